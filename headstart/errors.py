@@ -1,0 +1,127 @@
+"""Every error that Headstart raises, as one tree.
+
+HeadstartError
+├── ConfigError                 start-up; names the setting and the fix
+├── RequestError                the caller's fault: 4xx in the caller's dialect
+│   ├── InvalidRequest          400
+│   ├── Unauthorized            401
+│   ├── RequestTooLarge         413
+│   ├── Overloaded              429
+│   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
+├── UpstreamError               the provider's fault: 5xx in the caller's dialect
+│   ├── UpstreamUnreachable     502, refused, DNS, TLS, reset
+│   ├── UpstreamTimeout         504
+│   └── UpstreamProtocolError   502, an answer that cannot be read
+├── StageError                  an optional stage failed: caught in the pipeline, counted, bypassed
+│   ├── EncoderError
+│   ├── VectorIndexError
+│   └── StoreError
+└── MissingExtra                an optional dependency is not installed (also an ImportError)
+"""
+
+from __future__ import annotations
+
+
+class HeadstartError(Exception):
+    """Base of every error raised by this package."""
+
+
+class ConfigError(HeadstartError):
+    """A setting is missing, unknown or impossible; the message names it and the fix."""
+
+
+class RequestError(HeadstartError):
+    """The request cannot be served as it is. ``status`` and ``code`` go to the caller."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class InvalidRequest(RequestError):
+    """The body is not what the endpoint accepts."""
+
+
+class Unauthorized(RequestError):
+    """The caller's key is missing or is not one of ``server.client_keys``."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class RequestTooLarge(RequestError):
+    """The body exceeds ``server.max_body_bytes``."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class Overloaded(RequestError):
+    """``server.max_concurrency`` and ``server.max_queue`` are both exhausted."""
+
+    status = 429
+    code = "overloaded"
+
+
+class NotCached(RequestError):
+    """The caller allowed only a cached answer and there is none."""
+
+    status = 504
+    code = "not_cached"
+
+
+class UpstreamError(HeadstartError):
+    """The provider failed. ``status`` and ``code`` go to the caller."""
+
+    status = 502
+    code = "upstream_error"
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No answer could be had: refused, DNS failure, TLS failure or reset."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The provider stayed silent past a timeout or the request's deadline."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamProtocolError(UpstreamError):
+    """The provider's answer cannot be read, or ended before its terminal event."""
+
+    code = "upstream_protocol_error"
+
+
+class StageError(HeadstartError):
+    """An optional stage failed. The request goes on without it."""
+
+    stage = "stage"
+
+
+class EncoderError(StageError):
+    """The encoder could not embed a prompt."""
+
+    stage = "encoder"
+
+
+class VectorIndexError(StageError):
+    """The vector index could not answer."""
+
+    stage = "index"
+
+
+class StoreError(StageError):
+    """The entry store could not read or write."""
+
+    stage = "store"
+
+
+class MissingExtra(HeadstartError, ImportError):
+    """An optional dependency is absent. The message names the extra to install."""
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs the extra: pip install 'headstart[{extra}]'")
+        self.extra = extra

@@ -1,0 +1,190 @@
+"""Extension points. An implementation needs no base class: matching the Protocol is enough.
+
+Who implements what: rooms ``embeddings`` (Encoder, VectorIndex, Store), ``policies``
+(MatchPolicy, AdmissionPolicy), ``middleware`` (Upstream). Third parties register theirs under
+the entry point groups ``headstart.encoders``, ``headstart.stores`` and ``headstart.upstreams``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from headstart.observe import Observation, Served
+    from headstart.types import (
+        Call,
+        ChatRequest,
+        Completion,
+        Encoding,
+        Entry,
+        Headers,
+        Logged,
+        Neighbor,
+        Record,
+        StoreStats,
+        StreamEvent,
+        VectorRow,
+        Verdict,
+    )
+
+P = TypeVar("P")
+
+
+class Encoder(Protocol):
+    """Text to vectors. Synchronous and CPU-bound: it is only ever called on the encoder thread."""
+
+    @property
+    def namespace(self) -> str:
+        """Model sha, pooling, prefix and precision; vectors of two namespaces never compare."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def encode(self, text: str) -> Encoding:
+        """Encode one prompt. Raises EncoderError."""
+
+
+class VectorIndex(Protocol):
+    """Nearest neighbours by cosine within a partition. Thread-safe; searches release the GIL."""
+
+    def add(self, partition: str, id: str, vector: bytes) -> None:
+        """Add a unit fp16 row. The same id again replaces it."""
+
+    def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
+        """Return up to ``k`` neighbours, most similar first. Empty for an unknown partition."""
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget ids; unknown ones are ignored."""
+
+    def size(self, partition: str | None = None) -> int:
+        """Number of live vectors, of one partition or of all."""
+
+
+class Store(Protocol):
+    """Entries and their vectors, durable where the URL says so, plus an append-and-follow log.
+
+    Every method may raise StoreError. Expired entries are never returned.
+    """
+
+    async def open(self) -> None:
+        """Open or create. Raises ConfigError when the file is locked, corrupt or not ours."""
+
+    async def aclose(self) -> None:
+        """Flush what was appended, then close."""
+
+    async def find(self, exact: str) -> Entry | None:
+        """Return the newest live entry under an exact key."""
+
+    async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
+        """Return entries in the order of ``ids``; None where one is gone."""
+
+    async def append(self, records: Sequence[Record]) -> str:
+        """Write records; on return they are acknowledged. Returns the log's cursor.
+
+        A Put under an exact key that exists replaces it. Eviction follows in the same commit
+        and shows in the log as a Delete.
+        """
+
+    def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
+        """Yield records appended after ``after`` (``""``: from now on), by anyone, for ever."""
+
+    def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
+        """Yield the vectors of all live entries, oldest first, for a warm start."""
+
+    async def touch(self, ids: Sequence[str]) -> None:
+        """Mark entries as used now; eviction takes the least recently used."""
+
+    async def stats(self) -> StoreStats: ...
+
+    async def book(self, rows: Sequence[Served]) -> None:
+        """Append to the books: one row a request, for ``headstart report``."""
+
+    def books(self, since: float = 0.0) -> AsyncIterator[Served]:
+        """Yield booked requests not older than ``since`` (Unix seconds), oldest first."""
+
+
+class MatchPolicy(Protocol[P]):
+    """Decides whether a neighbour may answer a prompt. Pure; ``P`` is its parse of a prompt."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever a stored parse or a verdict could change meaning."""
+
+    @property
+    def minimum(self) -> float:
+        """Neighbours below this similarity are never judged, so need not be loaded."""
+
+    def prepare(self, text: str, encoding: Encoding) -> P:
+        """Parse a prompt once."""
+
+    def pack(self, prepared: P) -> bytes:
+        """Serialise a parse, to be stored with the entry."""
+
+    def unpack(self, evidence: bytes) -> P: ...
+
+    def judge(self, query: P, candidate: P, similarity: float) -> Verdict:
+        """Judge one neighbour."""
+
+
+class AdmissionPolicy(Protocol):
+    """Decides what may be looked up and what may be stored. Each method returns None or a reason."""
+
+    def refuse_lookup(self, request: ChatRequest) -> str | None:
+        """May this request be answered from the cache at all?"""
+
+    def refuse_semantic(self, request: ChatRequest) -> str | None:
+        """May it be answered by another prompt's answer?"""
+
+    def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
+        """May this answer, which ended cleanly with status 200, be stored?"""
+
+    def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
+        """Range check: may this stored answer serve this request's limits, n and logprobs?"""
+
+
+class Chunk(Protocol):
+    """A piece of an upstream's answer: the bytes for the client and what they mean."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def events(self) -> Sequence[StreamEvent]: ...
+
+
+class UpstreamReply(Protocol):
+    """An upstream's answer, once its status and headers are known."""
+
+    @property
+    def upstream(self) -> str: ...
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    def chunks(self) -> AsyncIterator[Chunk]:
+        """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
+
+
+class Upstream(Protocol):
+    """Something that answers calls. Races, hedges and fallbacks are upstreams made of upstreams."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
+        """Send the call; entering waits for status and headers, leaving closes the socket.
+
+        Raises UpstreamError. Cancellation aborts the upstream call at once.
+        """
+
+
+class Observer(Protocol):
+    """Receives what happened. Must be quick and must not raise; it is called on the loop."""
+
+    def notify(self, observation: Observation) -> None: ...

@@ -1,0 +1,106 @@
+"""What observers are told: frozen facts, never prompts, answers or credentials."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypeAlias
+
+from headstart.types import Frozen, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.interfaces import Observer
+
+logger = logging.getLogger("headstart")
+
+
+class Served(Frozen, tag="served"):
+    """One request, answered or failed. Also a row of the books that ``report`` reads.
+
+    ``ttft_s`` counts from the request's arrival to the first content byte sent to the client,
+    ``total_s`` to the last. ``saved_*`` are net of this request's own figures; a hit that was
+    slower than the original call has negative savings.
+    """
+
+    id: str
+    at: float
+    endpoint: str
+    outcome: Outcome
+    status: int
+    stream: bool
+    total_s: float
+    ttft_s: float | None = None
+    scope: str = ""
+    model: str = ""
+    upstream: str = ""
+    route: str = ""
+    reason: str | None = None
+    similarity: float | None = None
+    veto: str | None = None
+    entry: str | None = None
+    holdout: bool = False
+    """A would-be hit that was sent upstream to measure what hits really save."""
+    error: str | None = None
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+    lookup_s: float = 0.0
+    upstream_s: float | None = None
+    """Time to the upstream's first content delta."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    estimated: bool = False
+    saved_ttft_s: float = 0.0
+    saved_total_s: float = 0.0
+    saved_tokens: int = 0
+    saved_usd: float | None = None
+    overhead_s: float = 0.0
+    """Our own time: parse, encode, lookup, match."""
+    stored: bool = False
+
+
+class StageFailed(Frozen, tag="stage_failed"):
+    """An optional stage failed and was bypassed. ``error`` is the exception's class name."""
+
+    stage: str
+    error: str
+
+
+class Committed(Frozen, tag="committed"):
+    """The store acknowledged an entry."""
+
+    id: str
+    bytes: int
+
+
+class Encoded(Frozen, tag="encoded"):
+    """One prompt went through the encoder thread."""
+
+    encode_s: float
+    queue_s: float
+    queue_length: int
+    tokens: int
+
+
+Observation: TypeAlias = Served | StageFailed | Committed | Encoded
+
+
+class Observers:
+    """Fans one observation out. An observer that raises is logged once and dropped."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._observers = list(observers)
+
+    def add(self, observer: Observer) -> None:
+        """Also notify ``observer`` from now on."""
+        self._observers.append(observer)
+
+    def notify(self, observation: Observation) -> None:
+        """Tell every observer, in order of registration."""
+        for observer in tuple(self._observers):
+            try:
+                observer.notify(observation)
+            except Exception:
+                logger.exception("observer %r failed and is switched off", type(observer).__name__)
+                self._observers.remove(observer)

@@ -1,0 +1,340 @@
+"""Frozen values that every room shares. No behaviour beyond derived properties, no I/O.
+
+Units are in the names: ``_s`` seconds, ``_usd`` dollars; ``created`` and ``expires`` are Unix
+seconds; ``similarity`` is a cosine, higher is closer.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""ASGI header pairs, in order, repeats kept; names are lower case."""
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the values below: immutable, keyword-only, compact when encoded."""
+
+
+# --- the request ---------------------------------------------------------------------------
+
+
+class ChatRequest(Frozen):
+    """What the engine needs to know of a request body, whatever its dialect."""
+
+    model: str
+    stream: bool
+    document: dict[str, Any]
+    """The decoded body. Never mutated, never sent: the client's own bytes go upstream."""
+    query: str | None
+    """The last user text if the last message is the user's and is text alone, else None."""
+    include_usage: bool = False
+    max_tokens: int | None = None
+    choices: int = 1
+    logprobs: bool = False
+    user: str | None = None
+    """``user`` or ``safety_identifier``: joins the scope unless ``cache.share_users``."""
+    duplicate_keys: bool = False
+    """The body repeats a JSON key: two readers may disagree on it, so it is never cached."""
+
+
+class CacheKey(Frozen):
+    """Who may share an answer and which answers are comparable (``docs/cache-key.md``).
+
+    ``partition`` and ``exact`` are SHA-256 hex digests that already bind ``scope``, so equal
+    digests can never cross scopes.
+    """
+
+    scope: str
+    partition: str
+    exact: str
+    query: str | None = None
+
+
+class Call(Frozen):
+    """One request as it travels through the engine to an upstream."""
+
+    id: str
+    method: str
+    path: bytes
+    """Raw path below the mount point, as the client sent it."""
+    query_string: bytes
+    headers: Headers
+    body: bytes
+    dialect: str
+    endpoint: str
+    request: ChatRequest | None = None
+    stream: bool = False
+    deadline: float | None = None
+    """Monotonic seconds, or None for no deadline."""
+
+
+# --- the answer: one canonical event model for all dialects ----------------------------------
+
+
+class Started(Frozen, tag="start"):
+    """The upstream named its answer."""
+
+    id: str | None = None
+    model: str | None = None
+    created: int | None = None
+    fingerprint: str | None = None
+    tier: str | None = None
+
+
+class TextDelta(Frozen, tag="text"):
+    text: str
+    choice: int = 0
+
+
+class ReasoningDelta(Frozen, tag="reasoning"):
+    text: str
+    choice: int = 0
+    field: str = "reasoning_content"
+    """The name under which the upstream sent it; replays use the same."""
+    signature: str | None = None
+
+
+class RefusalDelta(Frozen, tag="refusal"):
+    text: str
+    choice: int = 0
+
+
+class ToolCallDelta(Frozen, tag="tool"):
+    index: int
+    choice: int = 0
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+    kind: str = "function"
+
+
+class LogprobsDelta(Frozen, tag="logprobs"):
+    """``content`` and ``refusal`` token lists as the upstream sent them."""
+
+    value: dict[str, Any]
+    choice: int = 0
+
+
+class ExtraDelta(Frozen, tag="extra"):
+    """Fields of a message or chunk that this version does not know; replayed as they came."""
+
+    fields: dict[str, Any]
+    choice: int | None = 0
+    """None: top level of the chunk."""
+
+
+class Finished(Frozen, tag="finish"):
+    reason: str
+    choice: int = 0
+    native: str | None = None
+    """The provider's own reason when it differs; cacheability is judged on it."""
+
+
+class UsageReported(Frozen, tag="usage"):
+    usage: dict[str, Any]
+
+
+class ErrorReported(Frozen, tag="error"):
+    """An error inside a 200 answer, or the decoded body of an error answer."""
+
+    message: str
+    code: str | None = None
+    status: int | None = None
+
+
+class Ended(Frozen, tag="end"):
+    """The dialect's terminal event: the answer is whole."""
+
+
+StreamEvent: TypeAlias = (
+    Started
+    | TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | ToolCallDelta
+    | LogprobsDelta
+    | ExtraDelta
+    | Finished
+    | UsageReported
+    | ErrorReported
+    | Ended
+)
+
+
+class Text(Frozen, tag="text"):
+    text: str
+
+
+class Reasoning(Frozen, tag="reasoning"):
+    text: str
+    field: str = "reasoning_content"
+    signature: str | None = None
+
+
+class Refusal(Frozen, tag="refusal"):
+    text: str
+
+
+class ToolCall(Frozen, tag="tool"):
+    id: str
+    name: str
+    arguments: str
+    kind: str = "function"
+
+
+Part: TypeAlias = Text | Reasoning | Refusal | ToolCall
+
+
+class Choice(Frozen):
+    """One alternative of a completion; ``parts`` keep the order in which they arrived."""
+
+    index: int
+    parts: tuple[Part, ...]
+    finish: str
+    native_finish: str | None = None
+    logprobs: dict[str, Any] | None = None
+    extra: dict[str, Any] = {}
+
+
+class Completion(Frozen, tag="completion"):
+    """A whole answer, replayable as JSON or as a stream without loss."""
+
+    model: str
+    choices: tuple[Choice, ...]
+    created: int
+    usage: dict[str, Any] | None = None
+    fingerprint: str | None = None
+    tier: str | None = None
+    extra: dict[str, Any] = {}
+
+
+class RawResponse(Frozen, tag="raw"):
+    """A custom endpoint's whole 200 answer, byte for byte."""
+
+    headers: Headers
+    body: bytes
+
+
+# --- entries ---------------------------------------------------------------------------------
+
+
+class Origin(Frozen):
+    """What the original call cost: a hit's saving is this minus the hit's own."""
+
+    model: str
+    upstream: str
+    ttft_s: float
+    total_s: float
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    estimated: bool = False
+    """True when tokens or cost were estimated, not reported by the upstream."""
+
+
+class Entry(Frozen):
+    """One stored answer. ``evidence`` belongs to the MatchPolicy named by ``evidence_version``."""
+
+    id: str
+    key: CacheKey
+    answer: Completion | RawResponse
+    origin: Origin
+    created: float
+    expires: float | None = None
+    tags: tuple[str, ...] = ()
+    transforms: tuple[str, ...] = ()
+    evidence: bytes = b""
+    evidence_version: str = ""
+    encoder: str = ""
+    """Namespace of the encoder that made the vector; other namespaces never match."""
+
+
+class Put(Frozen, tag="put"):
+    """Log record: an entry was stored. ``vector`` is a unit fp16 row, little endian, or None."""
+
+    entry: Entry
+    vector: bytes | None = None
+
+
+class Delete(Frozen, tag="delete"):
+    """Log record: entries left (evicted, expired or invalidated)."""
+
+    ids: tuple[str, ...]
+
+
+Record: TypeAlias = Put | Delete
+
+
+class Logged(Frozen):
+    """A record and its place in the log; pass ``cursor`` to ``Store.follow`` to go on after it."""
+
+    cursor: str
+    record: Record
+
+
+class VectorRow(Frozen):
+    """What a warm start needs of an entry: its place in the index, not its answer."""
+
+    id: str
+    partition: str
+    encoder: str
+    vector: bytes
+
+
+class StoreStats(Frozen):
+    entries: int
+    bytes: int
+
+
+# --- decisions -------------------------------------------------------------------------------
+
+
+class Encoding(msgspec.Struct, frozen=True):
+    """One prompt, encoded. ``sentence`` f32[d] unit; ``tokens`` f32[n, d]; ``spans`` n char spans."""
+
+    sentence: NDArray[np.float32]
+    tokens: NDArray[np.float32]
+    spans: tuple[tuple[int, int], ...]
+    complete: bool
+    """False when the prompt exceeded the encoder's limit: never serve it semantically."""
+
+
+class Neighbor(Frozen):
+    id: str
+    similarity: float
+
+
+class Verdict(Frozen):
+    """A MatchPolicy's word on one neighbour. ``veto`` names the guard, or ``threshold``."""
+
+    serve: bool
+    similarity: float
+    veto: str | None = None
+
+
+class Outcome(StrEnum):
+    """How a request was answered; the value is the ``detail`` of ``Cache-Status`` on a hit."""
+
+    EXACT = "exact"
+    SEMANTIC = "semantic"
+    JOINED = "joined"
+    MISS = "miss"
+    BYPASS = "bypass"
+
+
+class Lookup(Frozen):
+    """The cache's answer for one request. On a miss ``reason``, ``similarity`` and ``veto`` say why."""
+
+    outcome: Outcome
+    entry: Entry | None = None
+    similarity: float | None = None
+    veto: str | None = None
+    reason: str | None = None
