@@ -167,6 +167,10 @@ class UpstreamReply(Protocol):
     @property
     def headers(self) -> Headers: ...
 
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """What was edited on the way up or down; empty for a byte-identical exchange."""
+
     def chunks(self) -> AsyncIterator[Chunk]:
         """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
 

@@ -1,0 +1,111 @@
+"""Reading a request body from ASGI, once and bounded, and handing it on to another app."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from headstart.middleware.asgi_types import Message, Receive
+    from headstart.middleware.supervisor import Spawn
+
+
+class ClientGone(HeadstartError):
+    """The client closed the connection: nobody is left to answer."""
+
+
+class Body:
+    """What has been read of a request body. ``complete`` is False when it passed the limit."""
+
+    __slots__ = ("complete", "data")
+
+    def __init__(self, data: bytes, complete: bool) -> None:
+        self.data = data
+        self.complete = complete
+
+
+async def read_body(receive: Receive, limit: int) -> Body:
+    """Read the body up to ``limit`` bytes. Raises ClientGone."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    data: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        return Body(data, len(data) <= limit)
+    parts = [data]
+    size = len(data)
+    while size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if not message.get("more_body", False):
+            return Body(b"".join(parts), size <= limit)
+    return Body(b"".join(parts), complete=False)
+
+
+async def discard_body(receive: Receive, limit: int) -> None:
+    """Read and drop what follows, up to ``limit`` more bytes, so that a refusal can be read."""
+    size = 0
+    while size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
+
+
+def replay_body(body: Body, receive: Receive) -> Receive:
+    """Return a ``receive`` that hands out what was read, then goes on with the real one."""
+    handed = False
+
+    async def replay() -> Message:
+        nonlocal handed
+        if handed:
+            return await receive()
+        handed = True
+        return {"type": "http.request", "body": body.data, "more_body": not body.complete}
+
+    return replay
+
+
+async def iterate_body(body: Body | None, receive: Receive) -> AsyncIterator[bytes]:
+    """Yield a request body as it arrives. Raises ClientGone."""
+    if body is not None:
+        yield body.data
+        if body.complete:
+            return
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if part := message.get("body", b""):
+            yield part
+        if not message.get("more_body", False):
+            return
+
+
+@contextmanager
+def watching(receive: Receive, spawn: Spawn, on_gone: Callable[[], object]) -> Iterator[None]:
+    """Call ``on_gone`` once if the client leaves while the block runs.
+
+    No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells.
+    """
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        on_gone()
+
+    watcher = spawn(watch)
+    try:
+        yield
+    finally:
+        watcher.cancel()

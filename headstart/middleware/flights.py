@@ -1,0 +1,265 @@
+"""Single-flight: identical calls in flight share one upstream call.
+
+A flight belongs to no client. Its pump reads the upstream and appends to a bounded replay log;
+each client reads the log at its own pace: a latecomer gets what was already streamed at once and
+the rest live. The last client to leave cancels the pump. Once the log is full nobody may join,
+pieces that every client has read are dropped, a lone client slows the upstream down, and among
+several the slowest one is dropped so that it never stalls the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headstart.errors import UpstreamError, UpstreamTimeout
+from headstart.middleware.body import ClientGone
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from headstart.types import Headers
+
+LOG_BYTES = 8 * 1024 * 1024
+"""Bound of a flight's replay log."""
+
+
+class SlowClient(UpstreamError):
+    """This client fell behind by more than the log's bound and was dropped."""
+
+    code = "client_too_slow"
+
+
+class Head:
+    """Status and headers of a flight's answer, and what was edited on the way."""
+
+    __slots__ = ("headers", "status", "transforms", "upstream")
+
+    def __init__(
+        self, status: int, headers: Headers, upstream: str, transforms: tuple[str, ...]
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.upstream = upstream
+        self.transforms = transforms
+
+
+class Client:
+    """One reader of a flight. Not thread-safe; belongs to one request."""
+
+    __slots__ = ("_flight", "_gone", "_waiter", "position")
+
+    def __init__(self, flight: Flight) -> None:
+        self._flight = flight
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone: BaseException | None = None
+        self.position = 0
+        """Index of the next piece to read, counted from the start of the answer."""
+
+    @property
+    def aborted(self) -> bool:
+        return self._gone is not None
+
+    def wake(self) -> None:
+        """Let a pending read look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def abort(self, reason: BaseException) -> None:
+        """Make the pending or next read raise ``reason``."""
+        self._gone = reason
+        self.wake()
+
+    def gone(self) -> None:
+        """The client closed its connection."""
+        self.abort(ClientGone())
+
+    async def _wait(self, deadline: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None
+        if deadline is not None:
+            timer = loop.call_at(deadline, self.abort, UpstreamTimeout("the deadline has passed"))
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    async def head(self, deadline: float | None = None) -> Head:
+        """Wait for status and headers. Raises the flight's error, ClientGone or UpstreamTimeout.
+
+        ``deadline`` is in the loop's time.
+        """
+        flight = self._flight
+        while True:
+            if self._gone is not None:
+                raise self._gone
+            if flight.head is not None:
+                return flight.head
+            if flight.error is not None:
+                raise flight.error
+            await self._wait(deadline)
+
+    async def read(self, deadline: float | None = None) -> bytes:
+        """Return everything that arrived since the last read, or ``b""`` at the clean end."""
+        flight = self._flight
+        while True:
+            if self._gone is not None:
+                raise self._gone
+            if data := flight.take(self):
+                return data
+            if flight.error is not None:
+                raise flight.error
+            if flight.ended:
+                return b""
+            await self._wait(deadline)
+
+    async def read_all(self, deadline: float | None = None) -> bytes | None:
+        """Wait for the end and return the whole body, or None if it outgrows the log's bound."""
+        flight = self._flight
+        while True:
+            if self._gone is not None:
+                raise self._gone
+            if flight.error is not None:
+                raise flight.error
+            if flight.ended:
+                return flight.take(self)
+            if flight.full:
+                return None
+            await self._wait(deadline)
+
+
+class Flight:
+    """One upstream call and its readers. ``first_content`` and ``stored`` are set by the pump."""
+
+    def __init__(self, log_bytes: int = LOG_BYTES) -> None:
+        self.head: Head | None = None
+        self.error: BaseException | None = None
+        self.ended = False
+        self.full = False
+        self.first_content: float | None = None
+        self.stored: str | None = None
+        self.pump: asyncio.Task[None] | None = None
+        self.started = asyncio.get_running_loop().time()
+        self._log_bytes = log_bytes
+        self._log: list[bytes] = []
+        self._dropped = 0
+        self._size = 0
+        self._clients: list[Client] = []
+        self._room: asyncio.Future[None] | None = None
+
+    def join(self) -> Client:
+        """Add a reader that starts at the beginning of the answer."""
+        client = Client(self)
+        self._clients.append(client)
+        return client
+
+    def leave(self, client: Client) -> bool:
+        """Remove a reader; True when it was the last one. The pump is then cancelled."""
+        self._clients.remove(client)
+        self._trim()
+        if self._clients:
+            return False
+        if self.pump is not None and not self.done:
+            self.pump.cancel()
+        return True
+
+    @property
+    def done(self) -> bool:
+        return self.ended or self.error is not None
+
+    @property
+    def joinable(self) -> bool:
+        """May a newcomer still get the whole answer?"""
+        return not self.full and self.error is None
+
+    def open(self, head: Head) -> None:
+        """Publish status and headers."""
+        self.head = head
+        self._wake_all()
+
+    def finish(self) -> None:
+        """Publish the clean end."""
+        self.ended = True
+        self._wake_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Publish a failure: each reader gets what arrived before it, then the error."""
+        if not self.done:
+            self.error = error
+            self._wake_all()
+
+    async def push(self, data: bytes) -> None:
+        """Append a piece and wake the readers; waits for room once the log is full."""
+        self._log.append(data)
+        self._size += len(data)
+        self._wake_all()
+        if self._size > self._log_bytes:
+            self.full = True
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        self._trim()
+        while self._size > self._log_bytes:
+            readers = [client for client in self._clients if not client.aborted]
+            if len(readers) > 1:
+                slowest = min(readers, key=lambda client: client.position)
+                slowest.abort(SlowClient("this client reads too slowly and was dropped"))
+                slowest.position = self._dropped + len(self._log)
+            else:
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+                self._room = None
+            self._trim()
+
+    def take(self, client: Client) -> bytes:
+        """Return what ``client`` has not read yet and move it on."""
+        start = client.position - self._dropped
+        pieces = self._log[start:]
+        if not pieces:
+            return b""
+        client.position += len(pieces)
+        if self.full:
+            self._trim()
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _trim(self) -> None:
+        if not self.full or not self._clients:
+            return
+        passed = min(client.position for client in self._clients) - self._dropped
+        if passed > 0:
+            self._size -= sum(map(len, self._log[:passed]))
+            del self._log[:passed]
+            self._dropped += passed
+
+    def _wake_all(self) -> None:
+        for client in self._clients:
+            client.wake()
+
+
+class Flights:
+    """The flights in the air, by join identity."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[Hashable, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def find(self, identity: Hashable) -> Flight | None:
+        """Return a flight that a newcomer may join, or None."""
+        flight = self._by_identity.get(identity)
+        return flight if flight is not None and flight.joinable else None
+
+    def add(self, identity: Hashable, flight: Flight) -> None:
+        """Make a flight joinable under ``identity``."""
+        self._by_identity[identity] = flight
+
+    def remove(self, identity: Hashable, flight: Flight) -> None:
+        """Forget a flight, unless another has taken its place."""
+        if self._by_identity.get(identity) is flight:
+            del self._by_identity[identity]
