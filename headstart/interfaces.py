@@ -84,12 +84,19 @@ class Store(Protocol):
     async def append(self, records: Sequence[Record]) -> str:
         """Write records; on return they are acknowledged. Returns the log's cursor.
 
-        A Put under an exact key that exists replaces it. Eviction follows in the same commit
-        and shows in the log as a Delete.
+        A Put under an exact key that exists replaces it. What was replaced, and eviction in the
+        same commit, show in the log as a Delete. When cancelled, the records may be written.
         """
 
+    async def cursor(self) -> str:
+        """Return the log's end now. Taken before ``scan``, ``follow`` from it misses nothing."""
+
     def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield records appended after ``after`` (``""``: from now on), by anyone, for ever."""
+        """Yield records appended after ``after`` (``""``: from now on), by anyone, for ever.
+
+        A Put whose entry has left since is skipped. Raises StoreError also when the log no
+        longer reaches back to ``after``: take a new ``cursor`` and ``scan`` again.
+        """
 
     def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield the vectors of all live entries, oldest first, for a warm start."""
@@ -98,6 +105,9 @@ class Store(Protocol):
         """Mark entries as used now; eviction takes the least recently used."""
 
     async def stats(self) -> StoreStats: ...
+
+    async def secret(self) -> bytes:
+        """Return the store's 32 random bytes: made once, the same for all who share the store."""
 
     async def book(self, rows: Sequence[Served]) -> None:
         """Append to the books: one row a request, for ``headstart report``."""
