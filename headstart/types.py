@@ -90,6 +90,8 @@ class Started(Frozen, tag="start"):
 
 
 class TextDelta(Frozen, tag="text"):
+    """Text. An empty one only says that its choice has begun: it is not content."""
+
     text: str
     choice: int = 0
 
@@ -114,6 +116,8 @@ class ToolCallDelta(Frozen, tag="tool"):
     name: str | None = None
     arguments: str = ""
     kind: str = "function"
+    extra: dict[str, Any] = {}
+    """Unknown fields of the call, such as a provider's signature of it."""
 
 
 class LogprobsDelta(Frozen, tag="logprobs"):
@@ -129,6 +133,8 @@ class ExtraDelta(Frozen, tag="extra"):
     fields: dict[str, Any]
     choice: int | None = 0
     """None: top level of the chunk."""
+    beside: bool = False
+    """True: the fields stood in the choice, beside its message, not in it."""
 
 
 class Finished(Frozen, tag="finish"):
@@ -188,6 +194,7 @@ class ToolCall(Frozen, tag="tool"):
     name: str
     arguments: str
     kind: str = "function"
+    extra: dict[str, Any] = {}
 
 
 Part: TypeAlias = Text | Reasoning | Refusal | ToolCall
@@ -202,6 +209,8 @@ class Choice(Frozen):
     native_finish: str | None = None
     logprobs: dict[str, Any] | None = None
     extra: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    """Unknown fields that stood beside the message, not in it."""
 
 
 class Completion(Frozen, tag="completion"):
