@@ -1,0 +1,323 @@
+"""Folds the events of an answer into the Completion that is stored, and unfolds it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.types import (
+    Choice,
+    Completion,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    from headstart.types import Part, StreamEvent
+
+    _TextLike: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
+
+
+class Collector:
+    """Collects one answer while it passes by. Never raises, and never grows past ``max_bytes``.
+
+    An answer is whole when its terminal event came (``ended``). Some providers close the body
+    without one: such an answer is whole for the client too, and may be kept only if every choice
+    that began has a finish reason (``finished``) and the body itself ended as announced. Whoever
+    knows that feeds an ``Ended`` then.
+    """
+
+    def __init__(self, max_bytes: int = 8 * 2**20) -> None:
+        self.content_started = False
+        """Something that a reader would see has come: not a role, a comment or a fingerprint."""
+        self.ended = False
+        self.error: ErrorReported | None = None
+        self.usage: dict[str, Any] | None = None
+        self.overflowed = False
+        """The answer exceeded ``max_bytes``; what was collected of it is gone."""
+        self._room = max_bytes
+        self._start = Started()
+        self._choices: dict[int, _ChoiceBuilder] = {}
+        self._extra: dict[str, Any] = {}
+
+    def feed(self, events: Sequence[StreamEvent]) -> None:
+        """Take in the events of one frame, in order."""
+        for event in events:
+            match event:
+                case TextDelta() | ReasoningDelta() | RefusalDelta():
+                    self._add_text(event)
+                case ToolCallDelta():
+                    self._add_call(event)
+                case LogprobsDelta(value=value, choice=choice):
+                    if self._fits("", value):
+                        self._choice(choice).add_logprobs(value)
+                case ExtraDelta():
+                    self._add_extra(event)
+                case Finished(choice=choice):
+                    self._choice(choice).finish = event
+                case UsageReported(usage=usage):
+                    self.usage = usage
+                case Started():
+                    self._start = _merge_starts(self._start, event)
+                case ErrorReported():
+                    self.error = self.error or event
+                case Ended():
+                    self.ended = True
+
+    @property
+    def finished(self) -> bool:
+        """At least one choice began, and each that began has a finish reason."""
+        return bool(self._choices) and all(choice.finish for choice in self._choices.values())
+
+    def completion(self, now: float) -> Completion | None:
+        """Return the answer, or None unless it ended cleanly, whole and within bounds.
+
+        ``now`` (Unix seconds) stands in for a creation time that the upstream did not give.
+        """
+        if not (self.ended and self._choices) or self.error or self.overflowed:
+            return None
+        choices = []
+        for index, builder in sorted(self._choices.items()):
+            if builder.finish is None:
+                return None
+            choices.append(builder.build(index, builder.finish))
+        return Completion(
+            model=self._start.model or "",
+            choices=tuple(choices),
+            created=self._start.created or int(now),
+            usage=self.usage,
+            fingerprint=self._start.fingerprint,
+            tier=self._start.tier,
+            extra=self._extra,
+        )
+
+    def _add_text(self, event: _TextLike) -> None:
+        choice = self._choice(event.choice)
+        if event.text or (type(event) is ReasoningDelta and event.signature):
+            self.content_started = True
+            if self._fits(event.text):
+                choice.add_text(event)
+
+    def _add_call(self, event: ToolCallDelta) -> None:
+        choice = self._choice(event.choice)
+        self.content_started = True
+        if self._fits(event.arguments, event.extra):
+            choice.add_call(event)
+
+    def _add_extra(self, event: ExtraDelta) -> None:
+        if event.choice is None:
+            if self._fits("", event.fields):
+                self._extra.update(event.fields)  # chunks repeat these whole: the latest stands
+            return
+        choice = self._choice(event.choice)
+        if not event.beside:
+            self.content_started |= any(event.fields.values())
+        if self._fits("", event.fields):
+            _merge(choice.beside if event.beside else choice.extra, event.fields)
+
+    def _choice(self, index: int) -> _ChoiceBuilder:
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _ChoiceBuilder()
+        return choice
+
+    def _fits(self, text: str, fields: dict[str, Any] | None = None) -> bool:
+        """Account for what is about to be kept; past the bound, let go of everything."""
+        self._room -= len(text) if text.isascii() else len(text.encode())
+        if fields:
+            self._room -= len(msgspec.json.encode(fields))
+        if self._room < 0 and not self.overflowed:
+            self.overflowed = True
+            self._extra = {}
+            for choice in self._choices.values():
+                choice.drop_content()
+        return not self.overflowed
+
+
+class _Run:
+    """One part in the making: fragments of one kind, in order."""
+
+    __slots__ = ("extra", "field", "fragments", "id", "kind", "name", "signature", "type")
+
+    def __init__(self, type_: type[StreamEvent], field: str = "", kind: str = "") -> None:
+        self.type = type_
+        self.field = field
+        self.kind = kind
+        self.fragments: list[str] = []
+        self.signature: str | None = None
+        self.id = ""
+        self.name = ""
+        self.extra: dict[str, Any] = {}
+
+    def build(self) -> Part:
+        text = "".join(self.fragments)
+        if self.type is TextDelta:
+            return Text(text=text)
+        if self.type is ReasoningDelta:
+            return Reasoning(text=text, field=self.field, signature=self.signature)
+        if self.type is RefusalDelta:
+            return Refusal(text=text)
+        return ToolCall(
+            id=self.id, name=self.name, arguments=text, kind=self.kind, extra=self.extra
+        )
+
+
+class _ChoiceBuilder:
+    """One choice in the making."""
+
+    def __init__(self) -> None:
+        self.finish: Finished | None = None
+        self.drop_content()
+
+    def drop_content(self) -> None:
+        self.extra: dict[str, Any] = {}
+        self.beside: dict[str, Any] = {}
+        self._logprobs: dict[str, Any] | None = None
+        self._runs: list[_Run] = []
+        self._calls: dict[int, _Run] = {}
+
+    def add_text(self, event: _TextLike) -> None:
+        field = event.field if isinstance(event, ReasoningDelta) else ""
+        run = self._open_run(type(event), field)
+        if run is None:
+            run = _Run(type(event), field)
+            self._runs.append(run)
+        run.fragments.append(event.text)
+        if isinstance(event, ReasoningDelta) and event.signature:
+            run.signature = event.signature
+
+    def add_call(self, event: ToolCallDelta) -> None:
+        run = self._calls.get(event.index)
+        if run is None:
+            run = self._calls[event.index] = _Run(ToolCallDelta, kind=event.kind)
+            self._runs.append(run)
+        run.id = run.id or event.id or ""
+        run.name = run.name or event.name or ""
+        run.fragments.append(event.arguments)
+        run.extra.update(event.extra)
+
+    def add_logprobs(self, value: dict[str, Any]) -> None:
+        if self._logprobs is None:
+            self._logprobs = {}
+        _merge(self._logprobs, value)
+
+    def build(self, index: int, finish: Finished) -> Choice:
+        return Choice(
+            index=index,
+            parts=tuple(run.build() for run in self._runs),
+            finish=finish.reason,
+            native_finish=finish.native,
+            logprobs=self._logprobs,
+            extra=self.extra,
+            beside=self.beside,
+        )
+
+    def _open_run(self, type_: type[StreamEvent], field: str) -> _Run | None:
+        """Return the run that a delta continues.
+
+        Some providers send reasoning under two names at once, so those runs may interleave.
+        """
+        for run in reversed(self._runs):
+            if run.type is type_ and run.field == field:
+                return run
+            if not (run.type is type_ is ReasoningDelta):
+                return None
+        return None
+
+
+def events_of(completion: Completion) -> tuple[StreamEvent, ...]:
+    """Return events that a Collector folds into ``completion`` again."""
+    return tuple(_unfold(completion))
+
+
+def _unfold(completion: Completion) -> Iterator[StreamEvent]:
+    yield Started(
+        model=completion.model,
+        created=completion.created,
+        fingerprint=completion.fingerprint,
+        tier=completion.tier,
+    )
+    for choice in completion.choices:
+        yield from _unfold_choice(choice)
+    if completion.extra:
+        yield ExtraDelta(fields=completion.extra, choice=None)
+    if completion.usage is not None:
+        yield UsageReported(usage=completion.usage)
+    yield Ended()
+
+
+def _unfold_choice(choice: Choice) -> Iterator[StreamEvent]:
+    index = choice.index
+    calls = 0
+    for part in choice.parts:
+        match part:
+            case Text(text=text):
+                yield TextDelta(text=text, choice=index)
+            case Reasoning(text=text, field=field, signature=signature):
+                yield ReasoningDelta(text=text, choice=index, field=field, signature=signature)
+            case Refusal(text=text):
+                yield RefusalDelta(text=text, choice=index)
+            case ToolCall(id=id, name=name, arguments=arguments, kind=kind, extra=extra):
+                yield ToolCallDelta(
+                    index=calls,
+                    choice=index,
+                    id=id or None,
+                    name=name or None,
+                    arguments=arguments,
+                    kind=kind,
+                    extra=extra,
+                )
+                calls += 1
+    if choice.logprobs is not None:
+        yield LogprobsDelta(value=choice.logprobs, choice=index)
+    if choice.extra:
+        yield ExtraDelta(fields=choice.extra, choice=index)
+    if choice.beside:
+        yield ExtraDelta(fields=choice.beside, choice=index, beside=True)
+    yield Finished(reason=choice.finish, choice=index, native=choice.native_finish)
+
+
+def _merge_starts(known: Started, news: Started) -> Started:
+    """Later chunks may name what the first did not; what they leave out stands."""
+    return Started(
+        id=news.id or known.id,
+        model=news.model or known.model,
+        created=known.created or news.created,
+        fingerprint=news.fingerprint or known.fingerprint,
+        tier=news.tier or known.tier,
+    )
+
+
+def _merge(into: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Add a chunk's fields: lists grow, objects are filled in, null says nothing, the rest
+    replaces. ``into`` owns its lists, so growing them is linear."""
+    for name, value in fields.items():
+        known = into.get(name)
+        if value is None:
+            into.setdefault(name, None)
+        elif isinstance(value, list):
+            if isinstance(known, list):
+                known.extend(value)
+            else:
+                into[name] = list(value)
+        elif isinstance(value, dict) and isinstance(known, dict):
+            into[name] = {**known, **value}
+        else:
+            into[name] = value

@@ -1,0 +1,82 @@
+"""What a wire format must offer: one implementation a file, shared by every front door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.errors import HeadstartError
+    from headstart.middleware.sse import Frame
+    from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
+
+
+class ContentTypes(NamedTuple):
+    """Media types of our own answers."""
+
+    json: bytes
+    stream: bytes
+
+
+class EventDecoder(Protocol):
+    """Reads one streamed answer, frame by frame."""
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says. Never raises: a frame that cannot be read is an
+        ErrorReported with the code ``upstream_protocol_error``."""
+
+
+class Rendered(Protocol):
+    """A stored answer, ready to be sent any number of times."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory."""
+
+    def json(self, id: str, created: int) -> bytes:
+        """Return the body of the answer that is not streamed."""
+
+    def sse(self, id: str, created: int, *, include_usage: bool) -> bytes:
+        """Return the whole stream, its terminal event included."""
+
+
+class Dialect(Protocol):
+    """Translates between a provider's wire format and the canonical model. Holds no state."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def content_types(self) -> ContentTypes: ...
+
+    def parse_request(self, body: bytes) -> ChatRequest:
+        """Read a request. Raises InvalidRequest, whose message names the field at fault.
+
+        Only what the engine reads is checked: the rest is the upstream's to judge.
+        """
+
+    def add_usage(self, body: bytes, request: ChatRequest) -> bytes | None:
+        """Return ``body`` edited so that the stream reports its usage; None if nothing to do."""
+
+    def decoder(self) -> EventDecoder: ...
+
+    def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
+        """Read a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""
+
+    def usage_only(self, events: Sequence[StreamEvent]) -> bool:
+        """Is a frame with these events the extra one that ``add_usage`` asked for?"""
+
+    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
+        """Return (prompt, completion) tokens; 0 for what was not reported."""
+
+    def render(self, completion: Completion) -> Rendered: ...
+
+    def new_id(self) -> str:
+        """Return an id for an answer of ours, in the provider's style."""
+
+    def error_body(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return the body of an error answer."""
+
+    def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return the one event that reports an error inside a stream. Nothing may follow it."""
