@@ -1,0 +1,71 @@
+"""What every test gets: the asyncio backend, a real server, and three detectors.
+
+In a test marked ``anyio`` a blocking call made by our code on the loop is an error, and so are a
+task or a socket that outlives the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from blockbuster import blockbuster_ctx
+from support.leaks import leaked_sockets, leaked_tasks, open_sockets
+from support.serving import bind_free_port, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from support.serving import ASGIApp
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Headstart runs under asyncio alone: aiohttp and uvicorn do."""
+    return "asyncio"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A loopback port that was free a moment ago, for servers that bind one themselves."""
+    with bind_free_port() as bound:
+        port: int = bound.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[ASGIApp], Awaitable[str]]]:
+    """``url = await serve(app)``: real servers in the test's loop, stopped when it ends."""
+    async with contextlib.AsyncExitStack() as servers:
+
+        async def start(app: ASGIApp) -> str:
+            return await servers.enter_async_context(serving(app))
+
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def watch_loop(request: pytest.FixtureRequest) -> None:
+    """Switch the detectors on for async tests. First to be set up, so last to be torn down."""
+    if request.node.get_closest_marker("anyio"):
+        request.getfixturevalue("no_leaks")
+        request.getfixturevalue("no_blocking_calls")
+
+
+@pytest.fixture
+async def no_leaks() -> AsyncIterator[None]:
+    """Fail when a task or a socket of the test outlives it."""
+    tasks_before = frozenset(asyncio.all_tasks())
+    sockets_before = open_sockets()
+    yield
+    assert not await leaked_tasks(tasks_before), "tasks were left running"
+    assert not await leaked_sockets(sockets_before), "sockets were left open"
+
+
+@pytest.fixture
+def no_blocking_calls() -> Iterator[None]:
+    """Raise BlockingError where code of ours blocks the loop (file, lock, socket, sleep, SQLite)."""
+    with blockbuster_ctx("headstart"):
+        yield

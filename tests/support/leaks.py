@@ -1,0 +1,47 @@
+"""What a test left behind: asyncio tasks and sockets that were not there when it began."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+
+SETTLE_S = 1.0
+"""What was cancelled or closed may need some turns of the loop to end; what still lives is a leak."""
+
+
+def open_sockets() -> frozenset[int]:
+    """Return the inodes of this process's sockets. Empty where the system has no ``/dev/fd``."""
+    inodes = set()
+    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+        with contextlib.suppress(OSError):  # the listing's own descriptor, closed by now
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                inodes.add(status.st_ino)
+    return frozenset(inodes)
+
+
+async def leaked_tasks(before: frozenset[asyncio.Task[object]]) -> list[str]:
+    """Wait up to ``SETTLE_S`` for the tasks begun since ``before``; name those that still run."""
+    started = asyncio.all_tasks() - before - {asyncio.current_task()}
+    ours = [task for task in started if not _is_runner(task)]
+    if not ours:
+        return []
+    _, pending = await asyncio.wait(ours, timeout=SETTLE_S)
+    return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in pending)
+
+
+async def leaked_sockets(before: frozenset[int]) -> int:
+    """Wait up to ``SETTLE_S`` until the sockets opened since ``before`` are closed; count the rest."""
+    turns = 50
+    for _ in range(turns):
+        if not open_sockets() - before:
+            return 0
+        await asyncio.sleep(SETTLE_S / turns)
+    return len(open_sockets() - before)
+
+
+def _is_runner(task: asyncio.Task[object]) -> bool:
+    """Whether the task is anyio's own, which waits for the very test or fixture that asks."""
+    return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")

@@ -1,0 +1,123 @@
+"""Any ASGI app under a real uvicorn on a free loopback port.
+
+``serving`` runs it in the caller's own loop, for async tests; ``serving_in_thread`` in a thread
+with a loop of its own, for synchronous clients. Both yield the base URL once the app's lifespan
+has started, and on exit wait until its lifespan and its connections have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+
+    from litestar.types import ASGIApp as LitestarApp
+
+    Message = MutableMapping[str, Any]
+    ASGIApp = (
+        LitestarApp
+        | Callable[
+            [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+            Awaitable[None],
+        ]
+    )
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10
+"""Connections that are still open this long after the test left are cut."""
+
+
+def bind_free_port() -> socket.socket:
+    """Return a socket bound to a free loopback port; the caller closes it."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
+    """Serve ``app`` in this loop and yield its base URL. ``options`` go to ``uvicorn.Config``."""
+    with bind_free_port() as bound:
+        server = _Server(_config(app, options))
+        # Not a task group: it would wrap a failure of the test's own body in an ExceptionGroup.
+        task = asyncio.create_task(server.serve(sockets=[bound]))  # noqa: TID251
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(server.ready), START_TIMEOUT_S)
+            yield _base_url(bound, server.config)
+        finally:
+            server.stop()
+            await task
+
+
+@contextlib.contextmanager
+def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """Serve ``app`` in a thread with its own loop and yield its base URL."""
+    with bind_free_port() as bound:
+        server = _Server(_config(app, options))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="uvicorn")
+        url = _base_url(bound, server.config)
+        thread.start()
+        try:
+            server.ready.result(START_TIMEOUT_S)
+            yield url
+        finally:
+            server.stop()
+            thread.join()
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that says when it is ready, stops at once and leaves the signals to pytest."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready: Future[None] = Future()
+        self._stop: Callable[[], object] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            self.should_exit = True
+            self.ready.set_exception(RuntimeError("the app's lifespan failed to start"))
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
+        self.ready.set_result(None)
+        await stopped.wait()
+
+    def stop(self) -> None:
+        """End ``main_loop``; safe from any thread and when it never started."""
+        self.should_exit = True
+        if self._stop is not None:
+            self._stop()
+
+
+def _config(app: ASGIApp, options: dict[str, Any]) -> uvicorn.Config:
+    defaults: dict[str, Any] = {
+        "lifespan": "on",
+        "log_config": None,
+        "access_log": False,
+        "timeout_graceful_shutdown": STOP_TIMEOUT_S,
+    }
+    return uvicorn.Config(app, **(defaults | options))
+
+
+def _base_url(bound: socket.socket, config: uvicorn.Config) -> str:
+    host, port = bound.getsockname()
+    scheme = "https" if config.ssl_certfile else "http"
+    return f"{scheme}://{host}:{port}"
