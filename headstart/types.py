@@ -71,9 +71,8 @@ class Call(Frozen):
     dialect: str
     endpoint: str
     request: ChatRequest | None = None
-    stream: bool = False
-    deadline: float | None = None
-    """Monotonic seconds, or None for no deadline."""
+    editable: bool = True
+    """False for calls that bypass the cache: they go up and come back byte for byte."""
 
 
 # --- the answer: one canonical event model for all dialects ----------------------------------

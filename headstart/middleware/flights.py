@@ -10,6 +10,7 @@ several the slowest one is dropped so that it never stalls the others.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamError, UpstreamTimeout
@@ -18,7 +19,7 @@ from headstart.middleware.body import ClientGone
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from headstart.types import Headers
+    from headstart.types import Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
 """Bound of a flight's replay log."""
@@ -132,17 +133,22 @@ class Client:
 
 
 class Flight:
-    """One upstream call and its readers. ``first_content`` and ``stored`` are set by the pump."""
+    """One upstream call and its readers.
+
+    The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
+    content passes, and ``origin`` and ``stored`` before it publishes the clean end.
+    """
 
     def __init__(self, log_bytes: int = LOG_BYTES) -> None:
         self.head: Head | None = None
         self.error: BaseException | None = None
         self.ended = False
         self.full = False
+        self.began = time.perf_counter()
         self.first_content: float | None = None
-        self.stored: str | None = None
+        self.origin: Origin | None = None
+        self.stored = False
         self.pump: asyncio.Task[None] | None = None
-        self.started = asyncio.get_running_loop().time()
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
         self._dropped = 0
@@ -165,6 +171,11 @@ class Flight:
         if self.pump is not None and not self.done:
             self.pump.cancel()
         return True
+
+    @property
+    def clients(self) -> int:
+        """Number of readers."""
+        return len(self._clients)
 
     @property
     def done(self) -> bool:

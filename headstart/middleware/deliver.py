@@ -1,0 +1,178 @@
+"""Sending an answer to the client: a hit, a flight's answer as it arrives, or an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError, UpstreamError
+from headstart.middleware.body import replay_body, watching
+from headstart.middleware.reading import is_event_stream
+from headstart.middleware.respond import (
+    error_response,
+    own_headers,
+    relayed_headers,
+    send_whole,
+)
+from headstart.types import RawResponse
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import ASGIApp, Message
+    from headstart.middleware.exchange import Exchange
+    from headstart.middleware.flights import Client, Flight, Head
+    from headstart.middleware.replay import Replays
+    from headstart.middleware.supervisor import Spawn
+    from headstart.types import Entry, Headers
+
+_NO_STORE = (b"cache-control", b"no-store")
+_NO_CACHE = (b"cache-control", b"no-cache")
+_NO_BUFFERING = (b"x-accel-buffering", b"no")
+
+
+class Deliverer:
+    """Sends answers over ASGI. Writes into the exchange what was sent and when."""
+
+    def __init__(self, replays: Replays, spawn: Spawn) -> None:
+        self._replays = replays
+        self._spawn = spawn
+
+    async def hit(self, exchange: Exchange, entry: Entry, now: float) -> None:
+        """Replay a stored answer in the mode that was asked for."""
+        age = max(0, int(now - entry.created))
+        ttl = None if entry.expires is None else max(0.0, entry.expires - now)
+        own = own_headers(exchange.id, exchange.lookup, exchange.timings, ttl_s=ttl)
+        headers, body = self._replay(exchange, entry, now)
+        exchange.status = 200
+        exchange.take_origin(entry.origin, paid=False)
+        exchange.mark_first_byte()
+        await send_whole(
+            exchange.send,
+            200,
+            (
+                *headers,
+                (b"content-length", str(len(body)).encode()),
+                (b"age", str(age).encode()),
+                (b"x-request-id", exchange.id.encode()),
+                *own,
+            ),
+            body,
+        )
+
+    def _replay(self, exchange: Exchange, entry: Entry, now: float) -> tuple[Headers, bytes]:
+        answer, dialect, request = entry.answer, exchange.route.dialect, exchange.request
+        if isinstance(answer, RawResponse):
+            return (*answer.headers, _NO_STORE), answer.body
+        assert dialect is not None
+        assert request is not None
+        rendered = self._replays.rendered(entry, dialect)
+        if request.stream:
+            body = rendered.sse(dialect.new_id(), int(now), include_usage=request.include_usage)
+            kind = (b"content-type", dialect.content_types.stream)
+            return (kind, _NO_CACHE, _NO_BUFFERING), body
+        return (
+            (b"content-type", dialect.content_types.json),
+            _NO_STORE,
+        ), rendered.json(dialect.new_id(), int(now))
+
+    async def flight(
+        self, exchange: Exchange, flight: Flight, client: Client, deadline: float
+    ) -> None:
+        """Send a flight's answer as it arrives; a JSON answer of a dialect is sent whole.
+
+        Raises ClientGone, or the flight's error if nothing was sent yet. ``deadline`` is in the
+        loop's time.
+        """
+        with watching(exchange.receive, self._spawn, client.gone):
+            head = await client.head(deadline)
+            exchange.upstream = head.upstream
+            stream = is_event_stream(head.headers)
+            if exchange.route.dialect is not None and not stream:
+                body = await client.read_all(deadline)
+                if body is not None:
+                    return await self._send_document(exchange, flight, head, body)
+            await self._send_live(exchange, flight, client, head, deadline, stream=stream)
+
+    async def _send_document(
+        self, exchange: Exchange, flight: Flight, head: Head, body: bytes
+    ) -> None:
+        if flight.first_content is not None:
+            exchange.timings["upstream"] = flight.first_content - flight.began
+        exchange.stored = flight.stored
+        exchange.status = head.status
+        exchange.mark_first_byte()
+        extra = [(b"content-length", str(len(body)).encode())]
+        origin = flight.origin
+        if origin is not None and origin.cost_usd is not None:
+            extra.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
+        headers = tuple(pair for pair in head.headers if pair[0] != b"content-length")
+        own = self._own(exchange, head, stored=flight.stored) + extra
+        await send_whole(
+            exchange.send, head.status, relayed_headers(headers, own, stream=False), body
+        )
+
+    async def _send_live(
+        self,
+        exchange: Exchange,
+        flight: Flight,
+        client: Client,
+        head: Head,
+        deadline: float,
+        *,
+        stream: bool,
+    ) -> None:
+        own = self._own(exchange, head)
+        exchange.status = head.status
+        await exchange.send(
+            {
+                "type": "http.response.start",
+                "status": head.status,
+                "headers": relayed_headers(head.headers, own, stream=stream),
+            }
+        )
+        try:
+            while data := await client.read(deadline):
+                if flight.first_content is not None:
+                    exchange.mark_first_byte()
+                await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+        except UpstreamError as error:
+            dialect = exchange.route.dialect
+            if not stream or dialect is None:
+                raise
+            exchange.error = error.code
+            frame = dialect.error_frame(error, exchange.id)
+            await exchange.send({"type": "http.response.body", "body": frame, "more_body": False})
+            return
+        exchange.stored = flight.stored
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _own(
+        self, exchange: Exchange, head: Head, *, stored: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        own = own_headers(exchange.id, exchange.lookup, exchange.timings, stored=stored)
+        own.append((b"x-headstart-upstream", head.upstream.encode()))
+        if head.transforms:
+            own.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
+        return own
+
+    async def through_app(self, exchange: Exchange, app: ASGIApp) -> None:
+        """Call the wrapped app as if we were not there, but for our headers."""
+        own = own_headers(exchange.id, exchange.lookup, exchange.timings)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            elif message["type"] == "http.response.body" and message.get("body"):
+                exchange.mark_first_byte()
+            await exchange.send(message)
+
+        assert exchange.body is not None
+        exchange.upstream = "app"
+        await app(exchange.scope, replay_body(exchange.body, exchange.receive), send)
+
+
+async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
+    """Answer with an error in the caller's dialect."""
+    status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
+    exchange.status = status
+    own = own_headers(exchange.id, exchange.lookup, exchange.timings)
+    await send_whole(exchange.send, status, (*headers, *own), body)

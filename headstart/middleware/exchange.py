@@ -1,0 +1,154 @@
+"""One request's own state: its ASGI callables, its clock readings and its row in the books."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headstart.observe import Served
+from headstart.types import Lookup, Outcome
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.body import Body
+    from headstart.middleware.endpoints import Route
+    from headstart.types import ChatRequest, Entry, Headers, Origin
+
+
+class Exchange:
+    """A request being answered. ``clock`` readings are ``time.perf_counter`` seconds."""
+
+    __slots__ = (
+        "body",
+        "completion_tokens",
+        "cost_usd",
+        "error",
+        "estimated",
+        "first_byte",
+        "holdout",
+        "id",
+        "lookup",
+        "prompt_tokens",
+        "receive",
+        "request",
+        "route",
+        "scope",
+        "scope_name",
+        "send",
+        "started",
+        "status",
+        "stored",
+        "timings",
+        "upstream",
+        "upstream_s",
+    )
+
+    def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        self.id = id
+        self.route = route
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.started = time.perf_counter()
+        self.body: Body | None = None
+        self.request: ChatRequest | None = None
+        self.scope_name = ""
+        self.lookup = Lookup(outcome=Outcome.MISS)
+        self.timings: dict[str, float] = {}
+        self.status = 0
+        self.first_byte: float | None = None
+        self.upstream = ""
+        self.upstream_s: float | None = None
+        self.holdout = False
+        self.stored = False
+        self.error: str | None = None
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost_usd: float | None = None
+        self.estimated = False
+
+    @property
+    def headers(self) -> Headers:
+        """The request's header pairs."""
+        headers: Headers = tuple(self.scope["headers"])
+        return headers
+
+    @property
+    def path(self) -> bytes:
+        """The raw path below the mount point."""
+        return raw_path(self.scope)
+
+    def elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return time.perf_counter() - self.started
+
+    def mark_first_byte(self) -> None:
+        """Note that the first content byte goes to the client now."""
+        if self.first_byte is None:
+            self.first_byte = self.elapsed()
+
+    def take_origin(self, origin: Origin, *, paid: bool) -> None:
+        """Book an answer's tokens; ``paid`` when this very request caused the upstream call."""
+        self.prompt_tokens = origin.prompt_tokens
+        self.completion_tokens = origin.completion_tokens
+        self.estimated = origin.estimated
+        self.upstream = origin.upstream
+        self.cost_usd = origin.cost_usd if paid else 0.0
+
+    def served(self, now: float) -> Served:
+        """Return the row for the books. ``now`` is in Unix seconds."""
+        total = self.elapsed()
+        entry = self.lookup.entry
+        row = Served(
+            id=self.id,
+            at=now - total,
+            endpoint=self.route.name,
+            outcome=self.lookup.outcome,
+            status=self.status,
+            stream=self.request is not None and self.request.stream,
+            total_s=total,
+            ttft_s=self.first_byte,
+            scope=self.scope_name,
+            model=self.request.model if self.request is not None else "",
+            upstream=self.upstream,
+            reason=self.lookup.reason,
+            similarity=self.lookup.similarity,
+            veto=self.lookup.veto,
+            entry=entry.id if entry is not None else None,
+            holdout=self.holdout,
+            error=self.error,
+            queue_s=self.lookup.queue_s,
+            encode_s=self.lookup.encode_s,
+            lookup_s=self.lookup.lookup_s,
+            upstream_s=self.upstream_s,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cost_usd=self.cost_usd,
+            estimated=self.estimated,
+            overhead_s=sum(v for k, v in self.timings.items() if k != "upstream"),
+            stored=self.stored,
+            **self._savings(entry, total),
+        )
+        return row
+
+    def _savings(self, entry: Entry | None, total: float) -> dict[str, float | int | None]:
+        """A hit saves the original call's figures less its own; a joined call shares one."""
+        if self.lookup.outcome not in (Outcome.EXACT, Outcome.SEMANTIC) or entry is None:
+            return {}
+        origin = entry.origin
+        return {
+            "saved_ttft_s": origin.ttft_s - (self.first_byte or total),
+            "saved_total_s": origin.total_s - total,
+            "saved_tokens": origin.prompt_tokens + origin.completion_tokens,
+            "saved_usd": origin.cost_usd,
+        }
+
+
+def raw_path(scope: Scope) -> bytes:
+    """Return the path as the client sent it, below ``root_path``."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = path.partition(b"?")[0]
+    root = scope.get("root_path", "")
+    if root and path.startswith(root.encode()):
+        return path[len(root.encode()) :]
+    return path

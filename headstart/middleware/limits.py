@@ -1,0 +1,61 @@
+"""Bounded concurrency: so many calls at once, so many waiting, the rest refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headstart.errors import Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Gate:
+    """Admits ``concurrency`` at once and lets ``queue`` wait, first come first served."""
+
+    def __init__(self, concurrency: int, queue: int) -> None:
+        self._free = concurrency
+        self._queue = queue
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.active = 0
+
+    @asynccontextmanager
+    async def enter(self) -> AsyncIterator[None]:
+        """Hold a place while the block runs. Raises Overloaded when the queue is full too."""
+        if self._free > 0:
+            self._free -= 1
+        else:
+            await self._wait()
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._release()
+
+    async def _wait(self) -> None:
+        if len(self._waiting) >= self._queue:
+            raise Overloaded(
+                "too many calls in flight: server.max_concurrency and server.max_queue are reached"
+            )
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._release()
+            else:
+                self._waiting.remove(waiter)
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1

@@ -1,0 +1,199 @@
+"""From a request's bytes to what decides about it: parse, identity, admission, key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
+
+from headstart.middleware.identity import (
+    CREDENTIAL_HEADERS,
+    AcceptedCredentials,
+    check_client_key,
+    credential_of,
+)
+from headstart.middleware.upstreams.headers import OWN_PREFIX
+from headstart.policies.directives import Directives, parse_cache_control
+from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
+from headstart.types import CacheKey, ChatRequest
+
+if TYPE_CHECKING:
+    from headstart.interfaces import AdmissionPolicy
+    from headstart.middleware.asgi_types import Scope
+    from headstart.middleware.endpoints import Route
+    from headstart.types import Headers
+
+MEMO_BYTES = 8 * 1024 * 1024
+MEMO_BODY_BYTES = 64 * 1024
+_READ_HEADERS = frozenset(
+    (*CREDENTIAL_HEADERS, b"cookie", b"cache-control", b"content-encoding")
+) | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+
+
+@dataclass(frozen=True)
+class SharingOptions:
+    """Who may share answers. ``scope`` is ``credential``, ``shared`` or ``header:NAME``."""
+
+    scope: str = "credential"
+    share_users: bool = False
+    anonymous: bool = False
+    """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
+    cookies: bool = False
+    """Cookies identify the caller too (mounted in an app)."""
+    resolve: Callable[[Scope], str | None] | None = None
+    client_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    trusted_proxies: tuple[str, ...] = ()
+    key_headers: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request understood. ``key`` is None when the cache must not be asked (``bypass``)."""
+
+    request: ChatRequest | None
+    key: CacheKey | None
+    directives: Directives
+    scope: str = ""
+    bypass: str | None = None
+    semantic_refusal: str | None = None
+
+
+class Preparer:
+    """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes)."""
+
+    def __init__(
+        self,
+        sharing: SharingOptions,
+        admission: AdmissionPolicy,
+        accepted: AcceptedCredentials,
+        *,
+        secret: bytes,
+        upstream: str,
+        wrapped: bool,
+    ) -> None:
+        self._sharing = sharing
+        self._admission = admission
+        self._accepted = accepted
+        self._secret = secret
+        self._upstream = upstream
+        self._wrapped = wrapped
+        self._read = _READ_HEADERS.union(sharing.key_headers)
+        if sharing.scope.startswith("header:"):
+            self._scope_header = sharing.scope.removeprefix("header:").lower().encode()
+            self._read |= {self._scope_header}
+        else:
+            self._scope_header = b""
+        self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
+        self._memo: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+        self._memo_size = 0
+
+    def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
+        """Return what the body and headers mean. Raises InvalidRequest or Unauthorized."""
+        read, prefix = self._read, OWN_PREFIX
+        headers: Headers = tuple(
+            [(n, v) for n, v in scope["headers"] if n in read or n.startswith(prefix)]
+        )
+        identity = self._identity(scope, headers)
+        memo_key = (route.name, scope.get("raw_path"), scope["query_string"], headers, identity, body)
+        prepared = self._memo.get(memo_key)
+        if prepared is None:
+            check_client_key(headers, self._sharing.client_keys)
+            prepared = self._prepare(route, scope, headers, identity, body)
+            self._remember(memo_key, prepared, len(body))
+        else:
+            self._memo.move_to_end(memo_key)
+        if self._sharing.scope == "shared" and prepared.key is not None and not self._proven(headers):
+            return Prepared(prepared.request, None, prepared.directives, prepared.scope, "unproven-key")
+        return prepared
+
+    def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
+        if size > MEMO_BODY_BYTES:
+            return
+        self._memo[memo_key] = prepared
+        # A decoded document weighs several times its text.
+        self._memo_size += 8 * size + 2048
+        while self._memo_size > MEMO_BYTES:
+            key, _ = self._memo.popitem(last=False)
+            self._memo_size -= 8 * len(key[-1]) + 2048  # type: ignore[arg-type]
+
+    def credential_scope(self, headers: Headers) -> str:
+        """Return the hash under which a credential is noted as accepted by an upstream."""
+        credential = credential_of(headers, b"", cookies=self._sharing.cookies)
+        return scope_of(self._secret, credential=credential)
+
+    def _proven(self, headers: Headers) -> bool:
+        if self._sharing.client_keys or self._sharing.anonymous:
+            return True
+        return self.credential_scope(headers) in self._accepted
+
+    def _identity(self, scope: Scope, headers: Headers) -> bytes | None:
+        """Return the bytes that identify who may share this answer, or None."""
+        sharing = self._sharing
+        if sharing.resolve is not None:
+            named = sharing.resolve(scope)
+            return None if named is None else b"scope\0" + named.encode()
+        if sharing.scope == "shared":
+            return b"shared"
+        if self._scope_header:
+            if not self._from_trusted_proxy(scope):
+                return None
+            values = [value for name, value in headers if name == self._scope_header]
+            return b"header\0" + values[0] if len(values) == 1 else None
+        found = credential_of(headers, scope["query_string"], cookies=sharing.cookies)
+        return b"anonymous" if found is None and sharing.anonymous else found
+
+    def _from_trusted_proxy(self, scope: Scope) -> bool:
+        client = scope.get("client")
+        if not client:
+            return False
+        try:
+            address = ip_address(client[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._trusted)
+
+    def _prepare(
+        self, route: Route, scope: Scope, headers: Headers, identity: bytes | None, body: bytes
+    ) -> Prepared:
+        found = dict(headers)
+        directives = parse_cache_control(found.get(b"cache-control", b""))
+        if b"content-encoding" in found:
+            return Prepared(None, None, directives, bypass="encoded-body")
+        request = route.parse(body)
+        if identity is None:
+            return Prepared(request, None, directives, bypass="no-identity")
+        subdivision = found.get(b"x-headstart-scope")
+        scope_name = scope_of(
+            self._secret,
+            credential=identity,
+            subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
+            user=None if self._sharing.share_users else request.user,
+        )
+        refusal = "no-store" if directives.no_store else self._admission.refuse_lookup(request)
+        if refusal is not None:
+            return Prepared(request, None, directives, scope_name, refusal)
+        context = KeyContext(
+            dialect=route.dialect.name if route.dialect else "custom",
+            path=scope.get("raw_path") or scope["path"].encode(),
+            upstream=self._upstream,
+            query_string=_without_key(scope["query_string"]),
+            headers=keyed_headers(headers, self._sharing.key_headers),
+            wrapped_app=self._wrapped,
+        )
+        if route.dialect is not None:
+            key = chat_key(request, scope=scope_name, context=context)
+        else:
+            key = raw_key(
+                request.document["rest"], query=request.query, scope=scope_name, context=context
+            )
+        semantic = "no-question" if key.query is None else self._admission.refuse_semantic(request)
+        return Prepared(request, key, directives, scope_name, None, semantic)
+
+
+def _without_key(query_string: bytes) -> bytes:
+    """Drop ``key=``: a credential belongs to the scope, not to the partition."""
+    if b"key=" not in query_string:
+        return query_string
+    return b"&".join(part for part in query_string.split(b"&") if not part.startswith(b"key="))

@@ -1,0 +1,219 @@
+"""Runs one flight: reads the upstream, feeds the flight, and stores what ended cleanly."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError, UpstreamProtocolError
+from headstart.middleware.collect import Collector
+from headstart.middleware.flights import LOG_BYTES, Head
+from headstart.middleware.reading import is_event_stream
+from headstart.policies.responses import refuse_app_response
+from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.interfaces import AdmissionPolicy, Upstream, UpstreamReply
+    from headstart.middleware.endpoints import Route
+    from headstart.middleware.flights import Flight, Flights
+    from headstart.middleware.identity import AcceptedCredentials
+    from headstart.middleware.limits import Gate
+    from headstart.policies.cost import Price
+    from headstart.types import CacheKey, Call, Completion, Headers
+
+STORED_HEADERS = frozenset((b"content-type", b"content-language", b"content-encoding"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One upstream call to make. ``key`` is None when its answer must not be stored."""
+
+    call: Call
+    upstream: Upstream
+    route: Route
+    identity: Hashable
+    key: CacheKey | None
+    semantic: bool
+    credential_scope: str
+    wrapped: bool
+
+
+class Pump:
+    """Carries out plans. One instance serves all flights of an engine."""
+
+    def __init__(
+        self,
+        *,
+        cache: SemanticCache | None,
+        admission: AdmissionPolicy,
+        accepted: AcceptedCredentials,
+        flights: Flights,
+        gate: Gate,
+        prices: Callable[[str, str], Price | None],
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+        ttl_s: float | None,
+        key_headers: tuple[bytes, ...] = (),
+    ) -> None:
+        self._cache = cache
+        self._admission = admission
+        self._accepted = accepted
+        self._flights = flights
+        self._gate = gate
+        self._prices = prices
+        self._clock = clock
+        self._new_id = new_id
+        self._ttl_s = ttl_s
+        self._key_headers = key_headers
+
+    async def run(self, flight: Flight, plan: Plan) -> None:
+        """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
+        entry: Entry | None = None
+        try:
+            async with self._gate.enter(), plan.upstream.stream(plan.call) as reply:
+                entry = await self._carry(flight, plan, reply)
+        except Exception as error:
+            flight.fail(error)
+            if not isinstance(error, HeadstartError) and not flight.clients:
+                raise
+        finally:
+            flight.fail(UpstreamProtocolError("the call was cancelled"))
+            self._flights.remove(plan.identity, flight)
+        if entry is not None and self._cache is not None:
+            await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
+
+    async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
+        flight.open(Head(reply.status, reply.headers, reply.upstream, reply.transforms))
+        self._note_credential(plan.credential_scope, reply.status)
+        collector = Collector(max_bytes=LOG_BYTES)
+        raw: list[bytes] | None = [] if plan.route.dialect is None and plan.key else None
+        async for piece in reply.chunks():
+            if piece.events:
+                collector.feed(piece.events)
+            if flight.first_content is None and (collector.content_started or raw is not None):
+                flight.first_content = time.perf_counter()
+            if raw is not None:
+                raw = None if flight.full else [*raw, piece.data]
+            if piece.data:
+                await flight.push(piece.data)
+        reads = plan.route.dialect is not None and reply.status == 200
+        if reads and is_event_stream(reply.headers):
+            _close_stream(collector)
+        total_s = time.perf_counter() - flight.began
+        completion = collector.completion(self._clock()) if reads else None
+        flight.origin = self._origin(plan, reply, completion, collector, flight, total_s)
+        entry = self._entry(plan, reply, completion, b"".join(raw) if raw else None, flight.origin)
+        flight.stored = entry is not None
+        flight.finish()
+        return entry
+
+    def _note_credential(self, scope: str, status: int) -> None:
+        if status == 200:
+            self._accepted.accept(scope)
+        elif status in (401, 403):
+            self._accepted.reject(scope)
+
+    def _origin(
+        self,
+        plan: Plan,
+        reply: UpstreamReply,
+        completion: Completion | None,
+        collector: Collector,
+        flight: Flight,
+        total_s: float,
+    ) -> Origin:
+        request, dialect = plan.call.request, plan.route.dialect
+        model = completion.model if completion is not None else request.model if request else ""
+        prompt_tokens = completion_tokens = 0
+        estimated = False
+        if dialect is not None and request is not None:
+            usage = collector.usage
+            if usage is not None:
+                prompt_tokens, completion_tokens = dialect.tokens(usage)
+            elif completion is not None:
+                # Four characters a token: marked as an estimate wherever it shows.
+                estimated = True
+                prompt_tokens = len(plan.call.body) // 4
+                completion_tokens = _characters(completion) // 4
+        price = self._prices(reply.upstream, request.model if request else "")
+        first = flight.first_content
+        return Origin(
+            model=model,
+            upstream=reply.upstream,
+            ttft_s=total_s if first is None else first - flight.began,
+            total_s=total_s,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cost_usd=price.cost_usd(prompt_tokens, completion_tokens) if price else None,
+            estimated=estimated,
+        )
+
+    def _entry(
+        self,
+        plan: Plan,
+        reply: UpstreamReply,
+        completion: Completion | None,
+        raw: bytes | None,
+        origin: Origin,
+    ) -> Entry | None:
+        """Return what may be stored of a finished answer, or None."""
+        request = plan.call.request
+        if plan.key is None or request is None or reply.status != 200 or self._cache is None:
+            return None
+        if plan.wrapped and refuse_app_response(reply.headers, self._key_headers):
+            return None
+        answer: Completion | RawResponse
+        if plan.route.dialect is None:
+            if not raw:
+                return None
+            answer = RawResponse(
+                headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
+                body=raw,
+            )
+        elif completion is None or self._admission.refuse_store(request, completion):
+            return None
+        else:
+            answer = completion
+        now = self._clock()
+        return Entry(
+            id=self._new_id(),
+            key=plan.key,
+            answer=answer,
+            origin=origin,
+            created=now,
+            expires=None if self._ttl_s is None else now + self._ttl_s,
+            tags=_tags(plan.call.headers),
+            transforms=reply.transforms,
+        )
+
+
+def _close_stream(collector: Collector) -> None:
+    """Raise unless the stream was whole: an answer cut short must never look finished.
+
+    Some providers leave out the terminal event; every choice's finish reason stands in for it.
+    """
+    if collector.ended or collector.error is not None:
+        return
+    if not collector.finished:
+        raise UpstreamProtocolError("the upstream's stream ended before its answer did")
+    collector.feed((Ended(),))
+
+
+def _characters(completion: Completion) -> int:
+    parts = (part for choice in completion.choices for part in choice.parts)
+    return sum(
+        len(part.arguments) if isinstance(part, ToolCall) else len(part.text) for part in parts
+    )
+
+
+def _tags(headers: Headers) -> tuple[str, ...]:
+    """Return the labels of ``x-headstart-tags``, for invalidation."""
+    for name, value in headers:
+        if name == b"x-headstart-tags":
+            words = (word.strip() for word in value.decode("latin-1").split(","))
+            return tuple(word for word in words if word)
+    return ()

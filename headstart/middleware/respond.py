@@ -1,0 +1,107 @@
+"""The headers of our answers (``docs/headers.md``) and sending them over ASGI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headstart.errors import HeadstartError, RequestError, UpstreamError
+from headstart.types import Outcome
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import Send
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.types import Headers, Lookup
+
+JSON = b"application/json"
+_OWN = (b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing")
+_NO_STORE = (b"cache-control", b"no-store")
+_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+
+
+def cache_status(lookup: Lookup, *, ttl_s: float | None = None, stored: bool = False) -> bytes:
+    """Return the ``Cache-Status`` value (RFC 9211) of an answer."""
+    if lookup.outcome in (Outcome.EXACT, Outcome.SEMANTIC):
+        ttl = "" if ttl_s is None else f"; ttl={int(ttl_s)}"
+        return f"headstart; hit{ttl}; detail={lookup.outcome}".encode()
+    if lookup.outcome is Outcome.JOINED:
+        return b"headstart; fwd=miss; collapsed; detail=joined"
+    forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
+    if lookup.reason == "stale":
+        forward = "stale"
+    detail = f"; detail={lookup.reason}" if lookup.reason else ""
+    return f"headstart; fwd={forward}{detail}{'; stored' if stored else ''}".encode()
+
+
+_X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
+
+
+def own_headers(
+    request_id: str,
+    lookup: Lookup,
+    timings: dict[str, float],
+    *,
+    ttl_s: float | None = None,
+    stored: bool = False,
+) -> list[tuple[bytes, bytes]]:
+    """Return the headers that every answer of a matched request carries."""
+    headers = [
+        (b"cache-status", cache_status(lookup, ttl_s=ttl_s, stored=stored)),
+        (b"x-cache", _X_CACHE.get(lookup.outcome, b"MISS")),
+        (b"x-headstart-request-id", request_id.encode()),
+        (b"server-timing", server_timing(timings)),
+    ]
+    if lookup.similarity is not None:
+        headers.append((b"x-headstart-similarity", f"{lookup.similarity:.4f}".encode()))
+    if lookup.veto is not None:
+        headers.append((b"x-headstart-veto", lookup.veto.encode()))
+    return headers
+
+
+def server_timing(timings: dict[str, float]) -> bytes:
+    """Return stage times (seconds) as ``Server-Timing`` in milliseconds."""
+    return ", ".join(
+        [f"{name};dur={seconds * 1e3:.2f}" for name, seconds in timings.items()]
+    ).encode()
+
+
+def relayed_headers(headers: Headers, own: list[tuple[bytes, bytes]], *, stream: bool) -> Headers:
+    """Return an upstream's headers with ours; ours replace those of an upstream Headstart."""
+    names = {name for name, _ in headers}
+    defaults = _STREAM_HEADERS if stream else (_NO_STORE,)
+    return (
+        *(pair for pair in headers if pair[0] not in _OWN),
+        *own,
+        *(pair for pair in defaults if pair[0] not in names),
+    )
+
+
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole answer in two messages."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def error_response(
+    error: HeadstartError, dialect: Dialect | None, request_id: str
+) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body of an error, in the caller's dialect."""
+    status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
+    body = dialect.error_body(error, request_id) if dialect else plain_error(error)
+    headers = [
+        (b"content-type", JSON),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-headstart-request-id", request_id.encode()),
+        (b"x-request-id", request_id.encode()),
+        _NO_STORE,
+    ]
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    return status, tuple(headers), body
+
+
+def plain_error(error: HeadstartError) -> bytes:
+    """Return an error body for a path that has no dialect."""
+    code = getattr(error, "code", "error")
+    return msgspec.json.encode({"error": {"message": str(error), "type": code, "code": code}})

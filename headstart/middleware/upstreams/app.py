@@ -1,0 +1,133 @@
+"""The wrapped ASGI app as an upstream, so that both front doors share one pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.reading import Piece, body_reader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from headstart.middleware.asgi_types import ASGIApp, Message, Scope
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.supervisor import Spawn
+    from headstart.types import Call, Headers
+
+
+class AppUpstream:
+    """Answers one request by calling the wrapped app with the request's own ASGI scope.
+
+    When nobody waits any more the app is told ``http.disconnect`` and may finish what it began,
+    as under any ASGI server; it is never cancelled in the middle of its work.
+    """
+
+    name = "app"
+
+    def __init__(self, app: ASGIApp, scope: Scope, dialect: Dialect | None, spawn: Spawn) -> None:
+        self._app = app
+        self._scope = scope
+        self._dialect = dialect
+        self._spawn = spawn
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AppReply]:
+        """Call the app; entering waits for ``http.response.start``. Raises what the app raises."""
+        run = _Run(self._app, dict(self._scope), call.body)
+        self._spawn(run.main)
+        try:
+            start = await run.started
+            yield AppReply(start, run.messages, run.failure, self._dialect)
+        finally:
+            run.gone.set()
+            run.messages.close()
+
+
+class _Run:
+    """One run of the app, with the receive and send that it sees."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
+        self._app = app
+        self._scope = scope
+        self._body: bytes | None = body
+        self.gone = asyncio.Event()
+        self.started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.failure: list[Exception] = []
+        self._sender: MemoryObjectSendStream[Message]
+        self.messages: MemoryObjectReceiveStream[Message]
+        self._sender, self.messages = anyio.create_memory_object_stream[Message](16)
+
+    async def main(self) -> None:
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except Exception as error:
+            self.failure.append(error)
+            if not self.started.done():
+                self.started.set_exception(error)
+            elif self.gone.is_set():
+                raise
+        finally:
+            self._sender.close()
+            if not self.started.done():
+                self.started.set_exception(
+                    UpstreamProtocolError("the wrapped app returned without an answer")
+                )
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and not self.started.done():
+            self.started.set_result(message)
+        elif message["type"] == "http.response.body" and not self.gone.is_set():
+            try:
+                await self._sender.send(message)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+
+class AppReply:
+    """The wrapped app's answer."""
+
+    upstream = "app"
+    transforms: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        start: Message,
+        messages: MemoryObjectReceiveStream[Message],
+        failure: list[Exception],
+        dialect: Dialect | None,
+    ) -> None:
+        self.status: int = start["status"]
+        self.headers: Headers = tuple(
+            (bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())
+        )
+        self._messages = messages
+        self._failure = failure
+        self._dialect = dialect
+
+    async def chunks(self) -> AsyncIterator[Piece]:
+        """Yield the body as the app sends it. Raises what the app raises in the middle."""
+        reader = body_reader(self.status, self.headers, self._dialect)
+        async for message in self._messages:
+            data = message.get("body", b"")
+            if data:
+                yield reader.feed(data)
+            if not message.get("more_body", False):
+                yield reader.end()
+                return
+        if self._failure:
+            raise self._failure[0]
+        raise UpstreamProtocolError("the wrapped app ended without finishing its answer")

@@ -1,0 +1,64 @@
+"""Which headers travel to an upstream and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.middleware.identity import CREDENTIAL_HEADERS
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+OWN_PREFIX = b"x-headstart-"
+
+
+def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, str]]:
+    """Return the client's end-to-end headers for an upstream, without our own control headers.
+
+    ``credential`` replaces the client's key headers (an upstream with its own key); None passes
+    the client's own on.
+    """
+    dropped = _NOT_UP if credential is None else _NOT_UP.union(CREDENTIAL_HEADERS)
+    named = _connection_names(headers)
+    kept = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in headers
+        if name not in dropped and name not in named and not name.startswith(OWN_PREFIX)
+    ]
+    for name, value in credential or ():
+        kept.append((name.decode("latin-1"), value.decode("latin-1")))
+    return kept
+
+
+def headers_down(headers: Headers, *, body_changed: bool) -> Headers:
+    """Return an upstream's end-to-end headers for the client."""
+    named = _connection_names(headers)
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if name not in HOP_BY_HOP
+        and name not in named
+        and not (body_changed and name == b"content-length")
+    )
+
+
+def _connection_names(headers: Headers) -> frozenset[bytes]:
+    """Names that the ``connection`` header declares to be hop by hop."""
+    for name, value in headers:
+        if name == b"connection":
+            return frozenset(part.strip().lower() for part in value.split(b","))
+    return frozenset()
