@@ -60,7 +60,14 @@ class VectorIndex(Protocol):
         """Forget ids; unknown ones are ignored."""
 
     def size(self, partition: str | None = None) -> int:
-        """Number of live vectors, of one partition or of all."""
+        """Number of live vectors, of one partition or of all. Never waits."""
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that hold a vector."""
+
+    def __contains__(self, id: object) -> bool:
+        """Is this id indexed? An id names one vector for ever, so it need not be added again."""
 
 
 class Store(Protocol):

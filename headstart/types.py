@@ -346,3 +346,9 @@ class Lookup(Frozen):
     similarity: float | None = None
     veto: str | None = None
     reason: str | None = None
+    encode_s: float = 0.0
+    """Waiting for the encoding, its time in the encoder's queue included."""
+    lookup_s: float = 0.0
+    """Searching the index and loading candidates."""
+    match_s: float = 0.0
+    """Parsing the prompt and judging candidates."""
