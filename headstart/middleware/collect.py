@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.middleware.collect_choice import ChoiceBuilder, merge_fields
 from headstart.types import (
-    Choice,
     Completion,
     Ended,
     ErrorReported,
@@ -28,11 +28,9 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
 
-    from headstart.types import Part, StreamEvent
-
-    _TextLike: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
+    from headstart.middleware.collect_choice import TextLike
+    from headstart.types import Choice, StreamEvent
 
 
 class Collector:
@@ -54,7 +52,7 @@ class Collector:
         """The answer exceeded ``max_bytes``; what was collected of it is gone."""
         self._room = max_bytes
         self._start = Started()
-        self._choices: dict[int, _ChoiceBuilder] = {}
+        self._choices: dict[int, ChoiceBuilder] = {}
         self._extra: dict[str, Any] = {}
 
     def feed(self, events: Sequence[StreamEvent]) -> None:
@@ -108,7 +106,7 @@ class Collector:
             extra=self._extra,
         )
 
-    def _add_text(self, event: _TextLike) -> None:
+    def _add_text(self, event: TextLike) -> None:
         choice = self._choice(event.choice)
         if event.text or (type(event) is ReasoningDelta and event.signature):
             self.content_started = True
@@ -124,18 +122,18 @@ class Collector:
     def _add_extra(self, event: ExtraDelta) -> None:
         if event.choice is None:
             if self._fits("", event.fields):
-                self._extra.update(event.fields)  # chunks repeat these whole: the latest stands
+                _fill_in(self._extra, event.fields)
             return
         choice = self._choice(event.choice)
         if not event.beside:
             self.content_started |= any(event.fields.values())
         if self._fits("", event.fields):
-            _merge(choice.beside if event.beside else choice.extra, event.fields)
+            merge_fields(choice.beside if event.beside else choice.extra, event.fields)
 
-    def _choice(self, index: int) -> _ChoiceBuilder:
+    def _choice(self, index: int) -> ChoiceBuilder:
         choice = self._choices.get(index)
         if choice is None:
-            choice = self._choices[index] = _ChoiceBuilder()
+            choice = self._choices[index] = ChoiceBuilder()
         return choice
 
     def _fits(self, text: str, fields: dict[str, Any] | None = None) -> bool:
@@ -149,97 +147,6 @@ class Collector:
             for choice in self._choices.values():
                 choice.drop_content()
         return not self.overflowed
-
-
-class _Run:
-    """One part in the making: fragments of one kind, in order."""
-
-    __slots__ = ("extra", "field", "fragments", "id", "kind", "name", "signature", "type")
-
-    def __init__(self, type_: type[StreamEvent], field: str = "", kind: str = "") -> None:
-        self.type = type_
-        self.field = field
-        self.kind = kind
-        self.fragments: list[str] = []
-        self.signature: str | None = None
-        self.id = ""
-        self.name = ""
-        self.extra: dict[str, Any] = {}
-
-    def build(self) -> Part:
-        text = "".join(self.fragments)
-        if self.type is TextDelta:
-            return Text(text=text)
-        if self.type is ReasoningDelta:
-            return Reasoning(text=text, field=self.field, signature=self.signature)
-        if self.type is RefusalDelta:
-            return Refusal(text=text)
-        return ToolCall(
-            id=self.id, name=self.name, arguments=text, kind=self.kind, extra=self.extra
-        )
-
-
-class _ChoiceBuilder:
-    """One choice in the making."""
-
-    def __init__(self) -> None:
-        self.finish: Finished | None = None
-        self.drop_content()
-
-    def drop_content(self) -> None:
-        self.extra: dict[str, Any] = {}
-        self.beside: dict[str, Any] = {}
-        self._logprobs: dict[str, Any] | None = None
-        self._runs: list[_Run] = []
-        self._calls: dict[int, _Run] = {}
-
-    def add_text(self, event: _TextLike) -> None:
-        field = event.field if isinstance(event, ReasoningDelta) else ""
-        run = self._open_run(type(event), field)
-        if run is None:
-            run = _Run(type(event), field)
-            self._runs.append(run)
-        run.fragments.append(event.text)
-        if isinstance(event, ReasoningDelta) and event.signature:
-            run.signature = event.signature
-
-    def add_call(self, event: ToolCallDelta) -> None:
-        run = self._calls.get(event.index)
-        if run is None:
-            run = self._calls[event.index] = _Run(ToolCallDelta, kind=event.kind)
-            self._runs.append(run)
-        run.id = run.id or event.id or ""
-        run.name = run.name or event.name or ""
-        run.fragments.append(event.arguments)
-        run.extra.update(event.extra)
-
-    def add_logprobs(self, value: dict[str, Any]) -> None:
-        if self._logprobs is None:
-            self._logprobs = {}
-        _merge(self._logprobs, value)
-
-    def build(self, index: int, finish: Finished) -> Choice:
-        return Choice(
-            index=index,
-            parts=tuple(run.build() for run in self._runs),
-            finish=finish.reason,
-            native_finish=finish.native,
-            logprobs=self._logprobs,
-            extra=self.extra,
-            beside=self.beside,
-        )
-
-    def _open_run(self, type_: type[StreamEvent], field: str) -> _Run | None:
-        """Return the run that a delta continues.
-
-        Some providers send reasoning under two names at once, so those runs may interleave.
-        """
-        for run in reversed(self._runs):
-            if run.type is type_ and run.field == field:
-                return run
-            if not (run.type is type_ is ReasoningDelta):
-                return None
-        return None
 
 
 def events_of(completion: Completion) -> tuple[StreamEvent, ...]:
@@ -305,19 +212,11 @@ def _merge_starts(known: Started, news: Started) -> Started:
     )
 
 
-def _merge(into: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Add a chunk's fields: lists grow, objects are filled in, null says nothing, the rest
-    replaces. ``into`` owns its lists, so growing them is linear."""
+def _fill_in(into: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Add a chunk's own fields, which chunks repeat whole: the latest stands, objects add up."""
     for name, value in fields.items():
         known = into.get(name)
-        if value is None:
-            into.setdefault(name, None)
-        elif isinstance(value, list):
-            if isinstance(known, list):
-                known.extend(value)
-            else:
-                into[name] = list(value)
-        elif isinstance(value, dict) and isinstance(known, dict):
+        if isinstance(value, dict) and isinstance(known, dict):
             into[name] = {**known, **value}
         else:
             into[name] = value

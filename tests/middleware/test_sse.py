@@ -129,5 +129,5 @@ def test_long_frame_in_small_pieces_is_read_in_linear_time(line: bytes) -> None:
     decoder = SSEDecoder()
     pieces = 2**19 - 1
     assert not any(decoder.feed(line) for _ in range(pieces))
-    (frame,) = decoder.feed(b"\n\n")
-    assert len(frame.raw) == pieces * len(line) + 2
+    frame = decoder.feed(b"\n\n")[0]
+    assert frame.raw.startswith(line * pieces)

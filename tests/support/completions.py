@@ -60,9 +60,7 @@ def _parts(draw: st.DrawFn) -> list[Part]:
 
 _part: st.SearchStrategy[Part] = st.one_of(
     some_text.map(lambda value: Text(text=value)),
-    st.builds(
-        Reasoning, text=some_text, field=st.sampled_from(("reasoning", "reasoning_content"))
-    ),
+    st.builds(Reasoning, text=some_text, field=st.sampled_from(("reasoning", "reasoning_content"))),
     some_text.map(lambda value: Refusal(text=value)),
     st.builds(
         ToolCall,

@@ -52,7 +52,7 @@ _NO_FIELDS: dict[str, Any] = {}
 _ENDED = (Ended(),)
 
 
-class _Malformed(Exception):
+class _MalformedError(Exception):
     """The answer has a shape that no OpenAI-compatible provider sends."""
 
 
@@ -91,7 +91,7 @@ class ChatDecoder:
         try:
             for position, choice in enumerate(_objects(chunk.get("choices"))):
                 self._read_choice(choice, position, events)
-        except _Malformed as error:
+        except _MalformedError as error:
             return (_unreadable(str(error)),)
         _read_rest(chunk, events)
         return tuple(events)
@@ -110,7 +110,7 @@ class ChatDecoder:
         if delta is None:
             delta = choice.get("message") or _NO_FIELDS
         if type(delta) is not dict:
-            raise _Malformed("a choice's delta is not an object")
+            raise _MalformedError("a choice's delta is not an object")
         _read_message(delta, index, calls, events)
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
@@ -223,8 +223,8 @@ def _read_message(
     refusal = delta.get("refusal")
     if refusal and type(refusal) is str:
         events.append(RefusalDelta(text=refusal, choice=index))
-    for call in _objects(delta.get("tool_calls")):
-        events.append(_read_call(call, index, calls))
+    fragments = _objects(delta.get("tool_calls"))
+    events.extend(_read_call(fragment, index, calls) for fragment in fragments)
     if delta.get("function_call"):
         events.append(_read_function_call(delta["function_call"], index, calls))
     if unknown:
@@ -235,15 +235,15 @@ def _read_call(call: dict[str, Any], choice: int, calls: _ToolCalls) -> ToolCall
     kind = _text(call.get("type")) or ("custom" if "custom" in call else "function")
     body = call.get(kind) or _NO_FIELDS
     if type(body) is not dict:
-        raise _Malformed("a tool call's body is not an object")
-    id = _text(call.get("id"))
+        raise _MalformedError("a tool call's body is not an object")
+    call_id = _text(call.get("id"))
     name = _text(body.get("name"))
     index = call.get("index")
     arguments = body.get("input" if kind == "custom" else "arguments")
     return ToolCallDelta(
-        index=calls.place(index if type(index) is int else None, id or "", named=bool(name)),
+        index=calls.place(index if type(index) is int else None, call_id or "", named=bool(name)),
         choice=choice,
-        id=id,
+        id=call_id,
         name=name,
         arguments=_arguments(arguments),
         kind=kind,
@@ -254,7 +254,7 @@ def _read_call(call: dict[str, Any], choice: int, calls: _ToolCalls) -> ToolCall
 def _read_function_call(body: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
     """Read the deprecated form, which has no id and no index."""
     if type(body) is not dict:
-        raise _Malformed("function_call is not an object")
+        raise _MalformedError("function_call is not an object")
     return ToolCallDelta(
         index=calls.place(0, "", named=False),
         choice=choice,
@@ -296,7 +296,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if type(value) is not list or any(type(item) is not dict for item in value):
-        raise _Malformed("choices and tool calls must be arrays of objects")
+        raise _MalformedError("choices and tool calls must be arrays of objects")
     return value
 
 

@@ -1,0 +1,99 @@
+"""The dialect of OpenAI Chat Completions and of the many providers that speak it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.middleware.dialects import openai_chat_events, openai_chat_request
+from headstart.middleware.dialects.dialect import ContentTypes
+from headstart.middleware.dialects.openai_chat_render import RenderedChat
+from headstart.types import ExtraDelta, Started, UsageReported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headstart.errors import HeadstartError
+    from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
+
+
+class OpenAIChat:
+    """Dialect of ``POST /v1/chat/completions``. ``token`` draws n random bytes as text."""
+
+    name = "openai-chat"
+    content_types = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
+
+    def __init__(self, token: Callable[[int], str] = secrets.token_hex) -> None:
+        self._token = token
+
+    def parse_request(self, body: bytes) -> ChatRequest:
+        """Read a request. Raises InvalidRequest, whose message names the field at fault."""
+        return openai_chat_request.parse_request(body)
+
+    def add_usage(self, body: bytes, request: ChatRequest) -> bytes | None:
+        """Return ``body`` with ``stream_options.include_usage``; None if nothing to do."""
+        return openai_chat_request.add_usage(body, request)
+
+    def decoder(self) -> openai_chat_events.ChatDecoder:
+        """Return a decoder for one stream."""
+        return openai_chat_events.ChatDecoder()
+
+    def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
+        """Read a whole JSON answer: its events and Ended, or ErrorReported alone."""
+        return openai_chat_events.decode_body(status, body)
+
+    def usage_only(self, events: Sequence[StreamEvent]) -> bool:
+        """Is this the chunk without choices? Clients that did not ask index into it and fail."""
+        reports = False
+        for event in events:
+            if isinstance(event, UsageReported):
+                reports = True
+            elif not isinstance(event, Started) and not (
+                isinstance(event, ExtraDelta) and event.choice is None
+            ):
+                return False
+        return reports
+
+    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
+        """Return (prompt, completion) tokens; cached and reasoning tokens are inside them."""
+        return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+
+    def render(self, completion: Completion) -> RenderedChat:
+        """Encode an answer once, for any number of replays."""
+        return RenderedChat(completion)
+
+    def new_id(self) -> str:
+        """Return a fresh ``chatcmpl-`` id."""
+        return "chatcmpl-" + self._token(12)
+
+    def error_body(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return ``{"error": {...}}`` as the API does, with our request id in it."""
+        status = getattr(error, "status", None) or 500
+        message = getattr(error, "message", None) or str(error)
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": message,
+                    "type": _error_type(status),
+                    "param": None,
+                    "code": getattr(error, "code", None),
+                    "request_id": request_id,
+                }
+            }
+        )
+
+    def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return one data line: no event name and no choices, or some clients overlook it."""
+        return b"data: %b\n\n" % self.error_body(error, request_id)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _error_type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"

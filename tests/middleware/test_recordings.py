@@ -1,0 +1,226 @@
+"""Real provider traffic, kept beside the repository and never in it; skipped where it is absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pytest
+import yaml
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from headstart.middleware.collect import Collector, events_of
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.sse import Frame, SSEDecoder
+from headstart.types import Ended, ErrorReported, Reasoning, Text, ToolCall
+
+if TYPE_CHECKING:
+    from headstart.types import Completion, StreamEvent
+
+RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
+pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")
+
+DIALECT = OpenAIChat()
+
+STREAMS = (
+    "openllmetry/groq_test_chat_streaming_legacy.yaml",
+    "openllmetry/mistral_test_streaming_chat_legacy.yaml",
+    "otel-python-contrib/test_chat_completion_multiple_choices_streaming.yaml",
+    "otel-python-contrib/test_chat_completion_multiple_tools_streaming_no_content.yaml",
+    "pydantic-ai/test_openai_moderation_stream.yaml",
+    "pydantic-ai/test_run_stream_sync_streams_real_model.yaml",
+    "pydantic-ai/test_run_stream_sync_streams_real_model.yaml#1",
+    "pydantic-ai/test_tool_use_failed_error_streaming.yaml#1",
+    "pydantic-ai/test_tool_use_failed_error_streaming.yaml#2",
+    "vercel-ai/azure-model-router.1.chunks.txt",
+    "vercel-ai/deepseek-tool-call.chunks.txt",
+    "vercel-ai/groq-tool-call.chunks.txt",
+    "vercel-ai/mistral-tool-call.chunks.txt",
+)
+FAILED_STREAMS = {
+    "pydantic-ai/test_tool_use_failed_error_streaming.yaml": ("tool_use_failed", 400),
+    "pydantic-ai/test_openrouter_stream_error.yaml": ("400", 400),
+}
+ALL_STREAMS = (*STREAMS, *FAILED_STREAMS)
+
+
+def interaction(name: str) -> Any:
+    path, _, number = name.partition("#")
+    loaded = yaml.safe_load((RECORDINGS / path).read_text())
+    return loaded["interactions"][int(number or 0)]["response"]
+
+
+def stream(name: str) -> bytes:
+    if ".yaml" in name:
+        body: str = interaction(name)["body"]["string"]
+        return body.encode()
+    lines = (RECORDINGS / name).read_text().split("\n")
+    return "".join(f"data: {line}\n\n" for line in (*filter(None, lines), "[DONE]")).encode()
+
+
+def frames_of(raw: bytes) -> list[Frame]:
+    decoder = SSEDecoder()
+    frames = decoder.feed(raw)
+    assert decoder.rest() == b""
+    return frames
+
+
+def events_in(raw: bytes) -> list[StreamEvent]:
+    decoder = DIALECT.decoder()
+    return [event for frame in frames_of(raw) for event in decoder.feed(frame)]
+
+
+def completion_of(raw: bytes) -> Completion:
+    collector = Collector()
+    collector.feed(events_in(raw))
+    completion = collector.completion(now=0)
+    assert completion is not None
+    return completion
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("name", ALL_STREAMS)
+def test_frames_survive_a_cut_at_every_byte(name: str, end: bytes) -> None:
+    frames = [Frame(f.raw.replace(b"\n", end), f.data, f.event) for f in frames_of(stream(name))]
+    one_by_one = SSEDecoder()
+    raw = b"".join(frame.raw for frame in frames) + b":"
+    assert [f for i in range(len(raw)) for f in one_by_one.feed(raw[i : i + 1])] == frames
+    # Between frames the decoder holds nothing, so a cut matters to its neighbours alone.
+    for window in ([*frames[i - 1 : i + 2]] for i in range(1, len(frames), 2)):
+        part = b"".join(frame.raw for frame in window) + b":"
+        for cut in range(len(part)):
+            decoder = SSEDecoder()
+            assert [*decoder.feed(part[:cut]), *decoder.feed(part[cut:])] == window
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_stream_cut_at_any_event_is_never_whole(name: str) -> None:
+    collector, decoder = Collector(), DIALECT.decoder()
+    for frame in frames_of(stream(name))[:-1]:
+        collector.feed(decoder.feed(frame))
+        assert collector.completion(now=0) is None
+    assert collector.finished
+    assert collector.error is None
+
+
+@pytest.mark.parametrize(("name", "error"), FAILED_STREAMS.items())
+def test_failed_stream_reports_its_error_and_is_never_whole(
+    name: str, error: tuple[str, int]
+) -> None:
+    collector = Collector()
+    collector.feed([*events_in(stream(name)), Ended()])
+    assert collector.error is not None
+    assert (collector.error.code, collector.error.status) == error
+    assert collector.completion(now=0) is None
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_answer_survives_storage_and_both_renderings(name: str) -> None:
+    completion = completion_of(stream(name))
+    stored = msgspec.json.decode(msgspec.json.encode(completion), type=type(completion))
+    assert stored == completion
+    unfolded = Collector()
+    unfolded.feed(events_of(completion))
+    assert unfolded.completion(now=0) == completion
+
+    rendered = DIALECT.render(stored)
+    replay = rendered.sse("id", completion.created, include_usage=True)
+    assert completion_of(replay) == completion
+    body = Collector()
+    body.feed(DIALECT.decode_body(200, rendered.json("id", completion.created)))
+    assert body.completion(now=0) == completion
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_nothing_that_was_sent_is_missing_from_the_replay(name: str) -> None:
+    """Compares leaf values of the original chunks, read without our decoder."""
+    original, replayed = (
+        leaves(json.loads(frame.data) for frame in frames_of(raw) if frame.data != b"[DONE]")
+        for raw in (
+            stream(name),
+            DIALECT.render(completion_of(stream(name))).sse("id", 1, include_usage=True),
+        )
+    )
+    # The replay may say more: indices that Mistral omits, usage that Groq sends elsewhere.
+    assert {path: replayed.get(path) for path in original} == original
+
+
+def leaves(chunks: Any) -> dict[str, Any]:
+    """Join texts by path; other values are sets. Leaves out ids, times, padding and nulls."""
+    found: dict[str, Any] = {}
+    for chunk in chunks:
+        for path, value in walk(chunk, ""):
+            if value in (None, "") or path in _FRESH or path.startswith(".choices.index"):
+                continue
+            if path.endswith((".content", ".arguments", ".reasoning", ".reasoning_content")):
+                found[path] = found.get(path, "") + value
+            else:
+                found.setdefault(path, set()).add(value)
+    return found
+
+
+_FRESH = frozenset({".id", ".created", ".obfuscation", ".p", ".choices.delta.tool_calls.type"})
+
+
+def walk(value: Any, path: str) -> Any:
+    if isinstance(value, dict):
+        index = f"[{value['index']}]" if "index" in value and value["index"] else ""
+        for name, child in value.items():
+            yield from walk(child, f"{path}{index}.{name}" if name != "index" else f"{path}.index")
+    elif isinstance(value, list):
+        for child in value:
+            yield from walk(child, path)
+    else:
+        yield path, value
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_openai_sdk_reads_the_replay(name: str) -> None:
+    completion = completion_of(stream(name))
+    rendered = DIALECT.render(completion)
+    whole = ChatCompletion.model_validate_json(rendered.json("id", 1))
+    assert len(whole.choices) == len(completion.choices)
+    for frame in frames_of(rendered.sse("id", 1, include_usage=True))[:-1]:
+        ChatCompletionChunk.model_validate_json(frame.data or b"")
+
+
+def test_cerebras_answer_is_field_equal() -> None:
+    answer = interaction("pydantic-ai/test_cerebras_model_simple.yaml")["parsed_body"]
+    collector = Collector()
+    collector.feed(DIALECT.decode_body(200, json.dumps(answer).encode()))
+    completion = collector.completion(now=0)
+    assert completion is not None
+    replay = json.loads(DIALECT.render(completion).json(answer["id"], answer["created"]))
+    assert without_nulls(replay) == answer
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+    return [without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def test_openrouter_error_answer_is_read() -> None:
+    response = interaction("pydantic-ai/test_openrouter_errors_raised.yaml")
+    body = json.dumps(response["parsed_body"]).encode()
+    (event,) = DIALECT.decode_body(response["status"]["code"], body)
+    assert isinstance(event, ErrorReported)
+    assert (event.status, event.code, event.message) == (429, "429", "Provider returned error")
+
+
+def test_parts_arrive_as_the_providers_sent_them() -> None:
+    kinds = {
+        name: [type(part) for part in completion_of(stream(name)).choices[0].parts]
+        for name in STREAMS
+    }
+    assert kinds["vercel-ai/deepseek-tool-call.chunks.txt"] == [Reasoning, ToolCall]
+    assert kinds["pydantic-ai/test_tool_use_failed_error_streaming.yaml#1"] == [Reasoning, ToolCall]
+    assert kinds[
+        "otel-python-contrib/test_chat_completion_multiple_tools_streaming_no_content.yaml"
+    ] == [
+        ToolCall,
+        ToolCall,
+    ]
+    assert kinds["vercel-ai/azure-model-router.1.chunks.txt"] == [Text]
