@@ -1,0 +1,190 @@
+"""What may be looked up, stored and served. Every refusal is a short, stable reason."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from headstart.errors import ConfigError
+from headstart.policies.formats import breaks_format
+from headstart.types import Completion, Refusal, Text, ToolCall
+
+if TYPE_CHECKING:
+    from headstart.types import ChatRequest, Choice, Entry
+
+_CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
+"""Reasons, in any provider's spelling and case, of an answer that came to its own end."""
+
+_FINISH_REASONS = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_calls": "tool-calls",
+    "tool_call": "tool-calls",
+    "tool_use": "tool-calls",
+    "function_call": "tool-calls",
+    "content_filter": "content-filter",
+    "safety": "content-filter",
+    "refusal": "refusal",
+}
+
+_OWN_TOOLS = frozenset({"function", "custom"})
+"""Tool types that the caller runs; every other type is run by the provider, on live data."""
+
+_PERSONAL = re.compile(
+    r"\b(?:my|mine|our|ours|me|myself|ourselves|us|i['’]m|i am|i['’]ve|i have|we['’]re|we are)\b",
+    re.IGNORECASE,
+)
+
+
+class Admission:
+    """The default admission policy (``docs/cache-key.md``).
+
+    ``sampled`` says what happens to requests that ask for random answers: ``"always"`` caches
+    them like others, ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"``
+    keeps k answers of each. ``share_users`` means that the ``user`` field does not divide the
+    scope, so prompts with personal wording are then never answered by another prompt's answer.
+    Raises ConfigError for another value of ``sampled``.
+    """
+
+    def __init__(self, sampled: str = "always", *, share_users: bool = False) -> None:
+        self._deterministic_only = sampled == "deterministic"
+        self._variants = _parse_variants(sampled)
+        self._share_users = share_users
+
+    def variants(self, request: ChatRequest) -> int:
+        """Return how many answers to keep of this request (see ``key.variant``)."""
+        return self._variants if _is_sampled(request.document) else 1
+
+    def refuse_lookup(self, request: ChatRequest) -> str | None:
+        """Refuse what must bypass the cache altogether, in both directions."""
+        document = request.document
+        if request.duplicate_keys:
+            return "duplicate-keys"
+        if document.get("background") is True:
+            return "background"
+        if document.get("audio") is not None or _wants_audio(document.get("modalities")):
+            return "audio"
+        if document.get("web_search_options") is not None or _has_hosted_tool(document):
+            return "hosted-tools"
+        if self._deterministic_only and _is_sampled(document):
+            return "sampled"
+        return None
+
+    def refuse_semantic(self, request: ChatRequest) -> str | None:
+        """Refuse what only an exact repeat may be answered with."""
+        if request.query is None:
+            return "no-user-text"
+        if not request.query.strip():
+            return "blank"
+        if self._share_users and _PERSONAL.search(request.query):
+            return "personal"
+        return None
+
+    def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
+        """Refuse answers that are not whole, not text, or not what the request asked for."""
+        reason = self.refuse_lookup(request)
+        if reason is not None:
+            return reason
+        if len(answer.choices) < request.choices:
+            return "too-few-choices"
+        if _is_flagged(answer.extra.get("moderation")):
+            return "moderation"
+        response_format = request.document.get("response_format")
+        for choice in answer.choices:
+            reason = _refuse_choice(choice, response_format)
+            if reason is not None:
+                return reason
+        return None
+
+    def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
+        """Compare the fields that the key leaves out with the stored answer.
+
+        An answer of T tokens that came to its own end is what any limit of at least T gives. The
+        first n' of n choices serve a request for n'. Log probabilities can be left out, not made.
+        """
+        answer = entry.answer
+        if not isinstance(answer, Completion):
+            return None
+        if len(answer.choices) < request.choices:
+            return "too-few-choices"
+        if request.logprobs and not _has_logprobs(answer, request.document):
+            return "too-few-logprobs"
+        if request.max_tokens is not None:
+            if entry.origin.completion_tokens <= 0:
+                return "unknown-length"
+            if entry.origin.completion_tokens > request.max_tokens:
+                return "longer-than-limit"
+        return None
+
+
+def _parse_variants(sampled: str) -> int:
+    if sampled in ("always", "deterministic"):
+        return 1
+    kind, _, number = sampled.partition(":")
+    if kind == "variants" and number.isascii() and number.isdigit() and int(number) > 0:
+        return int(number)
+    raise ConfigError(
+        f'cache.sampled = "{sampled}": use "always", "deterministic" or "variants:k" with k >= 1'
+    )
+
+
+def _is_sampled(document: dict[str, Any]) -> bool:
+    return document.get("temperature") != 0 and document.get("seed") is None
+
+
+def _wants_audio(modalities: Any) -> bool:
+    return isinstance(modalities, list) and "audio" in modalities
+
+
+def _has_hosted_tool(document: dict[str, Any]) -> bool:
+    tools = document.get("tools")
+    if not isinstance(tools, list):
+        return False
+    return any(
+        isinstance(tool, dict) and tool.get("type", "function") not in _OWN_TOOLS for tool in tools
+    )
+
+
+def _is_flagged(moderation: Any) -> bool:
+    """Look for ``flagged: true`` at any depth: its place differs by provider."""
+    if isinstance(moderation, dict):
+        return moderation.get("flagged") is True or any(map(_is_flagged, moderation.values()))
+    return isinstance(moderation, list) and any(map(_is_flagged, moderation))
+
+
+def _refuse_choice(choice: Choice, response_format: Any) -> str | None:
+    for finish in (choice.native_finish, choice.finish):
+        if finish is not None and finish.lower() not in _CLEAN:
+            return _FINISH_REASONS.get(finish.lower(), "unclean-finish")
+    if any(isinstance(part, ToolCall) for part in choice.parts):
+        return "tool-calls"
+    if any(isinstance(part, Refusal) for part in choice.parts):
+        return "refusal"
+    if choice.extra.get("audio") is not None:
+        return "audio"
+    if choice.extra.get("annotations"):
+        return "hosted-tools"
+    text = "".join(part.text for part in choice.parts if isinstance(part, Text))
+    if not text.strip():
+        return "empty"
+    if breaks_format(text, response_format):
+        return "broken-format"
+    return None
+
+
+def _has_logprobs(answer: Completion, document: dict[str, Any]) -> bool:
+    wanted = document.get("top_logprobs")
+    if not isinstance(wanted, int):
+        # Together and legacy servers give the number in logprobs itself
+        number = document.get("logprobs")
+        wanted = number if type(number) is int else 0
+    return all(_alternatives(choice) >= wanted for choice in answer.choices)
+
+
+def _alternatives(choice: Choice) -> int:
+    """Return how many alternatives a choice kept for each token; -1 without log probabilities."""
+    tokens = (choice.logprobs or {}).get("content")
+    if not isinstance(tokens, list):
+        return -1
+    return max((len(token.get("top_logprobs") or ()) for token in tokens), default=0)

@@ -1,0 +1,139 @@
+"""Canonical forms of the parts of a chat body that JSON alone does not make canonical.
+
+Plain text messages, the common case, are returned as they are; only messages with tool calls,
+images, signatures or cache marks are rebuilt.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+_PLAIN = frozenset({"role", "content", "name", "refusal"})
+_SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
+_SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
+_as_written = msgspec.json.Encoder().encode
+
+
+def canonical_messages(messages: list[Any]) -> list[Any]:
+    """Return a new list of messages in which equal conversations are equal.
+
+    Random tool-call ids become ordinals, inline media become digests of their decoded bytes,
+    opaque signatures go when the text they sign is there, and prompt-cache marks go.
+    """
+    ordinals: dict[Any, int] = {}
+    return [
+        message
+        if isinstance(message, dict)
+        and isinstance(message.get("content"), str)
+        and message.keys() <= _PLAIN
+        else _message(message, ordinals)
+        for message in messages
+    ]
+
+
+def canonical_tools(tools: Any) -> Any:
+    """Return tool or function definitions with their schemas' property order kept.
+
+    A model reads a schema in order and fills it in order, so that order can change the answer.
+    """
+    if not isinstance(tools, list):
+        return tools
+    return [_tool(tool) for tool in tools]
+
+
+def keep_property_order(response_format: Any) -> Any:
+    """Return a response format whose schema keeps its property order."""
+    match response_format:
+        case {"json_schema": {"schema": schema} as definition}:
+            return {**response_format, "json_schema": {**definition, "schema": _ordered(schema)}}
+        case _:
+            return response_format
+
+
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    tool = _unmarked(tool)
+    if "parameters" in tool:
+        tool["parameters"] = _ordered(tool["parameters"])
+    if isinstance(function := tool.get("function"), dict) and "parameters" in function:
+        tool["function"] = {**function, "parameters": _ordered(function["parameters"])}
+    return tool
+
+
+def _ordered(schema: Any) -> msgspec.Raw:
+    return msgspec.Raw(_as_written(schema))
+
+
+def _message(message: Any, ordinals: dict[Any, int]) -> Any:
+    if not isinstance(message, dict):
+        return message
+    message = _unsigned(_unmarked(message))
+    for name, value in message.items():
+        if name == "tool_call_id":
+            message[name] = _ordinal(value, ordinals)
+        elif name == "tool_calls" and isinstance(value, list):
+            message[name] = [_tool_call(call, ordinals) for call in value]
+        elif isinstance(value, list):
+            message[name] = [_part(part) for part in value]
+    return message
+
+
+def _tool_call(call: Any, ordinals: dict[Any, int]) -> Any:
+    if not isinstance(call, dict) or "id" not in call:
+        return call
+    return {**call, "id": _ordinal(call["id"], ordinals)}
+
+
+def _ordinal(call_id: Any, ordinals: dict[Any, int]) -> Any:
+    """Number call ids by first appearance; an id that is no string is kept as it came."""
+    if not isinstance(call_id, str):
+        return call_id
+    return ordinals.setdefault(call_id, len(ordinals))
+
+
+def _part(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    part = _unsigned(_unmarked(part))
+    match part:
+        case {"image_url": {"url": str(url)} as image}:
+            part["image_url"] = {**image, "url": _media(url)}
+        case {"input_audio": {"data": str(data)} as audio}:
+            part["input_audio"] = {**audio, "data": _decoded_digest(data)}
+        case {"file": {"file_data": str(data)} as file}:
+            part["file"] = {**file, "file_data": _media(data)}
+    return part
+
+
+def _unmarked(value: dict[str, Any]) -> dict[str, Any]:
+    """Copy without ``cache_control``: it steers the provider's prompt cache, not the answer."""
+    return {name: item for name, item in value.items() if name != "cache_control"}
+
+
+def _unsigned(value: dict[str, Any]) -> dict[str, Any]:
+    if value.keys() & _SIGNATURES and any(value.get(name) for name in _SIGNED_TEXT):
+        return {name: item for name, item in value.items() if name not in _SIGNATURES}
+    return value
+
+
+def _media(url: str) -> Any:
+    """Media type and digest of a ``data:`` URL; any other URL as it is."""
+    if not url.startswith("data:"):
+        return url
+    media_type, comma, data = url.partition(",")
+    if not comma or not media_type.endswith(";base64"):
+        return url
+    return [media_type, _decoded_digest(data)]
+
+
+def _decoded_digest(data: str) -> str:
+    try:
+        return sha256(b64decode(data)).hexdigest()
+    except (Base64Error, ValueError):
+        return data

@@ -1,0 +1,70 @@
+"""Does an answer keep the ``response_format`` that was asked for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def breaks_format(text: str, response_format: Any) -> bool:
+    """Is ``text`` not the JSON that was asked for?
+
+    ``json_object`` must be a JSON object. ``json_schema`` must be JSON of the schema's top-level
+    type with its required properties, each of its declared type. Deeper levels are the provider's
+    word: strict mode enforces them, and other modes never promised them.
+    """
+    match response_format:
+        case {"type": "json_object"}:
+            return _breaks(text, {"type": "object"})
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return _breaks(text, schema)
+        case {"type": "json_schema"}:
+            return _breaks(text, {})
+        case _:
+            return False
+
+
+def _breaks(text: str, schema: dict[str, Any]) -> bool:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    if not _is_of(value, schema.get("type")):
+        return True
+    if not isinstance(value, dict):
+        return False
+    required = schema.get("required")
+    if isinstance(required, list) and any(name not in value for name in required):
+        return True
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return False
+    return any(
+        isinstance(rule, dict) and name in value and not _is_of(value[name], rule.get("type"))
+        for name, rule in properties.items()
+    )
+
+
+def _is_of(value: object, declared: object) -> bool:
+    """Is ``value`` of a JSON Schema type, or of one of several? Unknown types accept anything."""
+    if isinstance(declared, list):
+        return any(_is_of(value, one) for one in declared)
+    expected = _TYPES.get(declared) if isinstance(declared, str) else None
+    if expected is None:
+        return True
+    if isinstance(value, bool):
+        return declared == "boolean"
+    if declared == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, expected)

@@ -1,0 +1,164 @@
+"""Cache keys: who may share an answer, and which answers are comparable.
+
+A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md``
+tells the rules and their reasons; ``fields.py`` holds the table of body fields.
+"""
+
+from __future__ import annotations
+
+import hmac
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.policies.canonical import canonical_messages, canonical_tools, keep_property_order
+from headstart.policies.fields import DIALECTS, Use
+from headstart.types import CacheKey, Frozen, Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from headstart.types import ChatRequest
+
+_FORMAT = 1
+"""Raise it whenever the same request would get a different key; old entries then never match."""
+
+_PROTOCOL_HEADERS = frozenset(
+    {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+)
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class KeyContext(Frozen, frozen=True, kw_only=True):
+    """What a key binds beside the body: where the request goes and how it is read there."""
+
+    dialect: str
+    path: bytes
+    upstream: str
+    """Identity of the upstream or the wrapped app that would answer."""
+    query_string: bytes = b""
+    headers: Headers = ()
+    """Headers that change the answer, as ``keyed_headers`` picks them."""
+    wrapped_app: bool = False
+    """The answer comes from the user's own app, which may read ``metadata``: it is keyed."""
+
+
+def scope_of(
+    secret: bytes,
+    *,
+    credential: bytes | None,
+    subdivision: str | None = None,
+    user: str | None = None,
+) -> str:
+    """Return who may share answers, as a hex digest that does not reveal the credential.
+
+    ``secret`` belongs to the store, so scopes of two stores never compare. ``subdivision``
+    (``x-headstart-scope``) and ``user`` only ever narrow the scope.
+    """
+    material = _encode((_FORMAT, credential, subdivision, user))
+    return hmac.digest(secret, material, "sha256").hex()
+
+
+def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Headers:
+    """Return the headers that belong in a key, sorted by name; ``configured`` names are lower case."""
+    return tuple(
+        sorted(
+            (pair for pair in headers if pair[0] in _PROTOCOL_HEADERS or pair[0] in configured),
+            key=lambda pair: pair[0],
+        )
+    )
+
+
+def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheKey:
+    """Return the key of a chat request.
+
+    ``partition`` binds everything except the last user text, ``exact`` that text too. Without
+    ``request.query`` both bind the whole request. Raises nothing on odd shapes: what it does not
+    understand is keyed as it came.
+    """
+    omitted = _omitted(context.dialect, context.wrapped_app)
+    body = {name: value for name, value in request.document.items() if name not in omitted}
+    if "tools" in body:
+        body["tools"] = canonical_tools(body["tools"])
+    if "functions" in body:
+        body["functions"] = canonical_tools(body["functions"])
+    if "response_format" in body:
+        body["response_format"] = keep_property_order(body["response_format"])
+    question: Any = None
+    messages = body.get("messages")
+    if isinstance(messages, list) and messages:
+        messages = canonical_messages(messages)
+        if request.query is not None:
+            messages[-1], question = _without_text(messages[-1])
+        body["messages"] = messages
+    return _key(scope, context, body, question, request.query)
+
+
+def raw_key(document: Any, *, query: str | None, scope: str, context: KeyContext) -> CacheKey:
+    """Return the key of a custom endpoint's request.
+
+    ``document`` is the decoded body without its prompt when ``query`` holds that prompt, else the
+    whole body. No field is left out: only the endpoint's owner knows what its fields mean.
+    """
+    return _key(scope, context, document, query, query)
+
+
+def variant(key: CacheKey, number: int) -> CacheKey:
+    """Return the key of one of several stored variants of a sampled answer.
+
+    The partition differs too, so an unfilled variant is not answered by another one's entry.
+    """
+    suffix = f"#{number}"
+    return msgspec.structs.replace(
+        key, partition=_digest(key.partition + suffix), exact=_digest(key.exact + suffix)
+    )
+
+
+def _key(scope: str, context: KeyContext, body: Any, question: Any, query: str | None) -> CacheKey:
+    material = (
+        _FORMAT,
+        scope,
+        context.dialect,
+        context.path,
+        _without_credential(context.query_string),
+        context.upstream,
+        context.headers,
+        query is None,
+        body,
+    )
+    partition = sha256(_encode(material)).hexdigest()
+    exact = _digest(partition + _encode(question).decode())
+    return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+@cache
+def _omitted(dialect: str, wrapped_app: bool) -> frozenset[str]:
+    fields = DIALECTS.get(dialect, {})
+    omitted = frozenset(name for name, use in fields.items() if use is not Use.KEYED)
+    return omitted - {"metadata"} if wrapped_app else omitted
+
+
+def _without_text(message: Any) -> tuple[Any, Any]:
+    """Split a message of text alone into what remains and its text, else return it whole."""
+    match message:
+        case {"content": str(text)}:
+            return {name: value for name, value in message.items() if name != "content"}, text
+        case {"content": list(parts)} if all(isinstance(part, dict) for part in parts):
+            skeleton = [{**part, "text": None} for part in parts]
+            return {**message, "content": skeleton}, [part.get("text") for part in parts]
+        case _:
+            return message, None
+
+
+def _without_credential(query_string: bytes) -> bytes:
+    """Drop ``key=``, Gemini's credential, which the scope already binds."""
+    if b"key=" not in query_string:
+        return query_string
+    return b"&".join(pair for pair in query_string.split(b"&") if not pair.startswith(b"key="))
