@@ -117,7 +117,6 @@ class Exchange:
             entry=entry.id if entry is not None else None,
             holdout=self.holdout,
             error=self.error,
-            queue_s=self.lookup.queue_s,
             encode_s=self.lookup.encode_s,
             lookup_s=self.lookup.lookup_s,
             upstream_s=self.upstream_s,

@@ -48,7 +48,6 @@ class EngineOptions:
     semantic: bool = True
     holdout: float = 0.0
     variants: int = 1
-    shutdown_s: float = 10.0
 
 
 class Engine:
@@ -87,6 +86,7 @@ class Engine:
         self._upstream_for = upstream_for
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
+        self._pumps: set[asyncio.Task[None]] = set()
 
     async def handle(
         self, route: Route, scope: Scope, receive: Receive, send: Send, app: ASGIApp
@@ -107,6 +107,11 @@ class Engine:
             raise
         finally:
             self._observer.notify(exchange.served(self._clock()))
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for the calls in flight and their storing, at most ``seconds``."""
+        if self._pumps:
+            await asyncio.wait(tuple(self._pumps), timeout=seconds)
 
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
         limit = self._options.max_body_bytes
@@ -250,7 +255,9 @@ class Engine:
         )
         if identity is not None:
             self._flights.add(identity, flight)
-        flight.pump = self._supervisor.spawn(self._pump.run, flight, plan)
+        flight.pump = pump = self._supervisor.spawn(self._pump.run, flight, plan)
+        self._pumps.add(pump)
+        pump.add_done_callback(self._pumps.discard)
         return flight
 
     async def _fly(self, exchange: Exchange, flight: Flight) -> None:
@@ -288,7 +295,7 @@ def _number(value: bytes, default: float) -> float:
 def _note_times(exchange: Exchange, lookup: Lookup) -> None:
     exchange.timings["lookup"] = lookup.lookup_s
     if lookup.encode_s:
-        exchange.timings["encode"] = lookup.queue_s + lookup.encode_s
+        exchange.timings["encode"] = lookup.encode_s
     if lookup.match_s:
         exchange.timings["match"] = lookup.match_s
 

@@ -63,11 +63,6 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def drain(self, seconds: float) -> None:
-        """Wait until all background work is done, at most ``seconds``."""
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=seconds)
-
     async def aclose(self) -> None:
         """Cancel what is left and wait for it. Safe to call twice."""
         self._stop.set()

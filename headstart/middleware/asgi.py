@@ -1,0 +1,134 @@
+"""The pure ASGI middleware: matched requests go to the engine, everything else passes untouched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError
+from headstart.middleware.exchange import raw_path
+from headstart.observe import logger
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
+    from headstart.middleware.endpoints import Routes
+    from headstart.middleware.pipeline import Engine
+    from headstart.middleware.relay import Relay
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started engine and how to stop it."""
+
+    engine: Engine
+    relay: Relay | None
+    aclose: Callable[[], Awaitable[None]]
+
+
+class Gateway:
+    """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
+
+    ``start`` opens the store, the encoder and the upstreams; ``relay_prefix`` names the paths
+    that go to an upstream when no route matches. One instance serves one event loop at a time.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        routes: Routes,
+        start: Callable[[], Awaitable[Running]],
+        relay_prefix: bytes | None = None,
+    ) -> None:
+        self.app = app
+        self._routes = routes
+        self._start = start
+        self._relay_prefix = relay_prefix
+        self._running: asyncio.Future[Running] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                return await self._lifespan(scope, receive, send)
+            return await self.app(scope, receive, send)
+        path = raw_path(scope)
+        route = self._routes.match(scope["method"], path)
+        if route is not None:
+            running = await self.running()
+            return await running.engine.handle(route, scope, receive, send, self.app)
+        if self._relay_prefix is not None and path.startswith(self._relay_prefix):
+            running = await self.running()
+            if running.relay is not None:
+                return await running.relay.handle(scope, receive, send)
+        await self.app(scope, receive, send)
+
+    async def running(self) -> Running:
+        """Return the started engine, starting it on first use. Raises ConfigError."""
+        future = self._running
+        if future is not None and future.done() and not future.cancelled():
+            return future.result()
+        if future is not None and future.get_loop() is asyncio.get_running_loop():
+            return await asyncio.shield(future)
+        self._running = future = asyncio.get_running_loop().create_future()
+        try:
+            started = await self._start()
+        except BaseException as error:
+            self._running = None
+            future.set_exception(error)
+            future.exception()  # Retrieved here: nobody else may be waiting for it.
+            raise
+        future.set_result(started)
+        return started
+
+    async def aclose(self) -> None:
+        """Stop the engine: drain, cancel, flush, close. Safe to call twice."""
+        future, self._running = self._running, None
+        if future is not None and future.done() and future.exception() is None:
+            await future.result().aclose()
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answered = False
+
+        async def around(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    await self.running()
+                except HeadstartError as error:
+                    logger.error("start-up failed: %s", error)  # noqa: TRY400 - no trace for users
+                    message = {"type": "lifespan.startup.failed", "message": str(error)}
+            elif message["type"] == "lifespan.shutdown.complete":
+                await self.aclose()
+            await send(message)
+
+        try:
+            await self.app(scope, receive, around)
+        except Exception:
+            if answered:
+                raise
+            # The app has no lifespan (Django): ours still starts and stops.
+            await _own_lifespan(receive, around)
+
+
+async def _own_lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The app behind a gateway that wraps none: it only knows its lifespan and 404."""
+    if scope["type"] == "lifespan":
+        return await _own_lifespan(receive, send)
+    if scope["type"] != "http":
+        raise NotImplementedError(scope["type"])
+    body = b'{"error":{"message":"no such path","type":"not_found","code":"not_found"}}'
+    headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": 404, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

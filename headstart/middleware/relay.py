@@ -1,0 +1,132 @@
+"""Relaying what is not cached: byte for byte, both bodies streamed, to one upstream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError, RequestError, UpstreamError
+from headstart.middleware.body import ClientGone, iterate_body, watching
+from headstart.middleware.exchange import raw_path
+from headstart.middleware.identity import check_client_key
+from headstart.middleware.respond import error_response, send_whole
+from headstart.types import Call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.limits import Gate
+    from headstart.middleware.supervisor import Spawn
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.types import Headers
+
+
+class Relay:
+    """Passes requests on. Fails closed: a wrong key never reaches the upstream."""
+
+    def __init__(
+        self,
+        upstream: HTTPUpstream,
+        *,
+        gate: Gate,
+        spawn: Spawn,
+        new_id: Callable[[], str],
+        client_keys: tuple[bytes, ...],
+    ) -> None:
+        self._upstream = upstream
+        self._gate = gate
+        self._spawn = spawn
+        self._new_id = new_id
+        self._client_keys = client_keys
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request with the upstream's answer, or with an error of our own."""
+        request_id = self._new_id()
+        started = False
+
+        async def sending(message: dict[str, object]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._relay(request_id, scope, receive, sending)
+        except ClientGone:
+            return
+        except (RequestError, UpstreamError) as error:
+            if started:
+                raise
+            await _refuse(send, error, request_id)
+
+    async def _relay(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: Headers = tuple(scope["headers"])
+        check_client_key(headers, self._client_keys)
+        call = Call(
+            id=request_id,
+            method=scope["method"],
+            path=raw_path(scope),
+            query_string=scope["query_string"],
+            headers=headers,
+            body=b"",
+            dialect="",
+            endpoint="relay",
+            editable=False,
+        )
+        body = _Upload(receive) if _has_body(headers) else None
+        async with self._gate.enter(), self._upstream.stream(call, body) as reply:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": reply.status,
+                    "headers": (
+                        *reply.headers,
+                        (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
+                        (b"x-headstart-request-id", request_id.encode()),
+                        (b"x-headstart-upstream", reply.upstream.encode()),
+                    ),
+                }
+            )
+            task = asyncio.current_task()
+            assert task is not None
+            gone = False
+
+            def leave() -> None:
+                nonlocal gone
+                gone = True
+                task.cancel()
+
+            try:
+                with watching(receive, self._spawn, leave):
+                    async for piece in reply.chunks():
+                        await send(
+                            {"type": "http.response.body", "body": piece.data, "more_body": True}
+                        )
+            except asyncio.CancelledError:
+                if not gone:
+                    raise
+                task.uncancel()
+                raise ClientGone from None
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Upload:
+    """A request body as an async iterable that the HTTP client reads once."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return iterate_body(None, self._receive)
+
+
+def _has_body(headers: Headers) -> bool:
+    for name, value in headers:
+        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            return True
+    return False
+
+
+async def _refuse(send: Send, error: HeadstartError, request_id: str) -> None:
+    status, headers, body = error_response(error, None, request_id)
+    await send_whole(send, status, headers, body)

@@ -1,0 +1,111 @@
+"""The front doors for ASGI apps: a middleware around yours, a gateway to mount inside it."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headstart.config import Settings, load_settings
+from headstart.factory import dialects, start_engine
+from headstart.middleware.asgi import Gateway, not_found
+from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.observe import Observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.factory import Parts
+    from headstart.interfaces import Observer
+    from headstart.middleware.asgi_types import ASGIApp, Scope
+
+CHAT_PATH = "/v1/chat/completions"
+
+
+class HeadstartMiddleware(Gateway):
+    """ASGI middleware: ``app.add_middleware(HeadstartMiddleware)``.
+
+    Answers repeats of ``POST /v1/chat/completions`` and of your ``endpoints`` from the cache;
+    on a miss it calls the wrapped app. ``settings`` are Settings, the path of a
+    ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
+    ``scope`` maps the ASGI scope to who may share answers (None: bypass); by default the
+    Authorization, Cookie and key headers do. A hit skips whatever stands behind the middleware:
+    mount it inside authentication.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings | Path | str | None = None,
+        *,
+        endpoints: Sequence[Endpoint] = (),
+        scope: Callable[[Scope], str | None] | None = None,
+        observers: Sequence[Observer] = (),
+        **cache: Any,
+    ) -> None:
+        overrides = {"cache": {"store": "memory:", **cache}} if settings is None else {"cache": cache}
+        resolved = resolve_settings(settings, overrides)
+        super().__init__(
+            app,
+            routes=Routes({CHAT_PATH: dialects()["openai.chat"]}, tuple(endpoints)),
+            start=partial(
+                start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
+            ),
+        )
+
+
+def gateway(
+    settings: Settings | Path | str | None = None,
+    *,
+    endpoints: Sequence[Endpoint] = (),
+    scope: Callable[[Scope], str | None] | None = None,
+    observers: Sequence[Observer] = (),
+    **cache: Any,
+) -> Gateway:
+    """Return an ASGI app with the provider routes, to mount in yours: ``app.mount("/llm", …)``.
+
+    Needs at least one ``[[upstream]]``. It starts with its first request; call ``aclose()`` in
+    your lifespan to flush and stop it.
+    """
+    return build_gateway(
+        resolve_settings(settings, {"cache": cache}),
+        not_found,
+        observers=Observers(observers),
+        endpoints=endpoints,
+        resolve=scope,
+    )
+
+
+def build_gateway(
+    settings: Settings,
+    app: ASGIApp,
+    *,
+    observers: Observers,
+    endpoints: Sequence[Endpoint] = (),
+    resolve: Callable[[Scope], str | None] | None = None,
+    on_start: Callable[[Parts], None] | None = None,
+) -> Gateway:
+    """Return ``app`` behind the provider routes of ``settings``."""
+    return Gateway(
+        app,
+        routes=Routes({CHAT_PATH: dialects()["openai.chat"]}, tuple(endpoints)),
+        start=partial(
+            start_engine,
+            settings,
+            observers,
+            wrapped=False,
+            resolve=resolve,
+            on_start=on_start,
+        ),
+        relay_prefix=b"/v1/",
+    )
+
+
+def resolve_settings(
+    settings: Settings | Path | str | None, overrides: Mapping[str, Any]
+) -> Settings:
+    """Return Settings from what a caller gave. Raises ConfigError."""
+    if isinstance(settings, Settings):
+        return settings.override(overrides)
+    return load_settings(None if settings is None else Path(settings), os.environ, overrides)
