@@ -1,0 +1,101 @@
+"""Provider profiles: dated figures from ``profiles.toml`` and the seeded draws made from them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from headstart.errors import ConfigError
+from headstart.types import Frozen
+
+_FILE = Path(__file__).with_name("profiles.toml")
+
+
+class Price(Frozen):
+    """Dollars per million tokens."""
+
+    input: float
+    output: float
+
+
+class Draw(Frozen):
+    """What one call will experience: seconds to the first token, then tokens per second."""
+
+    ttft_s: float = 0.0
+    tokens_per_s: float = math.inf
+    stalled: bool = False
+    fails: bool = False
+
+
+_INSTANT = Draw()
+
+
+class Profile(Frozen, forbid_unknown_fields=True):
+    """How one provider behaves; the fields are explained at the top of ``profiles.toml``."""
+
+    model: str
+    ttft_ms: float = 0.0
+    ttft_sigma: float = 0.0
+    stall: float = 0.0
+    stall_s: tuple[float, float] = (5.0, 30.0)
+    error: float = 0.0
+    tokens_per_s: tuple[float, float] | None = None
+    """None: the whole answer at once."""
+    requests_per_minute: int | None = None
+    usd_per_million: Price | None = None
+    assumed: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def instant(self) -> bool:
+        """True when no call can ever wait or fail, so that nothing need be drawn."""
+        return not (self.ttft_ms or self.stall or self.error or self.tokens_per_s)
+
+    def draw(self, seed: int, call: int) -> Draw:
+        """Return what the ``call``-th request experiences: a pure function of its arguments."""
+        if self.instant:
+            return _INSTANT
+        rng = random.Random(f"{seed}/{call}")
+        ttft_s = self.ttft_ms / 1000 * math.exp(self.ttft_sigma * rng.gauss())
+        stalled = rng.random() < self.stall
+        stall_s = rng.uniform(*self.stall_s)
+        fails = rng.random() < self.error
+        speed = rng.uniform(*self.tokens_per_s) if self.tokens_per_s else math.inf
+        return Draw(
+            ttft_s=ttft_s + stall_s * stalled, tokens_per_s=speed, stalled=stalled, fails=fails
+        )
+
+
+class _ProfileFile(Frozen, forbid_unknown_fields=True):
+    as_of: str
+    profiles: dict[str, Profile]
+
+
+@cache
+def _load() -> _ProfileFile:
+    return msgspec.toml.decode(_FILE.read_bytes(), type=_ProfileFile)
+
+
+def profiles() -> dict[str, Profile]:
+    """Return all profiles by name, in the order of the file."""
+    return dict(_load().profiles)
+
+
+def figures_as_of() -> str:
+    """Return the date of the figures, ``YYYY-MM-DD``."""
+    return _load().as_of
+
+
+def find_profile(name: str) -> Profile:
+    """Return a profile by name. Raises ConfigError with the nearest valid name."""
+    known = _load().profiles
+    if name in known:
+        return known[name]
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+    raise ConfigError(f"unknown profile {name!r}; {hint}")
