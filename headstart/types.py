@@ -7,7 +7,7 @@ seconds; ``similarity`` is a cosine, higher is closer.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -19,6 +19,8 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs, in order, repeats kept; names are lower case."""
 
 
+# Type checkers do not see that msgspec's subclasses inherit ``frozen`` and ``kw_only``.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of the values below: immutable, keyword-only, compact when encoded."""
 
