@@ -1,0 +1,82 @@
+"""Headstart makes every LLM call faster and cheaper without making an answer worse.
+
+Three front doors, one engine: ``HeadstartMiddleware`` wraps an ASGI app, ``gateway`` mounts in
+one, and ``headstart serve`` is a sidecar proxy. Importing this package loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headstart.errors import (
+    ConfigError,
+    EncoderError,
+    HeadstartError,
+    InvalidRequest,
+    MissingExtra,
+    NotCached,
+    Overloaded,
+    RequestError,
+    RequestTooLarge,
+    StageError,
+    StoreError,
+    Unauthorized,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+    VectorIndexError,
+)
+
+if TYPE_CHECKING:
+    from headstart.config import Settings
+    from headstart.middleware.endpoints import Endpoint
+    from headstart.mount import HeadstartMiddleware, gateway
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "EncoderError",
+    "Endpoint",
+    "HeadstartError",
+    "HeadstartMiddleware",
+    "InvalidRequest",
+    "MissingExtra",
+    "NotCached",
+    "Overloaded",
+    "RequestError",
+    "RequestTooLarge",
+    "Settings",
+    "StageError",
+    "StoreError",
+    "Unauthorized",
+    "UpstreamError",
+    "UpstreamProtocolError",
+    "UpstreamTimeout",
+    "UpstreamUnreachable",
+    "VectorIndexError",
+    "__version__",
+    "gateway",
+]
+
+_LAZY = {
+    "Endpoint": "headstart.middleware.endpoints",
+    "HeadstartMiddleware": "headstart.mount",
+    "Settings": "headstart.config",
+    "gateway": "headstart.mount",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'headstart' has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
