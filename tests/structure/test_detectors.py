@@ -76,7 +76,7 @@ async def test_serve_fixture_returns_the_base_url(
 async def test_task_left_running_is_named() -> None:
     before = frozenset(asyncio.all_tasks())
     forgotten = asyncio.create_task(asyncio.Event().wait(), name="forgotten")  # noqa: TID251
-    assert "forgotten" in (await leaked_tasks(before))[0]
+    assert "forgotten" in (await leaked_tasks(before, settle_s=0.01))[0]
     forgotten.cancel()
     assert await leaked_tasks(before) == []
 
@@ -85,5 +85,5 @@ async def test_task_left_running_is_named() -> None:
 async def test_socket_left_open_is_counted() -> None:
     before = open_sockets()
     with bind_free_port():
-        assert await leaked_sockets(before) == 1
+        assert await leaked_sockets(before, settle_s=0.01) == 1
     assert await leaked_sockets(before) == 0

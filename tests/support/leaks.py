@@ -22,23 +22,25 @@ def open_sockets() -> frozenset[int]:
     return frozenset(inodes)
 
 
-async def leaked_tasks(before: frozenset[asyncio.Task[object]]) -> list[str]:
-    """Wait up to ``SETTLE_S`` for the tasks begun since ``before``; name those that still run."""
+async def leaked_tasks(
+    before: frozenset[asyncio.Task[object]], settle_s: float = SETTLE_S
+) -> list[str]:
+    """Wait up to ``settle_s`` for the tasks begun since ``before``; name those that still run."""
     started = asyncio.all_tasks() - before - {asyncio.current_task()}
     ours = [task for task in started if not _is_runner(task)]
     if not ours:
         return []
-    _, pending = await asyncio.wait(ours, timeout=SETTLE_S)
+    _, pending = await asyncio.wait(ours, timeout=settle_s)
     return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in pending)
 
 
-async def leaked_sockets(before: frozenset[int]) -> int:
-    """Wait up to ``SETTLE_S`` until the sockets opened since ``before`` are closed; count the rest."""
+async def leaked_sockets(before: frozenset[int], settle_s: float = SETTLE_S) -> int:
+    """Wait up to ``settle_s`` until the sockets opened since ``before`` are closed; count the rest."""
     turns = 50
     for _ in range(turns):
         if not open_sockets() - before:
             return 0
-        await asyncio.sleep(SETTLE_S / turns)
+        await asyncio.sleep(settle_s / turns)
     return len(open_sockets() - before)
 
 

@@ -1,0 +1,68 @@
+# Needs make and Python 3.11 or newer; all else goes into .venv (development) and .venv-run (use).
+# `make TARGET ARGS='…'` passes arguments on; `make TARGET PYTHON=python3.13` picks another Python.
+
+PYTHON ?= python3
+ARGS ?=
+
+RUN := .venv-run
+DEV := .venv
+
+.DEFAULT_GOAL := help
+.PHONY: help serve demo test check format bench lock test-export clean
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+
+serve: $(RUN)/.installed  ## run the sidecar on http://127.0.0.1:8080 (ARGS='--upstream URL')
+	@$(RUN)/bin/headstart serve $(ARGS)
+
+demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no network
+	@$(RUN)/bin/headstart demo $(ARGS)
+
+test: $(DEV)/.installed  ## run the tests (ARGS='-k name')
+	$(DEV)/bin/pytest $(ARGS)
+
+check: $(DEV)/.installed  ## format, lint and types
+	$(DEV)/bin/ruff format --check
+	$(DEV)/bin/ruff check
+	$(DEV)/bin/mypy
+	$(DEV)/bin/pyright --warnings
+
+format: $(DEV)/.installed  ## put the code into the house's format
+	$(DEV)/bin/ruff format
+	$(DEV)/bin/ruff check --fix
+
+bench: $(DEV)/.installed  ## measure the hit path and the miss path against what costs nothing
+	@$(DEV)/bin/headstart bench $(ARGS)
+
+COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-header
+
+lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)
+	$(COMPILE) $(ARGS) --extra dev pyproject.toml --output-file requirements-dev.txt
+	echo hatchling | $(COMPILE) --constraint requirements-dev.txt pyproject.toml - --output-file requirements.txt
+
+test-export: $(DEV)/.installed  ## export an encoder with torch for real (a large download)
+	$(DEV)/bin/uv pip install --python $(DEV)/bin/python --editable '.[export]'
+	$(DEV)/bin/pytest -m export $(ARGS)
+
+clean:  ## remove the environments, the caches and what was built
+	rm -rf $(DEV) $(RUN) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(RUN)/.installed: requirements.txt pyproject.toml
+	$(call install,$(RUN),requirements.txt)
+
+$(DEV)/.installed: requirements-dev.txt pyproject.toml
+	$(call install,$(DEV),requirements-dev.txt)
+
+# $(1) the environment, $(2) its lock. Only what the lock names by version and hash is installed.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Headstart needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@echo 'Installing $(2) into $(1) (once) …'
+	@$(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "Installed: $$(du -sh $(1) | cut -f1)"
+	@touch $@
+endef
