@@ -1,4 +1,4 @@
-"""Stored answers as bytes: rendered once, kept while they are in use."""
+"""Stored completions as bytes: rendered once, kept while they are in use."""
 
 from __future__ import annotations
 
@@ -9,26 +9,7 @@ from headstart.types import Completion
 
 if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect, Rendered
-    from headstart.types import Entry, Headers, RawResponse
-
-# RFC 9110 section 7.6.1, and fields that are true of the first answer alone.
-_NOT_REPLAYED = frozenset(
-    {
-        b"age",
-        b"connection",
-        b"content-length",
-        b"date",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"set-cookie",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
+    from headstart.types import Entry
 
 
 class Replays:
@@ -60,15 +41,3 @@ class Replays:
     def nbytes(self) -> int:
         """Size of what is kept."""
         return self._size
-
-
-def replay_raw(answer: RawResponse) -> tuple[Headers, bytes]:
-    """Return a raw answer as it was stored, without the fields of its first connection."""
-    dropped = _NOT_REPLAYED | {
-        name.strip().lower()
-        for field, value in answer.headers
-        if field == b"connection"
-        for name in value.split(b",")
-    }
-    headers = tuple(pair for pair in answer.headers if pair[0] not in dropped)
-    return (*headers, (b"content-length", b"%d" % len(answer.body))), answer.body

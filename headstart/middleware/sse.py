@@ -49,6 +49,9 @@ class SSEDecoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes, oldest first. Raises UpstreamProtocolError."""
+        if not self._pieces and _is_plain(data) and len(data) <= self._max:
+            self._at_start = False
+            return [Frame(data, data[6:-2], None)]
         if self._pieces:
             if not self._completes_frame(data):
                 self._hold(data)
@@ -109,9 +112,18 @@ def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
     return match.end() if match else 0
 
 
+def _is_plain(raw: bytes) -> bool:
+    """Is this the usual frame, and one alone: a ``data: `` line, then the blank one?"""
+    return (
+        raw.startswith(b"data: ")
+        and raw.find(b"\n") == len(raw) - 2
+        and raw.endswith(b"\n\n")
+        and b"\r" not in raw
+    )
+
+
 def _parse(raw: bytes) -> Frame:
-    # The usual frame: one ``data: `` line, then the blank one.
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+    if _is_plain(raw):
         return Frame(raw, raw[6:-2], None)
     data: list[bytes] = []
     event: bytes | None = None

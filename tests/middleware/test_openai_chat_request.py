@@ -177,7 +177,7 @@ def test_nothing_is_edited_when_there_is_nothing_to_add_or_no_safe_place(raw: by
     assert edit(raw) is None
 
 
-DECOYS = (
+DECOYS: tuple[dict[str, Any], ...] = (
     {"metadata": {"stream_options": {"include_usage": False}}},
     {"messages": [{"role": "user", "content": '"stream_options": {"include_usage": false}'}]},
     {"messages": [{"role": "user", "content": '\\"stream_options": {"include_usage": false}'}]},

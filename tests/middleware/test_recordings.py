@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -137,7 +137,7 @@ def test_answer_survives_storage_and_both_renderings(name: str) -> None:
 def test_nothing_that_was_sent_is_missing_from_the_replay(name: str) -> None:
     """Compares leaf values of the original chunks, read without our decoder."""
     original, replayed = (
-        leaves(json.loads(frame.data) for frame in frames_of(raw) if frame.data != b"[DONE]")
+        leaves(json.loads(frame.data or b"") for frame in frames_of(raw) if frame.data != b"[DONE]")
         for raw in (
             stream(name),
             DIALECT.render(completion_of(stream(name))).sse("id", 1, include_usage=True),
@@ -166,7 +166,7 @@ _FRESH = frozenset({".id", ".created", ".obfuscation", ".p", ".choices.delta.too
 
 def walk(value: Any, path: str) -> Any:
     if isinstance(value, dict):
-        index = f"[{value['index']}]" if "index" in value and value["index"] else ""
+        index = f"[{value['index']}]" if value.get("index") else ""
         for name, child in value.items():
             yield from walk(child, f"{path}{index}.{name}" if name != "index" else f"{path}.index")
     elif isinstance(value, list):

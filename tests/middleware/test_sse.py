@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_raw_frames_and_rest_are_the_input(stream: bytes) -> None:
 @given(streams, st.lists(st.integers(min_value=0, max_value=60)))
 def test_frames_do_not_depend_on_the_split(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    chunks = [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [stream[a:b] for a, b in pairwise(edges)]
     assert decode(*chunks) == decode(stream)
 
 
@@ -118,9 +120,9 @@ def test_unfinished_frame_stays_in_the_rest() -> None:
 def test_overlong_frame_is_refused_in_small_and_large_pieces(piece: int) -> None:
     decoder = SSEDecoder(max_frame_bytes=500)
     stream = b"data: " + b"x" * 994 + b"\n\n"
+    pieces = (stream[start : start + piece] for start in range(0, len(stream), piece))
     with pytest.raises(UpstreamProtocolError, match="500 bytes"):
-        for start in range(0, len(stream), piece):
-            decoder.feed(stream[start : start + piece])
+        any(decoder.feed(each) for each in pieces)
 
 
 @pytest.mark.parametrize("line", [b"x" * 16, b"data: x\n" * 2], ids=["one line", "many lines"])

@@ -89,16 +89,16 @@ class ChatDecoder:
             self._named = named
             _read_names(chunk, events)
         try:
-            for position, choice in enumerate(_objects(chunk.get("choices"))):
+            for position, choice in enumerate(_list(chunk.get("choices"))):
                 self._read_choice(choice, position, events)
         except _MalformedError as error:
             return (_unreadable(str(error)),)
         _read_rest(chunk, events)
         return tuple(events)
 
-    def _read_choice(
-        self, choice: dict[str, Any], position: int, events: list[StreamEvent]
-    ) -> None:
+    def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
+        if type(choice) is not dict:
+            raise _MalformedError("a choice is not an object")
         index = choice.get("index")
         if type(index) is not int:
             index = position
@@ -223,7 +223,7 @@ def _read_message(
     refusal = delta.get("refusal")
     if refusal and type(refusal) is str:
         events.append(RefusalDelta(text=refusal, choice=index))
-    fragments = _objects(delta.get("tool_calls"))
+    fragments = _list(delta.get("tool_calls"))
     events.extend(_read_call(fragment, index, calls) for fragment in fragments)
     if delta.get("function_call"):
         events.append(_read_function_call(delta["function_call"], index, calls))
@@ -231,7 +231,9 @@ def _read_message(
         events.append(ExtraDelta(fields=unknown, choice=index))
 
 
-def _read_call(call: dict[str, Any], choice: int, calls: _ToolCalls) -> ToolCallDelta:
+def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
+    if type(call) is not dict:
+        raise _MalformedError("a tool call is not an object")
     kind = _text(call.get("type")) or ("custom" if "custom" in call else "function")
     body = call.get(kind) or _NO_FIELDS
     if type(body) is not dict:
@@ -292,12 +294,10 @@ def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in known}
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if type(value) is not list or any(type(item) is not dict for item in value):
-        raise _MalformedError("choices and tool calls must be arrays of objects")
-    return value
+def _list(value: Any) -> list[Any]:
+    if value is not None and type(value) is not list:
+        raise _MalformedError("choices or tool calls are not an array")
+    return value or []
 
 
 def _unreadable(message: str) -> ErrorReported:
