@@ -32,7 +32,8 @@ _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
 
 _PERSONAL = re.compile(
-    r"\b(?:my|mine|our|ours|me|myself|ourselves|us|i['’]m|i am|i['’]ve|i have|we['’]re|we are)\b",
+    r"\b(?:my|mine|our|ours|me|myself|ourselves|us"
+    r"|i['\u2019]m|i am|i['\u2019]ve|i have|we['\u2019]re|we are)\b",
     re.IGNORECASE,
 )
 
@@ -133,7 +134,7 @@ def _is_sampled(document: dict[str, Any]) -> bool:
     return document.get("temperature") != 0 and document.get("seed") is None
 
 
-def _wants_audio(modalities: Any) -> bool:
+def _wants_audio(modalities: object) -> bool:
     return isinstance(modalities, list) and "audio" in modalities
 
 
@@ -146,31 +147,39 @@ def _has_hosted_tool(document: dict[str, Any]) -> bool:
     )
 
 
-def _is_flagged(moderation: Any) -> bool:
+def _is_flagged(moderation: object) -> bool:
     """Look for ``flagged: true`` at any depth: its place differs by provider."""
     if isinstance(moderation, dict):
         return moderation.get("flagged") is True or any(map(_is_flagged, moderation.values()))
     return isinstance(moderation, list) and any(map(_is_flagged, moderation))
 
 
-def _refuse_choice(choice: Choice, response_format: Any) -> str | None:
+def _refuse_choice(choice: Choice, response_format: object) -> str | None:
+    reason = _refuse_finish(choice) or _refuse_content(choice)
+    if reason is not None:
+        return reason
+    text = "".join(part.text for part in choice.parts if isinstance(part, Text))
+    if not text.strip():
+        return "empty"
+    return "broken-format" if breaks_format(text, response_format) else None
+
+
+def _refuse_finish(choice: Choice) -> str | None:
     for finish in (choice.native_finish, choice.finish):
         if finish is not None and finish.lower() not in _CLEAN:
             return _FINISH_REASONS.get(finish.lower(), "unclean-finish")
+    return None
+
+
+def _refuse_content(choice: Choice) -> str | None:
     if any(isinstance(part, ToolCall) for part in choice.parts):
         return "tool-calls"
     if any(isinstance(part, Refusal) for part in choice.parts):
         return "refusal"
     if choice.extra.get("audio") is not None:
         return "audio"
-    if choice.extra.get("annotations"):
-        return "hosted-tools"
-    text = "".join(part.text for part in choice.parts if isinstance(part, Text))
-    if not text.strip():
-        return "empty"
-    if breaks_format(text, response_format):
-        return "broken-format"
-    return None
+    # a hosted search leaves its sources here even when the request did not name a tool
+    return "hosted-tools" if choice.extra.get("annotations") else None
 
 
 def _has_logprobs(answer: Completion, document: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ def canonical_messages(messages: list[Any]) -> list[Any]:
     Random tool-call ids become ordinals, inline media become digests of their decoded bytes,
     opaque signatures go when the text they sign is there, and prompt-cache marks go.
     """
-    ordinals: dict[Any, int] = {}
+    ordinals: dict[str, int] = {}
     return [
         message
         if isinstance(message, dict)
@@ -36,7 +36,7 @@ def canonical_messages(messages: list[Any]) -> list[Any]:
     ]
 
 
-def canonical_tools(tools: Any) -> Any:
+def canonical_tools(tools: object) -> object:
     """Return tool or function definitions with their schemas' property order kept.
 
     A model reads a schema in order and fills it in order, so that order can change the answer.
@@ -46,16 +46,16 @@ def canonical_tools(tools: Any) -> Any:
     return [_tool(tool) for tool in tools]
 
 
-def keep_property_order(response_format: Any) -> Any:
+def keep_property_order(response_format: object) -> object:
     """Return a response format whose schema keeps its property order."""
     match response_format:
-        case {"json_schema": {"schema": schema} as definition}:
-            return {**response_format, "json_schema": {**definition, "schema": _ordered(schema)}}
+        case {"json_schema": {"schema": schema, **definition}, **rest}:
+            return {**rest, "json_schema": {**definition, "schema": _ordered(schema)}}
         case _:
             return response_format
 
 
-def _tool(tool: Any) -> Any:
+def _tool(tool: object) -> object:
     if not isinstance(tool, dict):
         return tool
     tool = _unmarked(tool)
@@ -66,11 +66,11 @@ def _tool(tool: Any) -> Any:
     return tool
 
 
-def _ordered(schema: Any) -> msgspec.Raw:
+def _ordered(schema: object) -> msgspec.Raw:
     return msgspec.Raw(_as_written(schema))
 
 
-def _message(message: Any, ordinals: dict[Any, int]) -> Any:
+def _message(message: object, ordinals: dict[str, int]) -> object:
     if not isinstance(message, dict):
         return message
     message = _unsigned(_unmarked(message))
@@ -84,20 +84,20 @@ def _message(message: Any, ordinals: dict[Any, int]) -> Any:
     return message
 
 
-def _tool_call(call: Any, ordinals: dict[Any, int]) -> Any:
+def _tool_call(call: object, ordinals: dict[str, int]) -> object:
     if not isinstance(call, dict) or "id" not in call:
         return call
     return {**call, "id": _ordinal(call["id"], ordinals)}
 
 
-def _ordinal(call_id: Any, ordinals: dict[Any, int]) -> Any:
+def _ordinal(call_id: object, ordinals: dict[str, int]) -> object:
     """Number call ids by first appearance; an id that is no string is kept as it came."""
     if not isinstance(call_id, str):
         return call_id
     return ordinals.setdefault(call_id, len(ordinals))
 
 
-def _part(part: Any) -> Any:
+def _part(part: object) -> object:
     if not isinstance(part, dict):
         return part
     part = _unsigned(_unmarked(part))
@@ -122,7 +122,7 @@ def _unsigned(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _media(url: str) -> Any:
+def _media(url: str) -> str | list[str]:
     """Media type and digest of a ``data:`` URL; any other URL as it is."""
     if not url.startswith("data:"):
         return url

@@ -1,4 +1,4 @@
-"""Does an answer keep the ``response_format`` that was asked for?"""
+"""Whether an answer keeps the ``response_format`` that was asked for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def breaks_format(text: str, response_format: Any) -> bool:
-    """Is ``text`` not the JSON that was asked for?
+def breaks_format(text: str, response_format: object) -> bool:
+    """Return True when ``text`` is not the JSON that was asked for.
 
     ``json_object`` must be a JSON object. ``json_schema`` must be JSON of the schema's top-level
     type with its required properties, each of its declared type. Deeper levels are the provider's
@@ -57,7 +57,7 @@ def _breaks(text: str, schema: dict[str, Any]) -> bool:
 
 
 def _is_of(value: object, declared: object) -> bool:
-    """Is ``value`` of a JSON Schema type, or of one of several? Unknown types accept anything."""
+    """Compare with a JSON Schema type or a list of them. Unknown types accept anything."""
     if isinstance(declared, list):
         return any(_is_of(value, one) for one in declared)
     expected = _TYPES.get(declared) if isinstance(declared, str) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -63,7 +63,7 @@ def scope_of(
 
 
 def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Headers:
-    """Return the headers that belong in a key, sorted by name; ``configured`` names are lower case."""
+    """Return the headers that belong in a key, sorted by name. ``configured`` is lower case."""
     return tuple(
         sorted(
             (pair for pair in headers if pair[0] in _PROTOCOL_HEADERS or pair[0] in configured),
@@ -79,7 +79,7 @@ def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheK
     ``request.query`` both bind the whole request. Raises nothing on odd shapes: what it does not
     understand is keyed as it came.
     """
-    omitted = _omitted(context.dialect, context.wrapped_app)
+    omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body = {name: value for name, value in request.document.items() if name not in omitted}
     if "tools" in body:
         body["tools"] = canonical_tools(body["tools"])
@@ -87,7 +87,7 @@ def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheK
         body["functions"] = canonical_tools(body["functions"])
     if "response_format" in body:
         body["response_format"] = keep_property_order(body["response_format"])
-    question: Any = None
+    question: object = None
     messages = body.get("messages")
     if isinstance(messages, list) and messages:
         messages = canonical_messages(messages)
@@ -97,7 +97,7 @@ def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheK
     return _key(scope, context, body, question, request.query)
 
 
-def raw_key(document: Any, *, query: str | None, scope: str, context: KeyContext) -> CacheKey:
+def raw_key(document: object, *, query: str | None, scope: str, context: KeyContext) -> CacheKey:
     """Return the key of a custom endpoint's request.
 
     ``document`` is the decoded body without its prompt when ``query`` holds that prompt, else the
@@ -117,7 +117,9 @@ def variant(key: CacheKey, number: int) -> CacheKey:
     )
 
 
-def _key(scope: str, context: KeyContext, body: Any, question: Any, query: str | None) -> CacheKey:
+def _key(
+    scope: str, context: KeyContext, body: object, question: object, query: str | None
+) -> CacheKey:
     material = (
         _FORMAT,
         scope,
@@ -139,20 +141,20 @@ def _digest(text: str) -> str:
 
 
 @cache
-def _omitted(dialect: str, wrapped_app: bool) -> frozenset[str]:
+def _omitted(dialect: str, *, wrapped_app: bool) -> frozenset[str]:
     fields = DIALECTS.get(dialect, {})
     omitted = frozenset(name for name, use in fields.items() if use is not Use.KEYED)
     return omitted - {"metadata"} if wrapped_app else omitted
 
 
-def _without_text(message: Any) -> tuple[Any, Any]:
+def _without_text(message: object) -> tuple[object, object]:
     """Split a message of text alone into what remains and its text, else return it whole."""
     match message:
-        case {"content": str(text)}:
-            return {name: value for name, value in message.items() if name != "content"}, text
-        case {"content": list(parts)} if all(isinstance(part, dict) for part in parts):
+        case {"content": str(text), **rest}:
+            return rest, text
+        case {"content": list(parts), **rest} if all(isinstance(part, dict) for part in parts):
             skeleton = [{**part, "text": None} for part in parts]
-            return {**message, "content": skeleton}, [part.get("text") for part in parts]
+            return {**rest, "content": skeleton}, [part.get("text") for part in parts]
         case _:
             return message, None
 

@@ -1,0 +1,363 @@
+"""Keys: what separates answers, what does not, and who may share them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.policies.fields import OPENAI_CHAT, Use
+from headstart.policies.key import (
+    KeyContext,
+    chat_key,
+    keyed_headers,
+    raw_key,
+    scope_of,
+    variant,
+)
+from headstart.types import CacheKey, ChatRequest
+
+# The request fields of OpenAI Chat Completions, from the published API reference.
+DOCUMENTED = [
+    "model",
+    "messages",
+    "audio",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "metadata",
+    "modalities",
+    "moderation",
+    "n",
+    "parallel_tool_calls",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "reasoning_effort",
+    "response_format",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "stop",
+    "store",
+    "stream",
+    "stream_options",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_p",
+    "user",
+    "verbosity",
+    "web_search_options",
+    "functions",
+    "function_call",
+]
+
+CONTEXT = KeyContext(
+    dialect="openai-chat", path=b"/v1/chat/completions", upstream="https://api.example.com"
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def document(text: str = "What is a monad?", **fields: Any) -> dict[str, Any]:
+    return {
+        "model": "m-1",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": text},
+        ],
+        **fields,
+    }
+
+
+def key(body: dict[str, Any], context: KeyContext = CONTEXT, scope: str = "s") -> CacheKey:
+    messages = body["messages"]
+    content = messages[-1].get("content") if isinstance(messages, list) and messages else None
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content]
+        content = None if None in texts else "\n".join(texts)
+    query = content if isinstance(content, str) and messages[-1]["role"] == "user" else None
+    request = ChatRequest(model="m-1", stream=False, document=body, query=query)
+    return chat_key(request, scope=scope, context=context)
+
+
+def shuffled(value: Any, reverse: bool = True) -> Any:
+    if isinstance(value, dict):
+        return {name: shuffled(value[name]) for name in sorted(value, reverse=reverse)}
+    return [shuffled(item) for item in value] if isinstance(value, list) else value
+
+
+def test_every_documented_field_is_classified() -> None:
+    assert set(DOCUMENTED) <= OPENAI_CHAT.keys()
+
+
+@given(
+    name=st.sampled_from([name for name in DOCUMENTED if name != "messages"])
+    | st.text(min_size=1, max_size=9).filter(lambda name: name != "messages"),
+    values=st.tuples(JSON, JSON).filter(lambda pair: json.dumps(pair[0]) != json.dumps(pair[1])),
+)
+def test_a_field_changes_the_key_unless_its_table_says_otherwise(
+    name: str, values: tuple[Any, Any]
+) -> None:
+    before, after = (key({**document(), name: value}) for value in values)
+    if OPENAI_CHAT.get(name, Use.KEYED) is Use.KEYED:
+        assert before.partition != after.partition
+        assert before.exact != after.exact
+    else:
+        assert before == after == key(document())
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
+def test_json_key_order_does_not_matter(extra: dict[str, Any]) -> None:
+    body = {**document(), "extra": extra, "temperature": 0.3}
+    assert key(shuffled(body)) == key(body)
+
+
+@pytest.mark.parametrize(
+    "schema_at",
+    [
+        lambda schema: {"tools": [{"type": "function", "function": {"parameters": schema}}]},
+        lambda schema: {"functions": [{"name": "f", "parameters": schema}]},
+        lambda schema: {
+            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}
+        },
+    ],
+    ids=["tools", "functions", "response_format"],
+)
+def test_property_order_of_a_schema_matters(schema_at: Any) -> None:
+    first: dict[str, Any] = {"properties": {"why": {}, "answer": {}}}
+    second: dict[str, Any] = {"properties": {"answer": {}, "why": {}}}
+    assert key(document(**schema_at(first))) != key(document(**schema_at(second)))
+
+
+def test_absent_field_is_not_its_default() -> None:
+    assert key(document()) != key(document(temperature=1))
+
+
+def test_last_user_text_changes_only_the_exact_key() -> None:
+    one, other = key(document("What is a monad?")), key(document("What is a functor?"))
+    assert one.partition == other.partition
+    assert one.exact != other.exact
+    assert one.query == "What is a monad?"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be long."}),
+        ({"role": "user", "content": "Hi", "name": "ann"}, {"role": "user", "content": "Hi"}),
+        (
+            {"role": "tool", "tool_call_id": "a", "content": "4"},
+            {"role": "tool", "tool_call_id": "a", "content": "5"},
+        ),
+    ],
+    ids=["system", "name", "tool result"],
+)
+def test_history_is_part_of_the_partition(one: dict[str, Any], other: dict[str, Any]) -> None:
+    question = {"role": "user", "content": "And now?"}
+    keys = [key({"model": "m-1", "messages": [message, question]}) for message in (one, other)]
+    assert keys[0].partition != keys[1].partition
+
+
+def test_request_without_a_question_is_keyed_whole() -> None:
+    def ending(text: str) -> CacheKey:
+        messages = [*document()["messages"], {"role": "assistant", "content": text}]
+        return key(document(messages=messages))
+
+    assert ending("Well").partition != ending("Hm").partition
+    assert ending("Well").query is None
+
+
+def test_text_parts_are_kept_apart_in_the_exact_key() -> None:
+    def parts(*texts: str) -> CacheKey:
+        content = [{"type": "text", "text": text} for text in texts]
+        return key({"model": "m-1", "messages": [{"role": "user", "content": content}]})
+
+    assert parts("a\nb").exact != parts("a", "b").exact
+    assert parts("a", "bc").exact != parts("ab", "c").exact
+    assert parts("a").partition == parts("b").partition
+
+
+def tool_turn(call_id: str, result_id: str | None = None) -> dict[str, Any]:
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return document(
+        messages=[
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": result_id or call_id, "content": "4"},
+            {"role": "user", "content": "So?"},
+        ]
+    )
+
+
+def test_random_tool_call_ids_do_not_matter_but_their_pairing_does() -> None:
+    assert key(tool_turn("call_x9")) == key(tool_turn("call_7b"))
+    assert key(tool_turn("call_x9")) != key(tool_turn("call_x9", "call_other"))
+
+
+def image(data: str, detail: str = "auto") -> dict[str, Any]:
+    part = {"type": "image_url", "image_url": {"url": data, "detail": detail}}
+    return document(messages=[{"role": "user", "content": [part]}])
+
+
+def test_images_are_keyed_by_their_bytes_and_detail() -> None:
+    raw = bytes(range(80))
+    url = "data:image/png;base64," + b64encode(raw).decode()
+    wrapped = url[:60] + "\n" + url[60:]
+    assert key(image(url)) == key(image(wrapped))
+    assert key(image(url)) != key(image(url, detail="high"))
+    assert key(image(url)) != key(image(url[:-8] + "AAAAAAA="))
+    assert key(image("https://example.com/a.png")) != key(image("https://example.com/b.png"))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}},
+        {"type": "image_url", "image_url": {"url": "data:text/plain,AAAA"}},
+    ],
+)
+def test_inline_media_are_part_of_the_key(part: dict[str, Any]) -> None:
+    other = json.loads(json.dumps(part).replace('A"', 'B"').replace("AAAB", "BBBB"))
+    bodies = [document(messages=[{"role": "user", "content": [p]}]) for p in (part, other)]
+    assert part != other
+    assert key(bodies[0]) != key(bodies[1])
+
+
+def thinking(text: str, signature: str) -> dict[str, Any]:
+    block = {"type": "thinking", "thinking": text, "signature": signature}
+    return document(
+        messages=[
+            {"role": "assistant", "content": "4", "thinking_blocks": [block]},
+            {"role": "user", "content": "Why?"},
+        ]
+    )
+
+
+def test_signature_matters_only_without_the_text_it_signs() -> None:
+    assert key(thinking("two and two", "abc")) == key(thinking("two and two", "xyz"))
+    assert key(thinking("", "abc")) != key(thinking("", "xyz"))
+
+
+def test_prompt_cache_marks_do_not_matter() -> None:
+    def body(**mark: Any) -> dict[str, Any]:
+        text = {"type": "text", "text": "Long.", **mark}
+        tool = {"type": "function", "function": {"name": "f"}, **mark}
+        history = {"role": "user", "content": [text], **mark}
+        messages = [history, {"role": "user", "content": "And?"}]
+        return {"model": "m-1", "messages": messages, "tools": [tool], **mark}
+
+    assert key(body(cache_control={"type": "ephemeral"})) == key(body())
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], None, "hi", [None], [{}], [{"role": "user"}], [{"role": "user", "content": 5}]],
+)
+def test_odd_shapes_are_keyed_as_they_came(messages: Any) -> None:
+    request = ChatRequest(
+        model="m", stream=False, document={"messages": messages, "tools": 1}, query="q"
+    )
+    odd = chat_key(request, scope="s", context=CONTEXT)
+    assert odd.exact != key(document()).exact
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dialect": "other"},
+        {"path": b"/v2/chat/completions"},
+        {"upstream": "https://other.example.com"},
+        {"query_string": b"api-version=2"},
+        {"headers": ((b"openai-project", b"p1"),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_context_separates_answers(change: dict[str, Any]) -> None:
+    fields = {name: getattr(CONTEXT, name) for name in ("dialect", "path", "upstream")}
+    assert key(document(), KeyContext(**{**fields, **change})) != key(document())
+
+
+def test_key_in_the_query_string_is_left_to_the_scope() -> None:
+    def at(query_string: bytes) -> CacheKey:
+        fields = {name: getattr(CONTEXT, name) for name in ("dialect", "path", "upstream")}
+        return key(document(), KeyContext(**fields, query_string=query_string))
+
+    assert at(b"alt=sse&key=one") == at(b"alt=sse&key=two") == at(b"alt=sse")
+    assert at(b"monkey=one") != at(b"monkey=two")
+
+
+def test_wrapped_app_may_read_metadata() -> None:
+    context = KeyContext(dialect="openai-chat", path=b"/ask", upstream="app", wrapped_app=True)
+    bodies = [document(metadata={"tenant": tenant}) for tenant in ("a", "b")]
+    assert key(bodies[0], context) != key(bodies[1], context)
+
+
+def test_scopes_never_share_a_key() -> None:
+    one, other = key(document(), scope="a"), key(document(), scope="b")
+    assert {one.partition, one.exact}.isdisjoint({other.partition, other.exact})
+
+
+def test_scope_depends_on_everything_it_is_made_of() -> None:
+    scopes = {
+        scope_of(b"secret", credential=b"k1"),
+        scope_of(b"other", credential=b"k1"),
+        scope_of(b"secret", credential=b"k2"),
+        scope_of(b"secret", credential=None),
+        scope_of(b"secret", credential=b"k1", subdivision="eu"),
+        scope_of(b"secret", credential=b"k1", user="eu"),
+        scope_of(b"secret", credential=b"k1", subdivision="eu", user="eu"),
+    }
+    assert len(scopes) == 7
+    assert scope_of(b"secret", credential=b"k1") in scopes
+
+
+def test_keyed_headers_are_the_protocols_and_the_configured_ones() -> None:
+    headers = (
+        (b"x-tenant", b"t"),
+        (b"accept", b"*/*"),
+        (b"openai-organization", b"o"),
+        (b"anthropic-beta", b"b1"),
+        (b"anthropic-beta", b"b2"),
+    )
+    assert keyed_headers(headers, {b"x-tenant"}) == (
+        (b"anthropic-beta", b"b1"),
+        (b"anthropic-beta", b"b2"),
+        (b"openai-organization", b"o"),
+        (b"x-tenant", b"t"),
+    )
+    assert keyed_headers(((b"accept", b"*/*"),)) == ()
+
+
+def test_custom_endpoint_is_keyed_by_all_but_its_prompt() -> None:
+    def ask(rest: Any, query: str | None) -> CacheKey:
+        return raw_key(rest, query=query, scope="s", context=CONTEXT)
+
+    assert ask({"lang": "en"}, "hi").partition == ask({"lang": "en"}, "ho").partition
+    assert ask({"lang": "en"}, "hi").exact != ask({"lang": "en"}, "ho").exact
+    assert ask({"lang": "en"}, "hi").partition != ask({"lang": "de"}, "hi").partition
+    assert ask({"a": 1}, None).exact != ask({"a": 2}, None).exact
+
+
+def test_variants_have_partitions_of_their_own() -> None:
+    base = key(document())
+    variants = [variant(base, number) for number in range(3)]
+    assert len({v.partition for v in variants} | {v.exact for v in variants}) == 6
+    assert {(v.scope, v.query) for v in variants} == {(base.scope, base.query)}
+    assert variant(base, 1) == variants[1]
