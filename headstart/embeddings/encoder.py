@@ -1,0 +1,166 @@
+"""The default encoder: a sentence transformer in ONNX, one prompt per call, no network ever.
+
+The folder format is described in ``docs/encoder.md``. Dynamic int8 scales activations over the
+whole batch, so a prompt's vector would depend on its batch-mates: that is why ``encode`` takes one
+prompt. Spinning threads collapse under contention, so they are off.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime as ort
+from tokenizers import Tokenizer
+
+from headstart.embeddings.model_card import GRAPH_FILE, TOKENIZER_FILE, read_card, sha256_hex
+from headstart.errors import ConfigError, EncoderError
+from headstart.types import Encoding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Encoding as Tokenized
+
+    from headstart.embeddings.model_card import ModelCard
+
+DEFAULT_MODEL = Path(__file__).with_name("model")
+CHARS_PER_TOKEN = 10
+"""Characters kept per token of the limit. English needs about 4.7; tokenising costs 0.4 us each."""
+SHORT_TOKENS = 16
+"""Up to here a second thread costs CPU and saves no time."""
+DEFAULT_THREADS = 2
+
+
+class OnnxEncoder:
+    """Encode prompts with the model in ``path``, by default the one that ships with Headstart.
+
+    ``threads`` is the number used beyond 16 tokens (default 2, or 1 on a single core); shorter
+    prompts always take one. ``max_tokens`` may lower the model's own limit, never raise it.
+    ``namespace`` names everything that two comparable vectors must share. Thread-safe.
+    Raises ConfigError when the folder is unusable.
+    """
+
+    def __init__(
+        self, path: Path | None = None, *, threads: int | None = None, max_tokens: int | None = None
+    ) -> None:
+        folder = path or DEFAULT_MODEL
+        self.card = read_card(folder)
+        self._limit = _token_limit(self.card, max_tokens)
+        self._tokenizer = _load_tokenizer(folder, self._limit)
+        self._unknown = (
+            self._tokenizer.token_to_id(self.card.unknown_token)
+            if self.card.unknown_token is not None
+            else None
+        )
+        graph = _load_graph(folder, self.card)
+        self._short = _open_session(graph, 1)
+        threads = threads or min(DEFAULT_THREADS, _available_cores())
+        # Sessions cannot share weights: the second one costs about 22 MB with the default model.
+        self._long = self._short if threads == 1 else _open_session(graph, threads)
+
+    @property
+    def namespace(self) -> str:
+        """Model name, pooling, prefix, precision and sha256 of the graph."""
+        return self.card.namespace
+
+    @property
+    def dimension(self) -> int:
+        """Length of the sentence vector and of each token vector."""
+        return self.card.dimension
+
+    def encode(self, text: str) -> Encoding:
+        """Return the prompt's unit sentence vector and the vectors of its own tokens.
+
+        Token vectors are contextual and not normalised; special tokens and the prefix have
+        none. Spans are character offsets into ``text``. ``complete`` is False when the prompt was
+        cut, and when it has a word that is not in the vocabulary: the model sees all such words as
+        one, so prompts that differ only there would look identical. The arrays are read-only.
+        Raises EncoderError.
+        """
+        kept = text[: self._limit * CHARS_PER_TOKEN]
+        prefix = self.card.prefix
+        try:
+            tokenized = self._tokenizer.encode(prefix + kept)
+            ids = np.array([tokenized.ids], dtype=np.int64)
+            session = self._short if ids.size <= SHORT_TOKENS else self._long
+            sentence, tokens = session.run(["sentence", "tokens"], {"input_ids": ids})
+        except Exception as error:  # neither library documents a base class of its errors
+            raise EncoderError(f"the encoder failed: {type(error).__name__}") from error
+        rows, spans = _own_tokens(tokenized, len(prefix))
+        return Encoding(
+            sentence=_frozen(sentence[0]),
+            tokens=_frozen(tokens[0, rows]),
+            spans=spans,
+            complete=(
+                len(kept) == len(text)
+                and not tokenized.overflowing
+                and self._unknown not in tokenized.ids
+            ),
+        )
+
+
+def _token_limit(card: ModelCard, wanted: int | None) -> int:
+    if wanted is None:
+        return card.max_tokens
+    if not 0 < wanted <= card.max_tokens:
+        raise ConfigError(
+            f"encoder.max_tokens is {wanted}: {card.name} takes from 1 to {card.max_tokens}"
+        )
+    return wanted
+
+
+def _load_tokenizer(folder: Path, limit: int) -> Tokenizer:
+    path = folder / TOKENIZER_FILE
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    return tokenizer
+
+
+def _load_graph(folder: Path, card: ModelCard) -> bytes:
+    path = folder / GRAPH_FILE
+    try:
+        graph = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"encoder.model: {path} cannot be read") from error
+    if sha256_hex(graph) != card.onnx_sha256:
+        raise ConfigError(
+            f"encoder.model: {path} is not the file that its card describes; export it again"
+        )
+    return graph
+
+
+def _open_session(graph: bytes, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _own_tokens(tokenized: Tokenized, skip: int) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """Return rows and spans of the tokens that stem from the prompt itself."""
+    rows, spans = [], []
+    marks = zip(tokenized.special_tokens_mask, tokenized.offsets, strict=True)
+    for row, (special, (start, end)) in enumerate(marks):
+        if not special and end > skip:
+            rows.append(row)
+            spans.append((max(start - skip, 0), end - skip))
+    return rows, tuple(spans)
+
+
+def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    array.setflags(write=False)
+    return array

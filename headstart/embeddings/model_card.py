@@ -1,0 +1,80 @@
+"""The card of an encoder folder: ``model.json`` beside ``model.onnx`` and ``tokenizer.json``."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from headstart.errors import ConfigError
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = 1
+GRAPH_FILE = "model.onnx"
+TOKENIZER_FILE = "tokenizer.json"
+CARD_FILE = "model.json"
+
+Pooling: TypeAlias = Literal["mean", "cls"]
+Precision: TypeAlias = Literal["int8", "high", "fp32"]
+
+
+class ModelCard(Frozen):
+    """What an encoder folder holds, and everything that two comparable vectors must share.
+
+    The graph takes ``input_ids`` i64[1, n] and gives ``sentence`` f32[1, dimension], unit, and
+    ``tokens`` f32[1, n, dimension]. ``max_tokens`` counts prefix and special tokens.
+    """
+
+    format: int
+    name: str
+    dimension: int
+    max_tokens: int
+    pooling: Pooling
+    prefix: str
+    precision: Precision
+    unknown_token: str | None
+    source: str
+    weights_sha256: str
+    onnx_sha256: str
+
+    @property
+    def namespace(self) -> str:
+        """Vectors of two namespaces never compare."""
+        return "|".join(
+            (self.name, self.pooling, self.prefix, self.precision, self.onnx_sha256[:16])
+        )
+
+
+def read_card(folder: Path) -> ModelCard:
+    """Return the card of an encoder folder. Raises ConfigError when there is none or it is bad."""
+    path = folder / CARD_FILE
+    try:
+        card = msgspec.json.decode(path.read_bytes(), type=ModelCard)
+    except OSError as error:
+        raise ConfigError(
+            f"encoder.model: no readable {CARD_FILE} in {folder}; "
+            "make the folder with: headstart encoder export"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"encoder.model: {path} is not an encoder card: {error}") from error
+    if card.format != FORMAT:
+        raise ConfigError(
+            f"encoder.model: {path} has format {card.format}, this version reads {FORMAT}; "
+            "export the model again"
+        )
+    return card
+
+
+def write_card(folder: Path, card: ModelCard) -> None:
+    """Write the card, indented, with a final newline."""
+    text = msgspec.json.format(msgspec.json.encode(card), indent=2)
+    (folder / CARD_FILE).write_bytes(text + b"\n")
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
