@@ -1,0 +1,133 @@
+"""Reading bodies, bounded concurrency, the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headstart.errors import Overloaded
+from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watching
+from headstart.middleware.limits import Gate
+from headstart.middleware.supervisor import Supervisor
+
+pytestmark = pytest.mark.anyio
+
+
+def receiving(*messages: dict[str, Any]) -> Any:
+    left = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if left:
+            return left.pop(0)
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+async def test_a_body_in_pieces_is_read_whole() -> None:
+    body = await read_body(receiving(part(b"a", more=True), part(b"b")), 10)
+    assert (body.data, body.complete) == (b"ab", True)
+
+
+@pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 6, b"x" * 6], [b"x" * 6, b"x" * 6, b"y"]])
+async def test_a_body_past_the_limit_is_not_read_further(pieces: list[bytes]) -> None:
+    parts = [part(piece, more=i < len(pieces) - 1) for i, piece in enumerate(pieces)]
+    body = await read_body(receiving(*parts), 10)
+    assert not body.complete
+    assert len(body.data) <= 12
+
+
+async def test_a_client_that_leaves_while_sending_is_gone() -> None:
+    with pytest.raises(ClientGone):
+        await read_body(receiving(part(b"a", more=True)), 10)
+    with pytest.raises(ClientGone):
+        await read_body(receiving(), 10)
+
+
+async def test_a_body_cut_at_the_limit_is_handed_on_whole() -> None:
+    receive = receiving(part(b"aaaa", more=True), part(b"bbbb", more=True), part(b"cc"))
+    body = await read_body(receive, 5)
+    replayed = iterate_body(None, replay_body(body, receive))
+    assert b"".join([piece async for piece in replayed]) == b"aaaabbbbcc"
+
+
+async def test_watching_tells_once_that_the_client_left() -> None:
+    supervisor = Supervisor()
+    await supervisor.start()
+    gone = asyncio.Event()
+    with watching(receiving(part(b"late")), supervisor.spawn, gone.set):
+        await gone.wait()
+    await supervisor.aclose()
+
+
+async def test_the_gate_admits_queues_and_refuses() -> None:
+    gate = Gate(1, 1)
+    release = asyncio.Event()
+    entered = []
+
+    async def hold(name: str) -> None:
+        async with gate.enter():
+            entered.append(name)
+            await release.wait()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hold("first"))
+        group.create_task(hold("second"))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await hold("third")
+        assert entered == ["first"]
+        release.set()
+    assert entered == ["first", "second"]
+    async with gate.enter():
+        assert gate.active == 1
+    assert gate.active == 0
+
+
+async def test_a_cancelled_waiter_gives_its_place_back() -> None:
+    gate = Gate(1, 1)
+    async with asyncio.TaskGroup() as group:
+        async with gate.enter():
+            waiting = group.create_task(_enter(gate))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.sleep(0)
+            group.create_task(_enter(gate))
+            await asyncio.sleep(0)
+    assert gate.active == 0
+
+
+async def _enter(gate: Gate) -> None:
+    async with gate.enter():
+        pass
+
+
+async def test_the_supervisor_outlives_a_failing_task_and_cancels_the_rest() -> None:
+    supervisor = Supervisor()
+    await supervisor.start()
+    cancelled = asyncio.Event()
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    failed = supervisor.spawn(fail)
+    supervisor.spawn(wait)
+    await asyncio.wait([failed])
+    assert supervisor.running == 1
+    await supervisor.aclose()
+    assert cancelled.is_set()
+    with pytest.raises(RuntimeError):
+        supervisor.spawn(wait)
+    await supervisor.aclose()

@@ -1,0 +1,53 @@
+"""Custom endpoints: naming the prompt in a JSON body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headstart.errors import ConfigError, InvalidRequest
+from headstart.middleware.endpoints import Endpoint, Routes, parse_custom
+
+
+@pytest.mark.parametrize(
+    ("prompt", "body", "query", "rest"),
+    [
+        ("question", b'{"question":"why?","k":1}', "why?", {"question": None, "k": 1}),
+        ("in.text", b'{"in":{"text":"why?","k":1}}', "why?", {"in": {"text": None, "k": 1}}),
+        ("m.-1.c", b'{"m":[{"c":"a"},{"c":"b"}]}', "b", {"m": [{"c": "a"}, {"c": None}]}),
+        ("question", b'{"k":1}', None, {"k": 1}),
+        ("question", b'{"question":7}', None, {"question": 7}),
+        (None, b'{"question":"why?"}', None, {"question": "why?"}),
+    ],
+)
+def test_the_prompt_is_split_from_everything_else(
+    prompt: str | None, body: bytes, query: str | None, rest: dict[str, Any]
+) -> None:
+    request = parse_custom(Endpoint("/ask", prompt=prompt), body)
+    assert request.query == query
+    assert request.document == {"rest": rest}
+
+
+def test_a_function_may_name_the_prompt() -> None:
+    endpoint = Endpoint("/ask", prompt=lambda body: (body["q"].strip(), body["lang"]))
+    request = parse_custom(endpoint, b'{"q":" why? ","lang":"en"}')
+    assert (request.query, request.document) == ("why?", {"rest": "en"})
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_json_object_is_invalid(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_custom(Endpoint("/ask", prompt="question"), body)
+
+
+def test_routes_match_method_and_exact_path() -> None:
+    routes = Routes({}, (Endpoint("/ask"),))
+    assert routes.match("POST", b"/ask") is not None
+    assert routes.match("GET", b"/ask") is None
+    assert routes.match("POST", b"/ask/") is None
+
+
+def test_a_relative_endpoint_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must start with"):
+        Endpoint("ask")

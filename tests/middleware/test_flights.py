@@ -1,0 +1,154 @@
+"""Flights: sharing, latecomers, leaving, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headstart.errors import UpstreamProtocolError, UpstreamTimeout
+from headstart.middleware.body import ClientGone
+from headstart.middleware.flights import Flight, Flights, Head, SlowClient
+
+pytestmark = pytest.mark.anyio
+
+HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", ())
+
+
+async def read_to_end(client: object) -> bytes:
+    parts = []
+    while data := await client.read():  # type: ignore[attr-defined]
+        parts.append(data)
+    return b"".join(parts)
+
+
+async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> None:
+    flight = Flight()
+    first = flight.join()
+    flight.open(HEAD)
+    await flight.push(b"one ")
+    await flight.push(b"two ")
+    assert await first.read() == b"one two "
+    late = flight.join()
+    assert (await late.head()).status == 200
+    assert await late.read() == b"one two "
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(read_to_end(client)) for client in (first, late)]
+        await asyncio.sleep(0)
+        await flight.push(b"three")
+        flight.finish()
+    assert [task.result() for task in waiting] == [b"three", b"three"]
+
+
+async def test_a_failure_comes_after_what_arrived_before_it() -> None:
+    flight = Flight()
+    client = flight.join()
+    flight.open(HEAD)
+    await flight.push(b"partial")
+    flight.fail(UpstreamProtocolError("cut"))
+    assert await client.read() == b"partial"
+    with pytest.raises(UpstreamProtocolError):
+        await client.read()
+    with pytest.raises(UpstreamProtocolError):
+        await client.read_all()
+
+
+async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
+    flight = Flight()
+    first, second = flight.join(), flight.join()
+    cancelled = asyncio.Event()
+
+    async def pump() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async with asyncio.TaskGroup() as group:
+        flight.pump = group.create_task(pump())
+        await asyncio.sleep(0)
+        assert not flight.leave(first)
+        await asyncio.sleep(0)
+        assert not cancelled.is_set()
+        assert flight.leave(second)
+        await cancelled.wait()
+
+
+async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
+    flight = Flight()
+    client = flight.join()
+    release = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        flight.pump = pump = group.create_task(release.wait())
+        flight.open(HEAD)
+        flight.finish()
+        flight.leave(client)
+        release.set()
+    assert not pump.cancelled()
+
+
+async def test_a_client_that_is_gone_stops_waiting() -> None:
+    flight = Flight()
+    client = flight.join()
+    asyncio.get_running_loop().call_soon(client.gone)
+    with pytest.raises(ClientGone):
+        await client.head()
+
+
+async def test_the_deadline_ends_a_wait() -> None:
+    client = Flight().join()
+    with pytest.raises(UpstreamTimeout):
+        await client.head(asyncio.get_running_loop().time() + 0.01)
+
+
+async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down() -> None:
+    flight = Flight(log_bytes=10)
+    client = flight.join()
+    flight.open(HEAD)
+    async with asyncio.TaskGroup() as group:
+        pushing = group.create_task(flight.push(b"x" * 11))
+        await asyncio.sleep(0)
+        assert not pushing.done()
+        assert not flight.joinable
+        assert await client.read() == b"x" * 11
+    assert pushing.done()
+    await flight.push(b"y")
+    flight.finish()
+    assert await read_to_end(client) == b"y"
+
+
+async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
+    flight = Flight(log_bytes=10)
+    quick, slow = flight.join(), flight.join()
+    flight.open(HEAD)
+    await flight.push(b"a" * 8)
+    assert await quick.read() == b"a" * 8
+    async with asyncio.TaskGroup() as group:
+        group.create_task(flight.push(b"b" * 8))
+        await asyncio.sleep(0)
+        assert await quick.read() == b"b" * 8
+    with pytest.raises(SlowClient):
+        await slow.read()
+    await flight.push(b"c")
+    flight.finish()
+    assert await read_to_end(quick) == b"c"
+
+
+async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
+    flight = Flight(log_bytes=4)
+    client = flight.join()
+    flight.open(HEAD)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(flight.push(b"12345"))
+        assert await client.read_all() is None
+        assert await client.read() == b"12345"
+
+
+async def test_flights_are_found_until_removed_and_never_by_another() -> None:
+    flights, one, two = Flights(), Flight(), Flight()
+    flights.add("k", one)
+    assert flights.find("k") is one
+    flights.remove("k", two)
+    assert flights.find("k") is one
+    flights.remove("k", one)
+    assert flights.find("k") is None
