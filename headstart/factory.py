@@ -33,7 +33,7 @@ from headstart.policies.cost import Price
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.config import CacheSettings, Settings, UpstreamSettings
+    from headstart.settings import CacheSettings, Settings, UpstreamSettings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store, Upstream
@@ -145,7 +145,7 @@ async def _open_cache(
         store,
         FaissIndex(),
         encoder,
-        StaticMatch(threshold=settings.cache.threshold, guards=settings.cache.guards),
+        StaticMatch(threshold=settings.cache.similarity, guards=settings.cache.guards),
         hot_bytes=settings.cache.hot_bytes,
         max_wait_s=settings.encoder.max_wait_ms / 1000,
         clock=time.time,
@@ -217,7 +217,7 @@ def _assemble(
     sharing = SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
-        anonymous=not wrapped and settings.server_is_loopback,
+        anonymous=not wrapped and settings.is_loopback,
         cookies=wrapped,
         resolve=resolve,
         client_keys=() if wrapped else settings.client_keys(os.environ),

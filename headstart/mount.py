@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstart.config import Settings, load_settings
+from headstart.config import load_settings, override
 from headstart.factory import dialects, start_engine
 from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
+from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ class HeadstartMiddleware(Gateway):
         resolved = resolve_settings(settings, overrides)
         super().__init__(
             app,
-            routes=Routes({CHAT_PATH: dialects()["openai.chat"]}, tuple(endpoints)),
+            routes=Routes({CHAT_PATH: dialects()["openai-chat"]}, tuple(endpoints)),
             start=partial(
                 start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
             ),
@@ -89,7 +90,7 @@ def build_gateway(
     """Return ``app`` behind the provider routes of ``settings``."""
     return Gateway(
         app,
-        routes=Routes({CHAT_PATH: dialects()["openai.chat"]}, tuple(endpoints)),
+        routes=Routes({CHAT_PATH: dialects()["openai-chat"]}, tuple(endpoints)),
         start=partial(
             start_engine,
             settings,
@@ -107,5 +108,5 @@ def resolve_settings(
 ) -> Settings:
     """Return Settings from what a caller gave. Raises ConfigError."""
     if isinstance(settings, Settings):
-        return settings.override(overrides)
+        return override(settings, overrides)
     return load_settings(None if settings is None else Path(settings), os.environ, overrides)

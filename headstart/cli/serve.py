@@ -1,0 +1,128 @@
+"""``headstart serve``: the sidecar."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from headstart.settings import Settings
+
+EPILOG = """\b
+Examples:
+  headstart serve --upstream https://api.openai.com/v1
+  OPENAI_API_KEY=… headstart serve --port 8080
+  headstart serve --config headstart.toml
+
+Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="headstart.toml"
+)
+@click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to bind.  [default: 8080]")
+@click.option("--upstream", metavar="URL", help="One OpenAI-dialect upstream; callers' keys pass.")
+@click.option("--store", metavar="URL", help="sqlite:///path, memory: or redis://…")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+)
+def serve(
+    path: Path | None,
+    host: str | None,
+    port: int | None,
+    upstream: str | None,
+    store: str | None,
+    log_level: str,
+) -> None:
+    """Run the sidecar proxy: cached chat completions, everything else under /v1/ relayed.
+
+    With no configuration it uses the providers whose key variables are set. Ready when
+    /_headstart/ready answers 200.
+    """
+    from headstart.config import discover_upstreams, load_settings  # noqa: PLC0415 - quick --help
+
+    server = {"host": host, "port": port}
+    overrides: dict[str, Any] = {
+        "server": {name: value for name, value in server.items() if value is not None}
+    }
+    overrides["cache"] = {"store": store} if store is not None else {}
+    if upstream is not None:
+        overrides["upstream"] = [{"name": "upstream", "base_url": upstream}]
+    settings = load_settings(path, os.environ, overrides)
+    if not settings.upstream:
+        found, notes = discover_upstreams(os.environ)
+        settings = settings.override({"upstream": found})
+        for note in notes:
+            click.echo(note)
+    logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    run_sidecar(settings, log_level)
+
+
+def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
+    """Serve until interrupted. Exits with 1 when start-up fails; the log says why."""
+    import uvicorn  # noqa: PLC0415 - quick --help
+
+    from headstart.sidecar import build_sidecar  # noqa: PLC0415 - the same
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                port = self.servers[0].sockets[0].getsockname()[1]
+                click.echo(banner(settings, port))
+
+    server = Server(
+        uvicorn.Config(
+            build_sidecar(settings),
+            host=settings.server.host,
+            port=settings.server.port,
+            log_level=log_level,
+            access_log=False,
+            # The upstream's own Date and Server headers pass; ours would double them.
+            date_header=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
+        )
+    )
+    server.run()
+    if not server.started:
+        raise SystemExit(1)
+
+
+def banner(settings: Settings, port: int) -> str:
+    """Return the start message: where it listens, what it caches, where misses go."""
+    server, cache = settings.server, settings.cache
+    if not cache.enabled:
+        caching = "off"
+    elif cache.mode == "exact-only":
+        caching = "exact repeats only"
+    else:
+        guards = f"{len(cache.guards)} guards" if cache.guards else "no guards"
+        caching = f"exact repeats, and rewordings at similarity {cache.threshold} with {guards}"
+    upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
+    return "\n".join(
+        (
+            f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)",
+            f"  upstream  {upstreams}",
+            f"  cache     {caching}; shared by {cache.scope}; store {_place(cache.store)}",
+            "  learning  off (static policy in this version)",
+            f"  admin     http://{server.host}:{port}/_headstart/stats",
+        )
+    )
+
+
+def _place(store: str) -> str:
+    """Return the store's URL without what may hold a password."""
+    scheme, separator, rest = store.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]

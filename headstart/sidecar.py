@@ -1,0 +1,1 @@
+"""The sidecar app: the gateway in front, the admin app behind it."""
