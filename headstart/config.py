@@ -7,6 +7,7 @@ valid name; a value out of bounds names its setting.
 from __future__ import annotations
 
 import tomllib
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -144,3 +145,23 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
 def _refuse_later(name: str) -> None:
     if name in _LATER:
         raise ConfigError(f"{name} is not supported in this version: {_LATER[name]}")
+
+
+def discover_upstreams(environ: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return upstreams for the providers whose key variables are set, and what was found."""
+    text = resources.files("headstart").joinpath("providers.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    upstreams: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for name, entry in table.items():
+        variable = entry.get("variable") if isinstance(entry, dict) else None
+        if variable is not None and environ.get(variable):
+            fields = {"name": name, "base_url": entry["base_url"], "api_key_env": variable}
+            upstreams.append(fields)
+            notes.append(f"found {variable}: upstream {name} at {entry['base_url']}")
+    notes += [
+        f"found {variable}: its dialect is not supported in this version"
+        for variable in table["unsupported"]["variables"]
+        if environ.get(variable)
+    ]
+    return upstreams, notes

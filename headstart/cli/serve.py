@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headstart.config import discover_upstreams, load_settings, override
+
 if TYPE_CHECKING:
     from headstart.settings import Settings
 
@@ -49,8 +51,6 @@ def serve(
     With no configuration it uses the providers whose key variables are set. Ready when
     /_headstart/ready answers 200.
     """
-    from headstart.config import discover_upstreams, load_settings  # noqa: PLC0415 - quick --help
-
     server = {"host": host, "port": port}
     overrides: dict[str, Any] = {
         "server": {name: value for name, value in server.items() if value is not None}
@@ -61,7 +61,7 @@ def serve(
     settings = load_settings(path, os.environ, overrides)
     if not settings.upstream:
         found, notes = discover_upstreams(os.environ)
-        settings = settings.override({"upstream": found})
+        settings = override(settings, {"upstream": found})
         for note in notes:
             click.echo(note)
     logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
