@@ -6,20 +6,15 @@ valid name; a value out of bounds names its setting.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.settings import (
-    CacheSettings,
-    EncoderSettings,
-    ServerSettings,
-    Settings,
-    UpstreamSettings,
-)
+from headstart.settings import SECTIONS, Settings
 from headstart.settings_checks import checks, nearest
 
 if TYPE_CHECKING:
@@ -66,7 +61,7 @@ def override(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read ``HEADSTART_CACHE__THRESHOLD=0.92``; lists are comma-separated or JSON."""
     values: dict[str, Any] = {}
-    sections = {"server": ServerSettings, "cache": CacheSettings, "encoder": EncoderSettings}
+    sections = {name: struct for name, struct in SECTIONS.items() if name != "upstream"}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or "__" not in variable:
             continue
@@ -117,23 +112,24 @@ def _build(values: Mapping[str, Any]) -> Settings:
 
 
 def _readable(message: str) -> str:
-    """Turn ``… - at `$.cache.threshold``` into ``cache.threshold: …``."""
+    """Turn msgspec's ``… - at `$.cache.mode``` into the setting and what it must be."""
     text, separator, path = message.partition(" - at `$.")
-    return f"{path.rstrip('`')}: {text}" if separator else message
+    if not separator:
+        return message
+    setting = path.rstrip("`")
+    section, _, key = re.sub(r"\[.*?\]", "", setting).partition(".")
+    for field in msgspec.structs.fields(SECTIONS[section]) if section in SECTIONS else ():
+        if field.name == key and get_origin(field.type) is Literal:
+            text = "must be " + " or ".join(map(repr, get_args(field.type)))
+    return f"{setting}: {text}"
 
 
 def _refuse_unknown(values: Mapping[str, Any]) -> None:
-    sections: dict[str, type[msgspec.Struct]] = {
-        "server": ServerSettings,
-        "cache": CacheSettings,
-        "encoder": EncoderSettings,
-        "upstream": UpstreamSettings,
-    }
     for section, content in values.items():
-        if section not in sections:
+        if section not in SECTIONS:
             _refuse_later(section)
-            raise ConfigError(f"unknown section [{section}]; {nearest(section, sections)}")
-        names = [field.name for field in msgspec.structs.fields(sections[section])]
+            raise ConfigError(f"unknown section [{section}]; {nearest(section, SECTIONS)}")
+        names = [field.name for field in msgspec.structs.fields(SECTIONS[section])]
         tables = content if isinstance(content, (list, tuple)) else [content]
         for table in tables:
             for key in table if isinstance(table, dict) else ():

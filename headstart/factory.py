@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.types import ChatRequest, Headers
 
+
 @dataclass(frozen=True)
 class Parts:
     """What a started engine is made of, for the admin pages and the metrics."""
@@ -72,7 +73,7 @@ async def start_engine(
         supervisor = Supervisor()
         await supervisor.start()
         stack.push_async_callback(supervisor.aclose)
-        store = await _open_store(settings.cache, observers, stack)
+        store = _make_store(settings.cache, observers)
         encoder = await _open_encoder(settings, observers, stack)
         cache = await _open_cache(settings, store, encoder, observers, supervisor, stack)
         books = Bookkeeper(store, supervisor.spawn, observers)
@@ -90,12 +91,10 @@ async def start_engine(
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
-async def _open_store(
-    cache: CacheSettings, observers: Observers, stack: AsyncExitStack
-) -> Store:
+def _make_store(cache: CacheSettings, observers: Observers) -> Store:
     from headstart.embeddings.stores.opening import open_store  # noqa: PLC0415 - loads a driver
 
-    store = open_store(
+    return open_store(
         cache.store,
         ttl_s=cache.ttl_s,
         max_entries=cache.max_entries,
@@ -104,9 +103,6 @@ async def _open_store(
         clock=time.time,
         observer=observers,
     )
-    await store.open()
-    stack.push_async_callback(store.aclose)
-    return store
 
 
 async def _open_encoder(
@@ -135,7 +131,10 @@ async def _open_cache(
     supervisor: Supervisor,
     stack: AsyncExitStack,
 ) -> SemanticCache | None:
+    """Open the store and, if the cache is on, what finds answers in it."""
     if not settings.cache.enabled:
+        await store.open()
+        stack.push_async_callback(store.aclose)
         return None
     from headstart.embeddings.cache import SemanticCache  # noqa: PLC0415 - loads numpy
     from headstart.embeddings.index import FaissIndex  # noqa: PLC0415 - loads faiss
@@ -143,7 +142,7 @@ async def _open_cache(
 
     cache = SemanticCache(
         store,
-        FaissIndex(),
+        FaissIndex(encoder.dimension if encoder is not None else 1),
         encoder,
         StaticMatch(threshold=settings.cache.similarity, guards=settings.cache.guards),
         hot_bytes=settings.cache.hot_bytes,
@@ -151,8 +150,10 @@ async def _open_cache(
         clock=time.time,
         observers=observers,
     )
-    await cache.open(supervisor.spawn)
+    await cache.open()
     stack.push_async_callback(cache.aclose)
+    following = supervisor.spawn(cache.run)
+    stack.callback(following.cancel)
     return cache
 
 
@@ -210,8 +211,7 @@ def _assemble(
     wrapped: bool,
 ) -> tuple[Engine, Relay | None]:
     settings, cache = parts.settings, parts.settings.cache
-    sampled, variants = _sampled(cache.sampled)
-    admission = Admission(sampled=sampled, share_users=cache.share_users)
+    admission = Admission(cache.sampled, share_users=cache.share_users)
     accepted = AcceptedCredentials(time.monotonic)
     new_id = partial(new_ulid, time.time)
     sharing = SharingOptions(
@@ -242,7 +242,6 @@ def _assemble(
             deadline_s=settings.server.deadline_s,
             semantic=cache.mode == "serve",
             holdout=cache.holdout,
-            variants=variants,
         ),
         cache=parts.cache,
         admission=admission,
@@ -296,12 +295,6 @@ def _prices(settings: Settings) -> Callable[[str, str], Price | None]:
         for model, price in upstream.price.items()
     }
     return lambda upstream, model: book.get((upstream, model)) or book.get((upstream, "*"))
-
-
-def _sampled(mode: str) -> tuple[str, int]:
-    """Split ``variants:k`` into its mode and its number."""
-    name, _, number = mode.partition(":")
-    return name, int(number) if number else 1
 
 
 def dialects() -> dict[str, Dialect]:

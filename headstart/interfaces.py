@@ -158,6 +158,9 @@ class AdmissionPolicy(Protocol):
     def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
         """May this answer, which ended cleanly with status 200, be stored?"""
 
+    def variants(self, request: ChatRequest) -> int:
+        """How many answers to keep for this request, to be drawn from at random."""
+
     def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
         """Range check: may this stored answer serve this request's limits, n and logprobs?"""
 

@@ -45,7 +45,9 @@ class HeadstartMiddleware(Gateway):
         observers: Sequence[Observer] = (),
         **cache: Any,
     ) -> None:
-        overrides = {"cache": {"store": "memory:", **cache}} if settings is None else {"cache": cache}
+        overrides = (
+            {"cache": {"store": "memory:", **cache}} if settings is None else {"cache": cache}
+        )
         resolved = resolve_settings(settings, overrides)
         super().__init__(
             app,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -42,8 +42,8 @@ class CacheSettings(Section):
     """``[cache]``: what may be answered from the store, and for whom."""
 
     enabled: bool = True
-    mode: str = "serve"
-    match: str = "static"
+    mode: Literal["serve", "exact-only"] = "serve"
+    match: Literal["static"] = "static"
     threshold: float | None = None
     """Least similarity of a semantic hit; unset: 0.90 with guards, 0.95 without."""
     guards: tuple[str, ...] = GUARDS
@@ -52,7 +52,7 @@ class CacheSettings(Section):
     sampled: str = "always"
     holdout: float = 0.0
     store: str = "sqlite:///headstart.db"
-    on_corrupt: str = "fail"
+    on_corrupt: Literal["fail", "fresh"] = "fail"
     ttl_s: float | None = 7 * 86400.0
     max_entries: int = 100_000
     max_bytes: int = 1024 * 1024 * 1024
@@ -88,7 +88,7 @@ class UpstreamSettings(Section):
 
     name: str
     base_url: str
-    dialect: str = "openai"
+    dialect: Literal["openai"] = "openai"
     api_key_env: str | None = None
     """Variable that holds the provider's key; unset: the caller's own key passes."""
     models: dict[str, str] = {}
@@ -101,6 +101,14 @@ class UpstreamSettings(Section):
     include_usage: bool = True
     proxy: str | None = None
     ca_file: str | None = None
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "server": ServerSettings,
+    "cache": CacheSettings,
+    "encoder": EncoderSettings,
+    "upstream": UpstreamSettings,
+}
 
 
 class Settings(Section):
@@ -119,6 +127,7 @@ class Settings(Section):
     def client_keys(self, environ: Mapping[str, str]) -> tuple[bytes, ...]:
         """Return the keys that callers must present. Raises ConfigError for a missing variable."""
         return tuple(_secret(key, "server.client_keys", environ) for key in self.server.client_keys)
+
 
 def masked(settings: msgspec.Struct) -> dict[str, Any]:
     """Return settings as plain values with every secret replaced by ``***``."""

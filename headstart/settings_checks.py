@@ -25,8 +25,6 @@ def checks(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "server.client_keys", all(server.client_keys), "must not hold an empty key"
     for network in server.trusted_proxies:
         yield "server.trusted_proxies", _is_network(network), f"has no address {network!r}"
-    yield "cache.mode", cache.mode in ("serve", "exact-only"), "must be 'serve' or 'exact-only'"
-    yield "cache.match", cache.match == "static", "must be 'static' in this version"
     limit = cache.threshold
     yield "cache.threshold", limit is None or 0 < limit <= 1, "must be above 0 and at most 1"
     for guard in cache.guards:
@@ -42,7 +40,6 @@ def checks(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "cache.sampled", fine, "must be 'always', 'deterministic' or 'variants:k'"
     yield "cache.holdout", 0 <= cache.holdout < 1, "must be at least 0 and below 1"
-    yield "cache.on_corrupt", cache.on_corrupt in ("fail", "fresh"), "must be 'fail' or 'fresh'"
     yield "cache.ttl_s", cache.ttl_s is None or cache.ttl_s > 0, "must be positive"
     for name in ("max_entries", "max_bytes", "hot_bytes"):
         yield f"cache.{name}", getattr(cache, name) > 0, "must be positive"
@@ -58,7 +55,6 @@ def _upstream_checks(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         fine = url.scheme in ("http", "https") and bool(url.hostname)
         yield "upstream.base_url", fine, f"of {upstream.name!r} must be an http(s) URL"
         yield "upstream.base_url", not url.username, "must not hold a password: use api_key_env"
-        yield "upstream.dialect", upstream.dialect == "openai", "must be 'openai' in this version"
         for name in ("connect_s", "first_token_s", "read_s"):
             yield f"upstream.{name}", getattr(upstream, name) > 0, "must be positive"
         guarded = settings.is_loopback or bool(settings.server.client_keys)

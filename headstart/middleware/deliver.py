@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.body import replay_body, watching
 from headstart.middleware.reading import is_event_stream
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import Client, Flight, Head
     from headstart.middleware.replay import Replays
     from headstart.middleware.supervisor import Spawn
-    from headstart.types import Entry, Headers
+    from headstart.types import ChatRequest, Completion, Entry, Headers
 
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_CACHE = (b"cache-control", b"no-cache")
@@ -63,15 +65,16 @@ class Deliverer:
             return (*answer.headers, _NO_STORE), answer.body
         assert dialect is not None
         assert request is not None
-        rendered = self._replays.rendered(entry, dialect)
+        fitted = fit(answer, request)
+        rendered = (
+            self._replays.rendered(entry, dialect) if fitted is answer else dialect.render(fitted)
+        )
         if request.stream:
             body = rendered.sse(dialect.new_id(), int(now), include_usage=request.include_usage)
             kind = (b"content-type", dialect.content_types.stream)
             return (kind, _NO_CACHE, _NO_BUFFERING), body
-        return (
-            (b"content-type", dialect.content_types.json),
-            _NO_STORE,
-        ), rendered.json(dialect.new_id(), int(now))
+        kind = (b"content-type", dialect.content_types.json)
+        return (kind, _NO_STORE), rendered.json(dialect.new_id(), int(now))
 
     async def flight(
         self, exchange: Exchange, flight: Flight, client: Client, deadline: float
@@ -168,6 +171,17 @@ class Deliverer:
         assert exchange.body is not None
         exchange.upstream = "app"
         await app(exchange.scope, replay_body(exchange.body, exchange.receive), send)
+
+
+def fit(answer: Completion, request: ChatRequest) -> Completion:
+    """Return the stored answer without the choices and log probabilities that were not asked for."""
+    surplus = len(answer.choices) > request.choices
+    if not surplus and (request.logprobs or not any(c.logprobs for c in answer.choices)):
+        return answer
+    choices = answer.choices[: request.choices]
+    if not request.logprobs:
+        choices = tuple(msgspec.structs.replace(choice, logprobs=None) for choice in choices)
+    return msgspec.structs.replace(answer, choices=choices)
 
 
 async def error_answer(exchange: Exchange, error: HeadstartError) -> None:

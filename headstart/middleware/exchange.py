@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.observe import Served
 from headstart.types import Lookup, Outcome
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.body import Body
     from headstart.middleware.endpoints import Route
-    from headstart.types import ChatRequest, Entry, Headers, Origin
+    from headstart.types import ChatRequest, Headers, Origin
 
 
 class Exchange:
@@ -126,21 +128,17 @@ class Exchange:
             estimated=self.estimated,
             overhead_s=sum(v for k, v in self.timings.items() if k != "upstream"),
             stored=self.stored,
-            **self._savings(entry, total),
         )
-        return row
-
-    def _savings(self, entry: Entry | None, total: float) -> dict[str, float | int | None]:
-        """A hit saves the original call's figures less its own; a joined call shares one."""
-        if self.lookup.outcome not in (Outcome.EXACT, Outcome.SEMANTIC) or entry is None:
-            return {}
-        origin = entry.origin
-        return {
-            "saved_ttft_s": origin.ttft_s - (self.first_byte or total),
-            "saved_total_s": origin.total_s - total,
-            "saved_tokens": origin.prompt_tokens + origin.completion_tokens,
-            "saved_usd": origin.cost_usd,
-        }
+        if entry is None or self.lookup.outcome not in (Outcome.EXACT, Outcome.SEMANTIC):
+            return row
+        # A hit saves the original call's figures less its own.
+        return msgspec.structs.replace(
+            row,
+            saved_ttft_s=entry.origin.ttft_s - (self.first_byte or total),
+            saved_total_s=entry.origin.total_s - total,
+            saved_tokens=entry.origin.prompt_tokens + entry.origin.completion_tokens,
+            saved_usd=entry.origin.cost_usd,
+        )
 
 
 def raw_path(scope: Scope) -> bytes:

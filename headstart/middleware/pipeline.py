@@ -47,7 +47,6 @@ class EngineOptions:
     deadline_s: float = 600.0
     semantic: bool = True
     holdout: float = 0.0
-    variants: int = 1
 
 
 class Engine:
@@ -135,8 +134,9 @@ class Engine:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             reason = prepared.bypass or "disabled"
             return await self._bypass(exchange, app, reason, prepared)
-        if self._options.variants > 1:
-            key = variant(key, self._random.randrange(self._options.variants))
+        variants = self._admission.variants(prepared.request) if prepared.request else 1
+        if variants > 1:
+            key = variant(key, self._random.randrange(variants))
         exchange.lookup = lookup = await self._look_up(prepared, key)
         _note_times(exchange, lookup)
         if lookup.entry is not None and not self._held_out(exchange, lookup):
@@ -153,7 +153,7 @@ class Engine:
         now = self._clock()
 
         def refuse(entry: Entry) -> str | None:
-            if directives.max_age is not None and now - entry.created > directives.max_age:
+            if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
                 return "stale"
             return self._admission.refuse_serve(request, entry) if request is not None else None
 
@@ -298,5 +298,3 @@ def _note_times(exchange: Exchange, lookup: Lookup) -> None:
         exchange.timings["encode"] = lookup.encode_s
     if lookup.match_s:
         exchange.timings["match"] = lookup.match_s
-
-

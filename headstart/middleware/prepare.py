@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from headstart.middleware.identity import (
     credential_of,
 )
 from headstart.middleware.upstreams.headers import OWN_PREFIX
-from headstart.policies.directives import Directives, parse_cache_control
+from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
 from headstart.types import CacheKey, ChatRequest
 
@@ -96,7 +96,8 @@ class Preparer:
             [(n, v) for n, v in scope["headers"] if n in read or n.startswith(prefix)]
         )
         identity = self._identity(scope, headers)
-        memo_key = (route.name, scope.get("raw_path"), scope["query_string"], headers, identity, body)
+        path, query = scope.get("raw_path"), scope["query_string"]
+        memo_key = (route.name, path, query, headers, identity, body)
         prepared = self._memo.get(memo_key)
         if prepared is None:
             check_client_key(headers, self._sharing.client_keys)
@@ -104,8 +105,8 @@ class Preparer:
             self._remember(memo_key, prepared, len(body))
         else:
             self._memo.move_to_end(memo_key)
-        if self._sharing.scope == "shared" and prepared.key is not None and not self._proven(headers):
-            return Prepared(prepared.request, None, prepared.directives, prepared.scope, "unproven-key")
+        if self._sharing.scope == "shared" and not self._proven(headers):
+            return replace(prepared, key=None, bypass=prepared.bypass or "unproven-key")
         return prepared
 
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
@@ -158,7 +159,7 @@ class Preparer:
         self, route: Route, scope: Scope, headers: Headers, identity: bytes | None, body: bytes
     ) -> Prepared:
         found = dict(headers)
-        directives = parse_cache_control(found.get(b"cache-control", b""))
+        directives = parse_directives(headers)
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
         request = route.parse(body)

@@ -13,9 +13,9 @@ from headstart.middleware.respond import error_response, send_whole
 from headstart.types import Call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.limits import Gate
     from headstart.middleware.supervisor import Spawn
     from headstart.middleware.upstreams.http import HTTPUpstream
@@ -45,7 +45,7 @@ class Relay:
         request_id = self._new_id()
         started = False
 
-        async def sending(message: dict[str, object]) -> None:
+        async def sending(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -73,7 +73,7 @@ class Relay:
             endpoint="relay",
             editable=False,
         )
-        body = _Upload(receive) if _has_body(headers) else None
+        body = iterate_body(None, receive) if _has_body(headers) else None
         async with self._gate.enter(), self._upstream.stream(call, body) as reply:
             await send(
                 {
@@ -108,16 +108,6 @@ class Relay:
                 task.uncancel()
                 raise ClientGone from None
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _Upload:
-    """A request body as an async iterable that the HTTP client reads once."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return iterate_body(None, self._receive)
 
 
 def _has_body(headers: Headers) -> bool:
