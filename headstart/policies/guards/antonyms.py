@@ -1,0 +1,144 @@
+"""Opposites: pairs of words that turn a question around, and the prefixes that do.
+
+The pairs come from general English, not from any data set. Opposites that often stand side by
+side without a change of meaning (in/on, his/her, big/small talk) are left out on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.policies.guards.words import stem
+
+if TYPE_CHECKING:
+    from headstart.policies.guards.parse import Parse
+
+_PAIRS = """
+    abnormal/normal above/below above/under absent/present abstract/concrete abundant/scarce
+    accelerate/decelerate accelerate/slow accept/decline accept/deny accept/refuse accept/reject
+    accidental/deliberate accidental/intentional acid/alkaline acquire/dispose acquire/sell
+    activate/cancel activate/deactivate active/inactive active/passive acute/chronic add/deduct
+    add/delete add/remove add/subtract adult/child advance/retreat advantage/disadvantage
+    after/before agree/disagree agree/refuse alive/dead all/none allow/ban allow/block allow/deny
+    allow/forbid allow/prevent allow/prohibit always/never amateur/professional ancestor/descendant
+    ancient/modern annual/monthly annual/weekly anode/cathode answer/question antimatter/matter
+    antonym/synonym apart/together appear/disappear appear/vanish approve/decline approve/deny
+    approve/disapprove approve/reject arrival/departure arrive/depart arrive/leave
+    artificial/natural ascend/descend ashamed/proud ask/reply ask/respond asleep/awake
+    assemble/dismantle asset/liability async/sync asynchronous/synchronous attach/detach
+    attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
+    automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
+    backward/forward bad/good bearish/bullish beautiful/ugly before/until begin/end begin/finish
+    begin/stop beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst
+    better/worse big/small bigger/smaller biggest/smallest bind/release birth/death bitter/sweet
+    black/white blame/forgive block/unblock boil/freeze boom/recession boot/shutdown
+    boredom/interest borrow/lend borrower/lender bottom/top boy/girl brave/cowardly break/fix
+    break/repair breakfast/dinner breakfast/lunch bride/groom bright/dark bright/dim brighten/dim
+    broad/narrow brother/sister bug/feature build/demolish build/destroy busy/idle buy/rent
+    buy/sell buyer/seller calm/nervous cancel/confirm cancel/keep cancel/reactivate cancel/renew
+    capitalize/lowercase captive/free careful/careless careful/reckless catch/throw cause/prevent
+    ceiling/floor charge/discharge charge/refund cheap/expensive checkin/checkout child/parent
+    ciphertext/plaintext civilian/military clean/dirty clear/cloudy client/server climb/descend
+    clockwise/counterclockwise close/open closed/open closing/opening coarse/fine cold/hot
+    cold/warm colder/warmer collapse/expand column/row combine/separate combine/split
+    comedy/tragedy complex/simple complicated/simple compress/decompress compress/extract
+    compulsory/optional compulsory/voluntary conceal/reveal concise/verbose condense/expand
+    confirm/deny connect/disconnect cons/pros constant/variable construct/demolish
+    consumer/producer continue/stop contract/expand cooked/raw cool/heat cool/warm
+    correct/incorrect correct/wrong courage/fear create/delete create/destroy credit/debit
+    creditor/debtor criticize/praise crooked/straight cruel/kind cry/laugh customer/supplier
+    daily/hourly daily/monthly daily/weekly damage/fix damage/repair danger/safety dangerous/safe
+    dark/light daughter/son dawn/dusk day/night dead/living debit/refund decode/encode
+    decrease/increase decrease/raise decrypt/encrypt deep/shallow deepen/flatten defeat/victory
+    defendant/plaintiff defense/offense deficit/surplus deflate/inflate delay/hasten delete/keep
+    delete/restore delete/save demand/supply demote/promote denominator/numerator deny/grant
+    deposit/withdraw deposit/withdrawal deserialize/serialize desist/persist destination/origin
+    destination/source die/live different/same difficult/easy diligent/lazy dinner/lunch
+    disable/enable discard/retain discourage/encourage dismiss/employ dismiss/hire disobey/obey
+    dispatch/receive disprove/prove distrust/trust diurnal/nocturnal dive/surface divide/multiply
+    divide/unite divorce/marry domestic/foreign domestic/international double/single down/up
+    downgrade/upgrade download/upload downstairs/upstairs downstream/upstream downward/upward
+    drain/fill drop/lift drop/raise dry/humid dry/wet dull/sharp dusk/sunrise dynamic/static
+    earliest/latest early/late earn/lose earn/spend east/west eastern/western emigrate/immigrate
+    employee/employer empty/fill empty/full end/start enemy/friend enlarge/shrink enter/exit
+    enter/leave entrance/exit even/odd evening/morning everybody/nobody everything/nothing
+    exclude/include exhale/inhale expand/shrink expense/income expert/novice explicit/implicit
+    export/import extend/shorten exterior/interior external/internal extravert/introvert
+    fact/fiction fail/pass fail/succeed failure/success fake/genuine fake/real fall/rise false/true
+    famous/obscure far/near farthest/nearest fast/slow fastest/slowest fat/lean fat/slim fat/thin
+    father/mother fattening/slimming female/male feminine/masculine few/many fewer/more
+    figurative/literal find/lose finish/start fire/hire first/last flexible/rigid float/sink
+    fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader foolish/wise
+    forbid/permit foreign/native forget/remember formal/informal former/future former/latter
+    forward/reverse found/lost free/paid freeze/melt freeze/unfreeze frequent/rare fresh/stale
+    friendly/hostile front/rear frozen/melted full/part full/partial future/past gain/lose
+    gain/loss generous/stingy give/receive give/take global/local grandparent/parent gross/net
+    grow/shrink guest/host guilty/innocent guilty/nonguilty handsome/ugly happy/sad hard/soft
+    harden/soften hardware/software harm/help hate/like hate/love healthy/sick heaven/hell
+    heavy/light heed/ignore help/hinder hero/villain hidden/visible hide/reveal hide/show high/low
+    higher/lower highest/lowest horizontal/vertical huge/tiny husband/wife ignorance/knowledge
+    ignore/notice ignore/respect immoral/moral immutable/mutable imperfect/perfect
+    improbable/probable improve/worsen inbound/outbound incoming/outgoing increase/reduce
+    indoor/outdoor indoors/outdoors inferior/superior inner/outer input/output insert/remove
+    inside/outside install/remove install/uninstall invalid/valid invisible/visible
+    irrational/rational join/leave junior/senior king/queen known/unknown land/takeoff
+    landlord/tenant large/little large/small larger/smaller largest/smallest last/next
+    latest/oldest learn/teach least/most leave/remain left/right lengthen/shorten less/more
+    lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
+    longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
+    lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
+    mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
+    maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
+    monthly/yearly mute/unmute narrow/wide negative/positive nephew/niece new/old newest/oldest
+    next/previous no/yes noisy/quiet none/some north/south northern/southern object/subject
+    occupied/vacant off/on offline/online often/rarely often/seldom old/young older/younger
+    oldest/youngest open/shut opponent/proponent opponent/supporter oppose/support
+    optimist/pessimist oral/written ordinary/special outside/within over/under
+    overestimate/underestimate overflow/underflow oversleep/wake own/rent oxidize/reduce
+    pack/unpack parallel/serial part/whole pause/play pause/resume peace/war peak/trough
+    permanent/temporary permit/prohibit physical/virtual plural/singular polite/rude poor/rich
+    pop/push popular/unpopular post/pre poverty/wealth precede/succeed precise/vague predator/prey
+    prefix/suffix private/public progress/regress pull/push punish/reward purchase/sell quick/slow
+    quit/start rainy/sunny raise/reduce rapid/slow read/write real/virtual receive/send
+    receive/spend receiver/sender relax/tense resist/surrender retail/wholesale right/wrong
+    risky/safe rough/smooth rural/urban safe/unsafe save/spend save/waste short/tall shrink/swell
+    sick/well signin/signout signout/signup sit/stand sleep/wake sour/sweet start/stop
+    strength/weakness strengthen/weaken strong/weak student/teacher subscribe/unsubscribe
+    subset/superset summer/winter sunrise/sunset terse/verbose thick/thin tomorrow/yesterday
+    useful/useless with/without
+"""
+
+_PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
+_SHORTEST_STEM = 4
+"""Shorter remainders are mostly chance: "under" is not un + der, "input" not in + put."""
+
+
+def _table() -> dict[str, frozenset[str]]:
+    opposites: dict[str, set[str]] = {}
+    for pair in _PAIRS.split():
+        one, _, other = (stem(word) for word in pair.partition("/"))
+        opposites.setdefault(one, set()).add(other)
+        opposites.setdefault(other, set()).add(one)
+    return {word: frozenset(others) for word, others in opposites.items()}
+
+
+_OPPOSITES = _table()
+
+
+def opposites_used(a: Parse, b: Parse) -> bool:
+    """Veto when each prompt has a word that the other lacks and the two are opposites."""
+    ours, theirs = frozenset(a.stems), frozenset(b.stems)
+    only_a, only_b = ours - theirs, theirs - ours
+    return any(
+        not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
+        for word in only_a
+    ) or any(_prefixed(word, only_a) for word in only_b)
+
+
+def _prefixed(word: str, others: frozenset[str]) -> bool:
+    return any(
+        word.startswith(prefix)
+        and len(word) >= len(prefix) + _SHORTEST_STEM
+        and word[len(prefix) :] in others
+        for prefix in _PREFIXES
+    )

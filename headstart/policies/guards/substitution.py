@@ -1,0 +1,47 @@
+"""Substitution: one or two content words exchanged for words of another meaning.
+
+Two names in the same sentence have nearly the same sentence vector, but their token vectors
+differ. The veto needs no list of names and no capitals: it compares the contextual vectors of the
+exchanged words (late interaction, Khattab and Zaharia 2020, used as a veto and not as a score).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headstart.policies.guards.parse import Parse
+
+MOST_EXCHANGED = 2
+"""More exchanged words than this a side make a new sentence, which the similarity judges."""
+LEAST_MAXSIM = 0.60
+"""Below it, exchanged words mean different things. Chosen on labelled pairs (``docs``)."""
+
+
+def words_substituted(a: Parse, b: Parse) -> bool:
+    """Veto when a few content words were exchanged and their vectors are far apart.
+
+    Without vectors (very long prompts) an exchange cannot be checked, so it is a veto.
+    """
+    ours, theirs = frozenset(a.content), frozenset(b.content)
+    only_a, only_b = ours - theirs, theirs - ours
+    if not 1 <= len(only_a) <= MOST_EXCHANGED or not 1 <= len(only_b) <= MOST_EXCHANGED:
+        return False
+    if not a.vectors or not b.vectors:
+        return True
+    vectors_a, vectors_b = _unit_rows(a), _unit_rows(b)
+    rows_a = [place for place, word in enumerate(a.content) if word in only_a]
+    rows_b = [place for place, word in enumerate(b.content) if word in only_b]
+    best_a = (vectors_a[rows_a] @ vectors_b.T).max(axis=1)
+    best_b = (vectors_b[rows_b] @ vectors_a.T).max(axis=1)
+    return bool((best_a.sum() + best_b.sum()) / (len(rows_a) + len(rows_b)) < LEAST_MAXSIM)
+
+
+def _unit_rows(parse: Parse) -> NDArray[np.float32]:
+    rows = np.frombuffer(parse.vectors, np.int8).reshape(len(parse.content), -1).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows

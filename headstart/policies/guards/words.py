@@ -1,0 +1,135 @@
+"""Words, stems and function words: what every guard reads."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    r"""
+      \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?             # 1,000.50
+    | \d+(?:\.\d+)* | (?<![\w.])\.\d+                # 12, 3.11.2, .5
+    | (?<!\w)\.[^\W\d]\w+                            # .NET, .env
+    | [^\W\d]\w*(?:\.\w+)*(?:\+\+|\#|'[^\W\d]+)?     # word, main.py, C++, C#, don't
+    | [$€£¥₹%]
+    """,
+    re.VERBOSE,
+)
+
+
+def listed(words: str) -> tuple[str, ...]:
+    """Return the words of a block of text: long word lists read best as text."""
+    return tuple(words.split())
+
+
+_FUNCTION_WORDS = frozenset(
+    listed("""
+    a an the this that these those some any each every either such same own other
+    i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her
+    hers herself it its itself they them their theirs themselves one ones someone somebody anyone
+    anybody everyone everybody something anything everything
+    who whom whose which what when where why how whether if
+    am is are was were be been being do does did done doing have has had having can could will
+    would shall should may might must ought
+    and or but nor so than then because while as about of at by for with from to into onto in out on
+    off over under up down through across via per between among against during before after until
+    since within upon
+    not no never none neither without cannot except
+    very too also just only even still yet already ever again here there now really quite actually
+    please thanks thank hi hello hey ok okay kindly
+    want wants wanted need needs needed like wish way ways let lets got get gets getting
+    s t d m ll re ve etc
+    """)
+)
+
+_IRREGULAR = {
+    "bought": "buy", "sold": "sell", "sent": "send", "lost": "lose", "paid": "pay", "made": "make",
+    "took": "take", "taken": "take", "went": "go", "gone": "go", "goes": "go", "came": "come",
+    "gave": "give", "given": "give", "wrote": "write", "written": "write", "ran": "run",
+    "began": "begin", "begun": "begin", "broke": "break", "broken": "break", "chose": "choose",
+    "chosen": "choose", "found": "find", "kept": "keep", "left": "leave", "met": "meet",
+    "said": "say", "saw": "see", "seen": "see", "spent": "spend", "stole": "steal",
+    "stolen": "steal", "thought": "think", "told": "tell", "understood": "understand",
+    "won": "win", "built": "build", "caught": "catch", "drove": "drive", "driven": "drive",
+    "ate": "eat", "eaten": "eat", "fell": "fall", "fallen": "fall", "felt": "feel", "flew": "fly",
+    "forgot": "forget", "forgotten": "forget", "grew": "grow", "grown": "grow", "held": "hold",
+    "knew": "know", "known": "know", "led": "lead", "lent": "lend", "rose": "rise",
+    "children": "child", "people": "person", "men": "man", "women": "woman", "feet": "foot",
+    "teeth": "tooth", "mice": "mouse", "wives": "wife", "lives": "life", "leaves": "leave",
+}  # fmt: skip
+
+_VOWEL = re.compile("[aeiouy]")
+
+
+class Word(NamedTuple):
+    """One token of a prompt: lower-case ``text`` and its character offsets."""
+
+    text: str
+    start: int
+    end: int
+    capital: bool
+
+
+def split_words(text: str) -> list[Word]:
+    """Return the tokens of a prompt: words, numbers, currency signs and ``%``.
+
+    ``C++``, ``C#``, ``.NET``, versions, identifiers and file names stay whole; hyphenated words
+    are split, so "full-time" equals "full time".
+    """
+    plain = text.replace("\u2019", "'")
+    return [
+        Word(token.lower(), match.start(), match.end(), token[0].isupper())
+        for match in _TOKEN.finditer(plain)
+        for token in (match.group(),)
+    ]
+
+
+def is_function_word(word: str) -> bool:
+    """Tell words that carry grammar or courtesy from words that carry content."""
+    return word.partition("'")[0] in _FUNCTION_WORDS
+
+
+@lru_cache(maxsize=16_384)
+def stem(word: str) -> str:
+    """Return a crude stem, so that forms of a word are equal: plural, -ing, -ed, -ly, -ion.
+
+    Far weaker than Porter on purpose: it joins only forms that an opposite never has.
+    """
+    word = word.partition("'")[0]
+    if word in _IRREGULAR:
+        return _bare(_IRREGULAR[word])
+    if len(word) < 4 or not word.isalpha():
+        return word
+    return _bare(_without_suffix(_singular(word)))
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "ches", "shes", "xes", "zes")):
+        return word[:-2]
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def _without_suffix(word: str) -> str:
+    if word.endswith("ied") and len(word) > 4:
+        return word[:-3] + "y"
+    for suffix, shortest in (("ing", 3), ("ed", 3), ("ly", 4)):
+        rest = word.removesuffix(suffix)
+        if rest is not word and len(rest) >= shortest and _VOWEL.search(rest):
+            return rest
+    if word.endswith(("tion", "sion")) and len(word) > 6:
+        return word[:-3]
+    return word
+
+
+def _bare(word: str) -> str:
+    """Drop a final e and undouble a final consonant, in all forms alike: "cancelled", "call"."""
+    if len(word) > 3 and word.endswith("e"):
+        word = word[:-1]
+    if len(word) > 2 and word[-1] == word[-2] and word[-1] not in "aeiou":
+        word = word[:-1]
+    return word

@@ -1,0 +1,92 @@
+"""The static match policy: a similarity threshold and guards that veto.
+
+Guards are the recipe of ``docs/how-a-hit-is-decided.md``: each is a pure function of two parses,
+named here, and any one of them vetoes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headstart.errors import ConfigError
+from headstart.policies.guards.antonyms import opposites_used
+from headstart.policies.guards.dates import dates_differ
+from headstart.policies.guards.negation import negations_differ
+from headstart.policies.guards.numbers import numbers_differ, units_differ
+from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.guards.roles import roles_swapped
+from headstart.policies.guards.substitution import words_substituted
+from headstart.types import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headstart.types import Encoding
+
+GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
+    "number": numbers_differ,
+    "unit": units_differ,
+    "negation": negations_differ,
+    "date": dates_differ,
+    "antonym": opposites_used,
+    "role-swap": roles_swapped,
+    "substitution": words_substituted,
+}
+"""All guards by name, cheapest first."""
+
+GUARDED_THRESHOLD = 0.90
+BARE_THRESHOLD = 0.95
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Parse).decode
+
+
+class StaticMatch:
+    """Serve a neighbour when its similarity reaches ``threshold`` and no guard vetoes.
+
+    ``guards`` names those that are on; ``threshold`` defaults to 0.90 with all of them and to
+    0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
+    """
+
+    version = "static-1"
+
+    def __init__(
+        self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)
+    ) -> None:
+        unknown = sorted(set(guards) - GUARDS.keys())
+        if unknown:
+            raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
+        if threshold is None:
+            threshold = GUARDED_THRESHOLD if set(guards) == GUARDS.keys() else BARE_THRESHOLD
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
+        self._threshold = threshold
+        self._guards = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+
+    @property
+    def minimum(self) -> float:
+        """The threshold: below it no neighbour is worth loading."""
+        return self._threshold
+
+    def prepare(self, text: str, encoding: Encoding) -> Parse:
+        """Parse a prompt once, for all its neighbours."""
+        return parse_prompt(text, encoding)
+
+    def pack(self, prepared: Parse) -> bytes:
+        """Serialise a parse: about 400 bytes a content word at 384 dimensions."""
+        return _encode(prepared)
+
+    def unpack(self, evidence: bytes) -> Parse:
+        """Read what ``pack`` wrote. Raises msgspec.DecodeError on anything else."""
+        return _decode(evidence)
+
+    def judge(self, query: Parse, candidate: Parse, similarity: float) -> Verdict:
+        """Judge one neighbour; ``veto`` names the first guard that fired, or ``threshold``."""
+        if similarity < self._threshold:
+            return Verdict(serve=False, similarity=similarity, veto="threshold")
+        for name, guard in self._guards:
+            if guard(query, candidate):
+                return Verdict(serve=False, similarity=similarity, veto=name)
+        return Verdict(serve=True, similarity=similarity)
