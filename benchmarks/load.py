@@ -1,0 +1,125 @@
+"""A small HTTP load generator: keep-alive connections, closed loop, per-request times.
+
+It parses with httptools on a bare asyncio protocol, so that at equal concurrency the server, not
+the client, is what the figures show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httptools
+
+
+@dataclass
+class Timings:
+    """Seconds per request: to the first body byte, and to the end. ``statuses`` counts replies."""
+
+    first_s: list[float] = field(default_factory=list)
+    total_s: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; ``exchange`` sends a request and waits for its whole reply."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = None
+        self._done: asyncio.Future[None] | None = None
+        self.first = 0.0
+        self.status = 0
+        self.verdict = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(exc or ConnectionResetError("the server closed"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"cache-status":
+            self.verdict = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.first:
+            self.first = time.perf_counter()
+
+    def on_message_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    async def exchange(self, request: bytes) -> None:
+        assert self._transport is not None
+        self.first, self.verdict = 0.0, ""
+        self._parser = httptools.HttpResponseParser(self)
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        await self._done
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def http_request(path: str, body: bytes, *, key: str = "bench") -> bytes:
+    """Return the bytes of one POST."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def run_load(port: int, requests: Iterable[bytes], concurrency: int) -> Timings:
+    """Send every request once over ``concurrency`` connections to loopback ``port``."""
+    timings = Timings()
+    source: Iterator[bytes] = iter(requests)
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+
+    async def work() -> None:
+        _, connection = await loop.create_connection(_Connection, "127.0.0.1", port)
+        try:
+            for request in source:
+                sent = time.perf_counter()
+                await connection.exchange(request)
+                ended = time.perf_counter()
+                timings.first_s.append((connection.first or ended) - sent)
+                timings.total_s.append(ended - sent)
+                _count(timings.statuses, connection.status)
+                _count(timings.verdicts, connection.verdict)
+        finally:
+            connection.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    timings.wall_s = time.perf_counter() - began
+    return timings
+
+
+def _count(table: dict[Any, int], key: Any) -> None:
+    table[key] = table.get(key, 0) + 1
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value at ``share`` (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+Make = Callable[[int], bytes]
+"""Makes the body of request number i."""

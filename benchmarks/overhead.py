@@ -1,0 +1,284 @@
+"""What Headstart costs: hits and misses beside a no-op app and a do-nothing relay, in one run.
+
+    python -m benchmarks.overhead [--requests N] [--json]
+
+Each server runs in a process of its own. CPU is that process's user and system time per request,
+which other work on the machine moves little; wall times are only comparable within the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from benchmarks.load import http_request, percentile, run_load
+
+CHAT = "/v1/chat/completions"
+ANSWER = b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'
+TOPICS = [
+    f"{verb} the {part} of {thing}"
+    for verb in ("Describe", "Summarise")
+    for part in ("history", "purpose", "main parts")
+    for thing in ("a bicycle", "the steam engine", "a public library", "the printing press")
+]
+
+
+async def noop(scope: Any, receive: Any, send: Any) -> None:
+    """Read the body, answer 74 bytes."""
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": ANSWER})
+
+
+def relay_to(upstream: int) -> Any:
+    """A relay that does nothing else: the floor for any proxy on this stack."""
+    session: aiohttp.ClientSession | None = None
+
+    async def relay(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal session
+        if scope["type"] != "http":
+            return
+        if session is None:
+            connector = aiohttp.TCPConnector(limit=0)
+            session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = {n.decode(): v.decode() for n, v in scope["headers"] if n != b"host"}
+        url = f"http://127.0.0.1:{upstream}{scope['path']}"
+        async with session.post(url, data=body, headers=headers) as response:
+            down = [(n, v) for n, v in response.raw_headers if n.lower() != b"transfer-encoding"]
+            await send(
+                {"type": "http.response.start", "status": response.status, "headers": down}
+            )
+            async for data in response.content.iter_any():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return relay
+
+
+def headstart_to(upstream: int, mode: str) -> Any:
+    """The sidecar's hot path: gateway, memory store."""
+    from headstart.config import load_settings
+    from headstart.middleware.asgi import not_found
+    from headstart.mount import build_gateway
+    from headstart.observe import Observers
+
+    settings = load_settings(
+        None,
+        {},
+        {
+            "cache": {"store": "memory:", "mode": mode},
+            # A busy encoder must queue here, not let requests pass: the figure wanted is the hit.
+            "encoder": {"max_wait_ms": 10_000.0},
+            "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
+        },
+    )
+    return build_gateway(settings, not_found, observers=Observers())
+
+
+def simulated() -> Any:
+    """The upstream: simulated provider without delays."""
+    from headstart.simulator import simulator
+
+    return simulator("instant", seed=1)
+
+
+def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.socket) -> None:
+    config = uvicorn.Config(make(*arguments), log_level="error", access_log=False)
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+@dataclass
+class Running:
+    """A server process."""
+
+    port: int
+    process: multiprocessing.Process
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self) -> float:
+        """Resident memory."""
+        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def start(make: Callable[..., Any], *arguments: Any) -> Running:
+    """Run a server in a fresh process and wait until it accepts."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_serve, args=(make, arguments, bound), daemon=True)
+    process.start()
+    bound.close()
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return Running(port, process)
+        time.sleep(0.05)
+    raise SystemExit("a bench server did not start")
+
+
+def chat(text: str, *, stream: bool) -> bytes:
+    """Return one chat request."""
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant of a large public library."},
+        {"role": "user", "content": text},
+    ]
+    body = {"model": "bench", "messages": messages, **({"stream": True} if stream else {})}
+    return http_request(CHAT, json.dumps(body, separators=(",", ":")).encode())
+
+
+def unique(number: int) -> str:
+    """A prompt that nothing stored resembles."""
+    rng = random.Random(number)
+    return " ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12))
+
+
+_spaced = itertools.count()
+
+
+def respaced(number: int) -> str:
+    """A known prompt with other spacing: never an exact repeat, always the same meaning."""
+    words = TOPICS[number % len(TOPICS)].split()
+    code = next(_spaced) + 1
+    gaps = [" " * (1 + (code >> 2 * i & 3)) for i in range(len(words) - 1)]
+    return "".join(w + g for w, g in zip(words, [*gaps, "?" * (code >> 2 * len(gaps))])) + "."
+
+
+async def measure(
+    name: str, server: Running, make: Callable[[int], bytes], requests: int, concurrency: int
+) -> dict[str, Any]:
+    """Run one scenario and return its row."""
+    bodies = [make(i) for i in range(requests)]
+    await run_load(server.port, bodies[: max(8, concurrency)], concurrency)
+    before = server.cpu_s()
+    timings = await run_load(server.port, bodies[max(8, concurrency) :], concurrency)
+    count = len(timings.total_s)
+    return {
+        "scenario": name,
+        "concurrency": concurrency,
+        "requests": count,
+        "first_p50_ms": percentile(timings.first_s, 0.5) * 1e3,
+        "first_p99_ms": percentile(timings.first_s, 0.99) * 1e3,
+        "total_p50_ms": percentile(timings.total_s, 0.5) * 1e3,
+        "total_p99_ms": percentile(timings.total_s, 0.99) * 1e3,
+        "cpu_us": (server.cpu_s() - before) / count * 1e6,
+        "per_s": count / timings.wall_s,
+        "rss_mb": server.rss_mb(),
+        "statuses": timings.statuses,
+        "verdicts": dict(sorted(timings.verdicts.items(), key=lambda kv: -kv[1])[:3]),
+    }
+
+
+async def bench(requests: int) -> list[dict[str, Any]]:
+    """Run every scenario at every concurrency."""
+    provider = start(simulated)
+    floor = start(noop)
+    relay = start(relay_to, provider.port)
+    full = start(headstart_to, provider.port, "serve")
+    exact = start(headstart_to, provider.port, "exact-only")
+    for topic in TOPICS:
+        await run_load(full.port, [chat(topic, stream=False)], 1)
+    await asyncio.sleep(1.0)  # Stored entries are indexed in the background.
+    rows = []
+    serial = itertools.count()
+    for concurrency in (1, 16, 64):
+        n = requests if concurrency > 1 else requests // 2
+        scenarios: list[tuple[str, Running, Callable[[int], bytes], int]] = [
+            ("no-op app", floor, lambda i: chat(TOPICS[i % 24], stream=False), n),
+            ("exact hit", full, lambda i: chat(TOPICS[i % 24], stream=False), n),
+            ("exact hit, stream", full, lambda i: chat(TOPICS[i % 24], stream=True), n),
+            ("semantic hit", full, lambda i: chat(respaced(i), stream=False), n // 4),
+            ("relay", relay, lambda _: chat(unique(next(serial)), stream=False), n // 2),
+            ("miss, exact-only", exact, lambda _: chat(unique(next(serial)), stream=False), n // 2),
+            ("miss, encoded", full, lambda _: chat(unique(next(serial)), stream=False), n // 4),
+            ("relay, stream", relay, lambda _: chat(unique(next(serial)), stream=True), n // 2),
+            (
+                "miss, exact-only, stream",
+                exact,
+                lambda _: chat(unique(next(serial)), stream=True),
+                n // 2,
+            ),
+        ]
+        for name, server, make, count in scenarios:
+            rows.append(await measure(name, server, make, count, concurrency))
+            print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    for server in (provider, floor, relay, full, exact):
+        server.process.terminate()
+    return rows
+
+
+BESIDE = {
+    "exact hit": "no-op app",
+    "exact hit, stream": "no-op app",
+    "miss, exact-only": "relay",
+    "miss, encoded": "relay",
+    "miss, exact-only, stream": "relay, stream",
+}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as text, with the ratios to the floor of the same run."""
+    by_key = {(row["scenario"], row["concurrency"]): row for row in rows}
+    lines = [
+        f"{'scenario':26}{'c':>4}{'first p50':>11}{'p99':>8}{'total p50':>11}{'p99':>8}"
+        f"{'CPU us':>8}{'req/s':>8}{'MB':>6}  beside"
+    ]
+    for row in rows:
+        floor = by_key.get((BESIDE.get(row["scenario"], ""), row["concurrency"]))
+        beside = ""
+        if floor is not None:
+            added = row["first_p50_ms"] - floor["first_p50_ms"]
+            beside = (
+                f"{row['total_p50_ms'] / floor['total_p50_ms']:.2f}x p50, "
+                f"{row['cpu_us'] / floor['cpu_us']:.2f}x CPU, {added:+.2f} ms to first byte"
+            )
+        lines.append(
+            f"{row['scenario']:26}{row['concurrency']:>4}{row['first_p50_ms']:>11.2f}"
+            f"{row['first_p99_ms']:>8.1f}{row['total_p50_ms']:>11.2f}{row['total_p99_ms']:>8.1f}"
+            f"{row['cpu_us']:>8.0f}{row['per_s']:>8.0f}{row['rss_mb']:>6.0f}  {beside}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=4000, help="per scenario")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    arguments = parser.parse_args()
+    rows = asyncio.run(bench(arguments.requests))
+    print(json.dumps(rows, indent=1) if arguments.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()
