@@ -1,0 +1,222 @@
+"""The semantic cache: exact and similar prompts to stored answers, over injected parts.
+
+Every optional stage fails open: its error costs a request the cache and is told to observers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from headstart.embeddings.hot import HotTier
+from headstart.embeddings.index import pack_vector
+from headstart.embeddings.replica import Replica, report
+from headstart.embeddings.similar import SimilarEntries, miss
+from headstart.errors import StageError
+from headstart.types import Delete, Frozen, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headstart.embeddings.similar import Accept, PromptEncoder
+    from headstart.interfaces import MatchPolicy, Observer, Store, VectorIndex
+    from headstart.types import CacheKey, Entry, Lookup
+
+MAX_QUEUE = 1000
+"""Encodings that wait, some 8 s of work: past it, new entries are kept for exact lookups alone."""
+
+
+class CacheStats(Frozen):
+    """``entries`` and ``bytes`` are the store's, the rest is this process's."""
+
+    entries: int
+    bytes: int
+    partitions: int
+    vectors: int
+    hot_entries: int
+    hot_bytes: int
+
+
+class SemanticCache:
+    """Finds and keeps answers. ``open`` it, ``run`` it in a background task, then use it.
+
+    Of the errors of stages only those of ``open``, ``invalidate`` and ``stats`` are raised.
+    Cancelling any method is safe: at worst an entry is stored and not yet indexed here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        index: VectorIndex,
+        encoder: PromptEncoder | None,
+        policy: MatchPolicy[Any],
+        *,
+        hot_bytes: int,
+        max_wait_s: float,
+        clock: Callable[[], float],
+        observers: Observer,
+        neighbors: int = 8,
+        touch_s: float = 1.0,
+    ) -> None:
+        """Compose the parts. A lookup waits at most ``max_wait_s`` for its encoding.
+
+        ``clock`` gives Unix seconds; the store hears of used entries every ``touch_s``.
+        """
+        self._store = store
+        self._index = index
+        self._encoder = encoder
+        self._policy = policy
+        self._observers = observers
+        self._touch_s = touch_s
+        self._touched: set[str] = set()
+        self._hot = HotTier(hot_bytes, clock)
+        namespace = None if encoder is None else encoder.namespace
+        self._replica = Replica(store, index, self._hot, namespace, observers=observers)
+        self._similar: SimilarEntries | None = None
+        if encoder is not None:
+            self._similar = SimilarEntries(
+                encoder,
+                policy,
+                self._replica,
+                self._hot,
+                max_wait_s=max_wait_s,
+                neighbors=neighbors,
+                observers=observers,
+            )
+
+    # --- lifetime ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and rebuild the index from it. Raises ConfigError or StoreError."""
+        await self._store.open()
+        await self._replica.load()
+
+    async def run(self) -> None:
+        """Follow the store's log and tell it which entries were used, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._replica.follow)
+            tasks.start_soon(self._touch_regularly)
+
+    async def aclose(self) -> None:
+        """Tell the store what was used last and close it. Cancel ``run`` first."""
+        await self._flush_touched()
+        await self._store.aclose()
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def peek_exact(self, exact: str) -> Entry | None:
+        """Return the entry under an exact key if it is in the hot tier, without any wait."""
+        entry = self._hot.find(exact)
+        if entry is not None:
+            self._touched.add(entry.id)
+        return entry
+
+    async def find_exact(self, key: CacheKey, accept: Accept) -> Entry | None:
+        """Return the acceptable entry under the exact key, or None. Nothing is encoded."""
+        entry = self.peek_exact(key.exact)
+        if entry is None:
+            deletions = self._replica.deletions
+            try:
+                entry = await self._store.find(key.exact)
+            except StageError as error:
+                report(self._observers, error)
+            if entry is not None:
+                self._replica.keep(entry, deletions)
+        if entry is None or accept(entry) is not None:
+            return None
+        self._touched.add(entry.id)
+        return entry
+
+    async def find_semantic(
+        self, key: CacheKey, accept: Accept, *, minimum: float | None = None
+    ) -> Lookup:
+        """Return the most similar entry that ``accept`` and the policy let pass, or why none does.
+
+        ``minimum`` may raise the policy's own least similarity, never lower it.
+        """
+        if self._similar is None or key.query is None:
+            return miss("exact-only")
+        if not self._index.size(key.partition):
+            return miss("empty-partition")
+        floor = self._policy.minimum if minimum is None else max(minimum, self._policy.minimum)
+        lookup = await self._similar.find(key.partition, key.query, accept, floor)
+        if lookup.entry is not None:
+            self._touched.add(lookup.entry.id)
+        return lookup
+
+    async def put(self, entry: Entry, text: str | None = None) -> None:
+        """Keep an entry, comparable by ``text`` if given. Exact lookups see it before any wait.
+
+        On return the store has acknowledged it, or a failure was reported. Without an encoding
+        it is stored all the same, for exact lookups alone.
+        """
+        self._hot.put(entry)
+        entry, vector = await self._embed(entry, text)
+        if vector is not None and entry.id in self._hot:
+            self._hot.put(entry)
+        try:
+            await self._store.append([Put(entry=entry, vector=vector)])
+        except StageError as error:
+            report(self._observers, error)
+            return
+        if vector is not None:
+            await self._replica.index(entry, vector)
+
+    # --- administration ------------------------------------------------------------------------
+
+    async def invalidate(self, ids: Sequence[str]) -> None:
+        """Delete entries here and in the store. Raises StoreError: others may serve them still."""
+        await self._replica.forget(ids)
+        await self._store.append([Delete(ids=tuple(ids))])
+
+    def touch(self, ids: Sequence[str]) -> None:
+        """Note that entries were used. Hits are noted by themselves."""
+        self._touched.update(ids)
+
+    async def stats(self) -> CacheStats:
+        """Count what is kept. Raises StoreError."""
+        stored = await self._store.stats()
+        return CacheStats(
+            entries=stored.entries,
+            bytes=stored.bytes,
+            partitions=self._index.partitions,
+            vectors=self._index.size(),
+            hot_entries=len(self._hot),
+            hot_bytes=self._hot.bytes,
+        )
+
+    async def _embed(self, entry: Entry, text: str | None) -> tuple[Entry, bytes | None]:
+        encoder = self._encoder
+        if text is None or encoder is None or encoder.queue_length >= MAX_QUEUE:
+            return entry, None
+        try:
+            encoding = await encoder.encode(text, background=True)
+            vector = pack_vector(encoding.sentence)
+        except StageError as error:
+            report(self._observers, error)
+            return entry, None
+        if not encoding.complete:
+            return entry, None
+        embedded = msgspec.structs.replace(
+            entry,
+            evidence=self._policy.pack(self._policy.prepare(text, encoding)),
+            evidence_version=self._policy.version,
+            encoder=encoder.namespace,
+        )
+        return embedded, vector
+
+    async def _touch_regularly(self) -> None:
+        while True:
+            await anyio.sleep(self._touch_s)
+            await self._flush_touched()
+
+    async def _flush_touched(self) -> None:
+        touched, self._touched = self._touched, set()
+        if not touched:
+            return
+        try:
+            await self._store.touch(tuple(touched))
+        except StageError as error:
+            report(self._observers, error)
