@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from blockbuster import blockbuster_ctx
+
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
 from support.serving import bind_free_port, serving
 
@@ -37,7 +38,7 @@ def free_port() -> int:
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[[ASGIApp], Awaitable[str]]]:
-    """``url = await serve(app)``: real servers in the test's loop, stopped when it ends."""
+    """Serve apps for real in the test's loop; awaiting the fixture's value starts one."""
     async with contextlib.AsyncExitStack() as servers:
 
         async def start(app: ASGIApp) -> str:
@@ -66,6 +67,6 @@ async def no_leaks() -> AsyncIterator[None]:
 
 @pytest.fixture
 def no_blocking_calls() -> Iterator[None]:
-    """Raise BlockingError where code of ours blocks the loop (file, lock, socket, sleep, SQLite)."""
+    """Raise BlockingError where our code blocks the loop: file, lock, socket, sleep, SQLite."""
     with blockbuster_ctx("headstart"):
         yield

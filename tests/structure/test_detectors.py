@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
 from support.serving import bind_free_port, serving, serving_in_thread
 

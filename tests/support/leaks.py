@@ -6,17 +6,20 @@ import asyncio
 import contextlib
 import os
 import stat
+from pathlib import Path
+
+DESCRIPTORS = Path("/dev/fd")
 
 SETTLE_S = 1.0
-"""What was cancelled or closed may need some turns of the loop to end; what still lives is a leak."""
+"""What was cancelled or closed may need some turns of the loop; what then still lives is a leak."""
 
 
 def open_sockets() -> frozenset[int]:
     """Return the inodes of this process's sockets. Empty where the system has no ``/dev/fd``."""
     inodes = set()
-    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+    for descriptor in DESCRIPTORS.iterdir() if DESCRIPTORS.is_dir() else ():
         with contextlib.suppress(OSError):  # the listing's own descriptor, closed by now
-            status = os.fstat(int(name))
+            status = os.fstat(int(descriptor.name))
             if stat.S_ISSOCK(status.st_mode):
                 inodes.add(status.st_ino)
     return frozenset(inodes)
@@ -35,7 +38,7 @@ async def leaked_tasks(
 
 
 async def leaked_sockets(before: frozenset[int], settle_s: float = SETTLE_S) -> int:
-    """Wait up to ``settle_s`` until the sockets opened since ``before`` are closed; count the rest."""
+    """Wait up to ``settle_s`` for the sockets opened since ``before`` to close; count the rest."""
     turns = 50
     for _ in range(turns):
         if not open_sockets() - before:

@@ -1,0 +1,126 @@
+"""Who may import whom. ARCHITECTURE.md explains the rule; this table is the rule."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.repository import PACKAGE, ROOMS, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+VALUES = {"types", "interfaces", "errors", "observe", "identifiers"}
+SETTINGS = {"settings", "settings_checks", "config"}
+COMPONENTS = {*ROOMS, "simulator"}
+ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}
+ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
+
+MAY_IMPORT = {
+    **dict.fromkeys(VALUES, VALUES),
+    **dict.fromkeys(SETTINGS, VALUES | SETTINGS),
+    # Components take plain values: none of them sees Settings, and decisions do no I/O.
+    "policies": VALUES,
+    "compression": VALUES,
+    "embeddings": VALUES,
+    "simulator": VALUES,
+    "middleware": VALUES | {"policies", "compression", "embeddings"},
+    # The composition root and what stands on it.
+    **dict.fromkeys(ROOT_MODULES, ANYTHING),
+}
+
+IMPURE = {
+    "aiohttp", "anyio", "asyncio", "io", "logging", "os", "random", "redis", "socket", "sqlite3",
+    "subprocess", "tempfile", "threading", "time", "urllib", "uvicorn",
+}  # fmt: skip
+
+
+def modules(folder: Path = PACKAGE) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def owner(path: Path) -> str:
+    """Return the part of the package that a file belongs to: its room, or its own name."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield every imported module's dotted name, also those for type checkers alone."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield from _from_targets(node)
+
+
+def _from_targets(node: ast.ImportFrom) -> Iterator[str]:
+    assert node.module is not None
+    if node.module == "headstart":
+        for alias in node.names:
+            submodule = (PACKAGE / alias.name).is_dir() or (PACKAGE / f"{alias.name}.py").is_file()
+            yield f"headstart.{alias.name if submodule else '__init__'}"
+    else:
+        yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_module_imports_only_what_its_place_allows(path: Path) -> None:
+    part = owner(path)
+    assert part in MAY_IMPORT, f"say in this table what headstart.{part} may import"
+    ours = {name.split(".")[1] for name in imported(path) if name.startswith("headstart.")}
+    forbidden = ours - MAY_IMPORT[part] - {part}
+    assert not forbidden, f"headstart.{part} must not import {sorted(forbidden)}"
+
+
+@pytest.mark.parametrize("room", ["policies", "compression"])
+def test_decisions_are_pure(room: str) -> None:
+    used = {
+        (path.name, name)
+        for path in modules(PACKAGE / room)
+        for name in imported(path)
+        if name.split(".")[0] in IMPURE
+    }
+    assert not used
+
+
+def test_rooms_are_imported_through_the_package() -> None:
+    bare = {
+        (str(path), name)
+        for path in modules()
+        for name in imported(path)
+        if name.split(".")[0] in ROOMS
+    }
+    assert not bare
+
+
+def test_third_party_imports_are_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = {_requirement_name(line) for line in project["dependencies"]}
+    extras = {
+        _requirement_name(line)
+        for extra in ("export", "otel")
+        for line in project["optional-dependencies"][extra]
+    }
+    known = {"headstart", *sys.stdlib_module_names, *map(_import_name, declared | extras)}
+    used = {name.split(".")[0] for path in modules() for name in imported(path)}
+    assert used <= known
+
+
+def _requirement_name(line: str) -> str:
+    return re.split(r"[\[<>=;! ]", line)[0]
+
+
+def _import_name(distribution: str) -> str:
+    return {"faiss-cpu": "faiss"}.get(distribution, distribution.replace("-", "_"))
+
+
+def test_table_names_only_what_exists() -> None:
+    parts = {owner(path) for path in modules()} | {"compression"}
+    assert set(MAY_IMPORT) <= parts

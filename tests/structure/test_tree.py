@@ -1,0 +1,85 @@
+"""The tree keeps its shape: rooms and their links, file sizes, nothing of one machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from support.repository import PACKAGE, ROOMS, ROOT, tracked_files
+
+MAX_LINES = 320
+MAX_TEST_LINES = 400  # tables of cases
+LONGER = {
+    # The vocabulary of all rooms is read as one page.
+    "headstart/types.py": 400,
+}
+
+HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
+HOMES = ("/wor" + "k/", "/roo" + "t/", "/Use" + "rs/", "/ho" + "me/", "/opt/py" + "pi")
+OF_ONE_MACHINE = re.compile(
+    "|".join([*map(re.escape, HOSTS), *(rf"(?<![\w.-]){re.escape(home)}\w" for home in HOMES)])
+)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_root_link_leads_to_the_room(room: str) -> None:
+    assert (ROOT / room).readlink() == Path("headstart", room)
+    assert (ROOT / room).is_dir()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_has_no_init_file(room: str) -> None:
+    assert not list((PACKAGE / room).rglob("__init__.py"))
+
+
+def test_root_on_the_path_hides_no_standard_module() -> None:
+    # Python 3.14 has its own ``compression``, which gzip imports.
+    subprocess.run([sys.executable, "-c", "import gzip, compression"], cwd=ROOT, check=True)
+
+
+def limit(name: str) -> int:
+    return MAX_TEST_LINES if name.startswith("tests/") else LONGER.get(name, MAX_LINES)
+
+
+def test_files_stay_short() -> None:
+    lines = {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8").count("\n")
+        for path in tracked_files()
+        if path.suffix == ".py"
+    }
+    assert not {name: n for name, n in lines.items() if n > limit(name)}
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue  # the encoder and other binary files
+        found += [f"{path.relative_to(ROOT)}: {hit[0]}" for hit in OF_ONE_MACHINE.finditer(text)]
+    assert not found
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_lock_pins_versions_and_hashes_alone(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    pins = re.findall(r"^[a-z0-9].*(?:\n    --hash=sha256:.*)*", text, re.MULTILINE)
+    assert pins
+    assert all(re.match(r"[\w.-]+==\S+.* \\\n    --hash=sha256:[0-9a-f]{64}", pin) for pin in pins)
+    assert not re.search(r"^--|://|^torch\b", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_lock_covers_what_pyproject_asks_for(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = list(project["dependencies"])
+    if name == "requirements-dev.txt":
+        wanted += project["optional-dependencies"]["dev"]
+    locked = set(re.findall(r"^([\w.-]+)==", (ROOT / name).read_text("utf-8"), re.MULTILINE))
+    assert {re.split(r"[\[<>=;! ]", line)[0].lower() for line in wanted} <= locked
