@@ -1,0 +1,93 @@
+"""A gateway in front of a scripted upstream, both on real sockets, and a client to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from headstart.config import load_settings
+from headstart.middleware.asgi import not_found
+from headstart.mount import build_gateway
+from headstart.observe import Committed, Observers, Served
+from support.scripted import ScriptedUpstream
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.observe import Observation
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Reply:
+    """A whole reply."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def verdict(self) -> str:
+        return self.headers.get("cache-status", "")
+
+
+@dataclass
+class Proxied:
+    """What a test talks to and looks at."""
+
+    url: str
+    upstream: ScriptedUpstream
+    session: aiohttp.ClientSession
+    observed: list[Observation] = field(default_factory=list)
+    seen: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def notify(self, observation: Observation) -> None:
+        self.observed.append(observation)
+
+    @property
+    def served(self) -> list[Served]:
+        return [row for row in self.observed if isinstance(row, Served)]
+
+    async def until(self, kind: type[Any], count: int) -> None:
+        """Wait until so many observations of a kind were made."""
+        async with asyncio.timeout(20):
+            while sum(isinstance(seen, kind) for seen in self.observed) < count:
+                await asyncio.sleep(0.005)
+
+    async def stored(self, count: int) -> None:
+        """Wait until the store has acknowledged so many entries."""
+        await self.until(Committed, count)
+
+    async def ask(self, text: str = "Why is the sky blue?", **options: Any) -> Reply:
+        headers = {"authorization": "Bearer k", **options.pop("headers", {})}
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], **options}
+        async with self.session.post(self.url + CHAT, json=body, headers=headers) as response:
+            return await reply_of(response)
+
+
+async def reply_of(response: aiohttp.ClientResponse) -> Reply:
+    body = await response.read()
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Reply(response.status, headers, body)
+
+
+@contextlib.asynccontextmanager
+async def proxied(
+    upstream: ScriptedUpstream | None = None, **overrides: Any
+) -> AsyncIterator[Proxied]:
+    """Run both servers. ``overrides`` are settings by section; the store is in memory."""
+    upstream = upstream or ScriptedUpstream()
+    async with serving(upstream) as up, aiohttp.ClientSession() as session:
+        proxy = Proxied("", upstream, session)
+        cache = {"store": "memory:", "mode": "exact-only", **overrides.pop("cache", {})}
+        provider = {"name": "sim", "base_url": up, **overrides.pop("provider", {})}
+        settings = load_settings(None, {}, {"cache": cache, "upstream": [provider], **overrides})
+        app = build_gateway(settings, not_found, observers=Observers([proxy]))
+        async with serving(app) as proxy.url:
+            yield proxy
