@@ -26,7 +26,7 @@ check: $(DEV)/.installed  ## format, lint and types
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
-	$(DEV)/bin/pyright --warnings
+	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
 
 format: $(DEV)/.installed  ## put the code into the house's format
 	$(DEV)/bin/ruff format

@@ -17,18 +17,10 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from litestar.types import ASGIApp as LitestarApp
-
-    Message = MutableMapping[str, Any]
-    ASGIApp = (
-        LitestarApp
-        | Callable[
-            [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
-            Awaitable[None],
-        ]
-    )
+    # Each framework has its own types for the three.
+    ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10
