@@ -1,0 +1,63 @@
+"""From ``cache.store`` to a Store."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from headstart.embeddings.stores.codec import Limits
+from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.embeddings.stores.sqlite_file import OnCorrupt
+    from headstart.interfaces import Observer, Store
+
+ENTRY_POINTS = "headstart.stores"
+"""Third parties' stores, named by URL scheme: callables ``(url, *, limits, clock, observer)``."""
+
+
+def open_store(
+    url: str,
+    *,
+    ttl_s: float | None = None,
+    max_entries: int | None = None,
+    max_bytes: int | None = None,
+    clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
+    observer: Observer | None = None,
+    on_corrupt: OnCorrupt = "fail",
+) -> Store:
+    """Return the Store that ``url`` names; its ``open`` makes the connection.
+
+    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``redis://`` or
+    ``rediss://``. ``ttl_s`` is the life of entries that state none. Raises ConfigError, which
+    never quotes the URL: it may hold a password.
+    """
+    limits = Limits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
+    scheme, _, rest = url.partition(":")
+    # Imported when chosen: a store in memory needs neither SQLite nor redis-py.
+    if scheme == "memory" and not rest:
+        from headstart.embeddings.stores.memory import MemoryStore
+
+        return MemoryStore(limits=limits, clock=clock, observer=observer)
+    if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
+        from headstart.embeddings.stores.sqlite import SQLiteStore
+
+        path = Path(rest.removeprefix("///")).expanduser()
+        return SQLiteStore(
+            path, limits=limits, clock=clock, observer=observer, on_corrupt=on_corrupt
+        )
+    if scheme in {"redis", "rediss"}:
+        from headstart.embeddings.stores.redis import RedisStore
+
+        return RedisStore(url, limits=limits, clock=clock, observer=observer)
+    for registered in entry_points(group=ENTRY_POINTS, name=scheme):
+        factory = registered.load()
+        return cast("Store", factory(url, limits=limits, clock=clock, observer=observer))
+    raise ConfigError(
+        'cache.store: not a store\'s URL; use "memory:", "sqlite:///PATH", "redis://HOST" or'
+        ' "rediss://HOST"'
+    )

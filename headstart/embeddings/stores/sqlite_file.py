@@ -1,0 +1,196 @@
+"""The SQLite file: how it is created, recognised, checked and refused.
+
+Triggers keep what must always hold, whoever deletes: totals are exact, a vector goes with its
+entry, and each arrival and departure is in the log. Blocking: called off the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Literal
+
+from headstart.errors import ConfigError
+from headstart.observe import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OnCorrupt = Literal["fail", "fresh"]
+
+APPLICATION_ID = 0x48656164  # "Head"
+SCHEMA_VERSION = 1
+SCHEMA = (
+    """CREATE TABLE entries (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, exact TEXT NOT NULL UNIQUE,
+        partition TEXT NOT NULL, scope TEXT NOT NULL, encoder TEXT NOT NULL,
+        created REAL NOT NULL, expires REAL, used REAL NOT NULL,
+        bytes INTEGER NOT NULL, value BLOB NOT NULL)""",
+    "CREATE INDEX entries_used ON entries (used)",
+    "CREATE INDEX entries_expires ON entries (expires) WHERE expires IS NOT NULL",
+    "CREATE TABLE vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL)",
+    # Never empty (stores/log.py), so its numbers are never used twice: no AUTOINCREMENT needed.
+    "CREATE TABLE log (seq INTEGER PRIMARY KEY, deleted INTEGER NOT NULL, id TEXT NOT NULL)",
+    "INSERT INTO log (deleted, id) VALUES (1, '')",
+    "CREATE TABLE books (seq INTEGER PRIMARY KEY, at REAL NOT NULL, value BLOB NOT NULL)",
+    "CREATE TABLE totals (entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO totals VALUES (0, 0)",
+    "CREATE TABLE secret (value BLOB NOT NULL)",
+    """CREATE TRIGGER entry_stored AFTER INSERT ON entries BEGIN
+        UPDATE totals SET entries = entries + 1, bytes = bytes + NEW.bytes;
+        INSERT INTO log (deleted, id) VALUES (0, NEW.id);
+    END""",
+    """CREATE TRIGGER entry_gone AFTER DELETE ON entries BEGIN
+        UPDATE totals SET entries = entries - 1, bytes = bytes - OLD.bytes;
+        DELETE FROM vectors WHERE seq = OLD.seq;
+        INSERT INTO log (deleted, id) VALUES (1, OLD.id);
+    END""",
+)
+
+
+class _CorruptFileError(Exception):
+    """The file is damaged or is no database: it may be moved aside."""
+
+
+def open_file(
+    path: Path, *, on_corrupt: OnCorrupt, busy_s: float
+) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Open or create a store's file; return a connection to write with and one to read with.
+
+    Raises ConfigError when it is locked, not ours, of a newer schema, not writable, or damaged
+    and ``on_corrupt`` is "fail"; with "fresh" a damaged file is renamed and an empty one made.
+    """
+    try:
+        return _open_pair(path, busy_s)
+    except _CorruptFileError as error:
+        if on_corrupt == "fail":
+            raise ConfigError(
+                f"cache.store: {path} is damaged or is not a database ({error}); restore or delete"
+                ' it, or set cache.on_corrupt = "fresh" to have it moved aside'
+            ) from error.__cause__
+    with _explained(path):
+        aside = _move_aside(path)
+    logger.warning("the store %s was damaged: moved to %s, starting empty", path, aside)
+    try:
+        return _open_pair(path, busy_s)
+    except _CorruptFileError as error:
+        raise ConfigError(f"cache.store: {path} cannot be used ({error})") from error.__cause__
+
+
+def _open_pair(path: Path, busy_s: float) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    with contextlib.ExitStack() as opened, _explained(path):
+        _create(path)
+        writer = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
+        _refuse_foreign(writer, path)
+        _enter_wal(writer, busy_s)
+        _migrate(writer)
+        _check(writer)
+        reader = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
+        reader.execute("PRAGMA query_only = ON")
+        opened.pop_all()
+        return writer, reader
+
+
+def _create(path: Path) -> None:
+    """Make an empty file that its owner alone may read; SQLite gives its side files that mode."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        # Never open an existing one here: closing it would drop SQLite's own locks on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _connect(path: Path, busy_s: float) -> sqlite3.Connection:
+    # Each connection serves one thread at a time; it is only opened on another.
+    connection = sqlite3.connect(
+        path, timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION_ID and (application or version or tables):
+        raise ConfigError(
+            f"cache.store: {path} is a database of another application; name another file"
+        )
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"cache.store: {path} was written by a newer Headstart (schema {version}, this one"
+            f" knows {SCHEMA_VERSION}); upgrade, or name another file"
+        )
+
+
+def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
+    """Switch to WAL. SQLite does not wait for locks here, so two first starts would collide."""
+    deadline = time.monotonic() + busy_s
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise sqlite3.OperationalError(f"its file system allows journal mode {mode} only")
+        return
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Make the tables of a new file. Takes the write lock in any case: the file must allow it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("PRAGMA user_version").fetchone() == (0,):
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _CorruptFileError(verdict)
+
+
+def _move_aside(path: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+    for suffix in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say on opening into ConfigError, or _CorruptFileError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cache.store: {path} cannot be used: {error.strerror}") from error
+    except sqlite3.Error as error:
+        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _CorruptFileError(str(error)) from error
+        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise ConfigError(
+                f"cache.store: {path} is locked by another process; stop it, or name another file"
+            ) from error
+        raise ConfigError(f"cache.store: {path} cannot be used: {error}") from error
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, 0 when the error is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,131 @@
+"""What the reader thread does: short queries, each in a snapshot of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.embeddings.stores.codec import decode_served, open_entry
+from headstart.embeddings.stores.log import AT_ONCE, LogRow, stored_ids
+from headstart.types import Entry, Put, StoreStats, VectorRow
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from headstart.observe import Served
+
+
+def run_queries(
+    connection: sqlite3.Connection, queries: Sequence[Callable[[sqlite3.Connection], object]]
+) -> Sequence[object]:
+    """Run each query; one that fails leaves its exception as its result."""
+    return [_attempt(connection, query) for query in queries]
+
+
+def _attempt(
+    connection: sqlite3.Connection, query: Callable[[sqlite3.Connection], object]
+) -> object:
+    try:
+        return query(connection)
+    except Exception as error:  # noqa: BLE001 - its submitter raises it, the others go on
+        return error
+
+
+def find_entry(connection: sqlite3.Connection, *, exact: str, now: float) -> Entry | None:
+    """Return the live entry under an exact key."""
+    row = connection.execute(
+        "SELECT value FROM entries WHERE exact = ? AND (expires IS NULL OR expires > ?)",
+        (exact, now),
+    ).fetchone()
+    return None if row is None else open_entry(row[0])
+
+
+def load_entries(
+    connection: sqlite3.Connection, *, ids: Sequence[str], now: float
+) -> Sequence[Entry | None]:
+    """Return entries in the order of ``ids``."""
+    return [_load_entry(connection, id, now) for id in ids]
+
+
+def _load_entry(connection: sqlite3.Connection, id: str, now: float) -> Entry | None:
+    row = connection.execute(
+        "SELECT value FROM entries WHERE id = ? AND (expires IS NULL OR expires > ?)",
+        (id, now),
+    ).fetchone()
+    return None if row is None else open_entry(row[0])
+
+
+def scan_vectors(
+    connection: sqlite3.Connection, *, after: int, batch: int, now: float
+) -> tuple[Sequence[VectorRow], int]:
+    """Return a batch of live vectors after a place, and the place of its last."""
+    rows = connection.execute(
+        """SELECT entries.seq, id, partition, encoder, vector FROM entries
+        JOIN vectors ON vectors.seq = entries.seq
+        WHERE entries.seq > ? AND (expires IS NULL OR expires > ?) ORDER BY entries.seq LIMIT ?""",
+        (after, now, batch),
+    ).fetchall()
+    vectors = [
+        VectorRow(id=id, partition=partition, encoder=encoder, vector=vector)
+        for _, id, partition, encoder, vector in rows
+    ]
+    return vectors, rows[-1][0] if rows else after
+
+
+def read_log(
+    connection: sqlite3.Connection, *, cursor: str, now: float
+) -> tuple[Sequence[LogRow], dict[str, Put]]:
+    """Return log rows from a cursor's own on, and the stored entries that still live."""
+    rows = [
+        LogRow(str(seq), bool(deleted), id)
+        for seq, deleted, id in connection.execute(
+            "SELECT seq, deleted, id FROM log WHERE seq >= ? ORDER BY seq LIMIT ?",
+            (int(cursor), AT_ONCE),
+        )
+    ]
+    puts = {
+        id: put
+        for id in stored_ids(rows[1:])
+        if (put := _load_put(connection, id, now)) is not None
+    }
+    return rows, puts
+
+
+def _load_put(connection: sqlite3.Connection, id: str, now: float) -> Put | None:
+    row = connection.execute(
+        """SELECT value, vector FROM entries LEFT JOIN vectors ON vectors.seq = entries.seq
+        WHERE id = ? AND (expires IS NULL OR expires > ?)""",
+        (id, now),
+    ).fetchone()
+    entry = None if row is None else open_entry(row[0])
+    return None if entry is None else Put(entry=entry, vector=row[1])
+
+
+def log_end(connection: sqlite3.Connection) -> str:
+    """Return the place of the log's last row."""
+    (seq,) = connection.execute("SELECT max(seq) FROM log").fetchone()
+    return str(seq)
+
+
+def read_totals(connection: sqlite3.Connection) -> StoreStats:
+    """Return what the triggers counted."""
+    entries, size = connection.execute("SELECT entries, bytes FROM totals").fetchone()
+    return StoreStats(entries=entries, bytes=size)
+
+
+def read_secret(connection: sqlite3.Connection) -> bytes:
+    """Return the random bytes made with the file."""
+    (secret,) = connection.execute("SELECT value FROM secret").fetchone()
+    return bytes(secret)
+
+
+def read_books(
+    connection: sqlite3.Connection, *, after: int, since: float
+) -> tuple[Sequence[Served], int | None]:
+    """Return a page of the books after a place, and its last place; None: that was all."""
+    rows = connection.execute(
+        "SELECT seq, value FROM books WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?",
+        (after, since, AT_ONCE),
+    ).fetchall()
+    page = [served for _, value in rows if (served := decode_served(value)) is not None]
+    return page, rows[-1][0] if rows else None
