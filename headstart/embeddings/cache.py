@@ -74,7 +74,7 @@ class SemanticCache:
         self._hot = HotTier(hot_bytes, clock)
         namespace = None if encoder is None else encoder.namespace
         self._replica = Replica(store, index, self._hot, namespace, observers=observers)
-        self._similar: SimilarEntries | None = None
+        self._similar: SimilarEntries[Any] | None = None
         if encoder is not None:
             self._similar = SimilarEntries(
                 encoder,

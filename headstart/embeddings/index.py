@@ -18,7 +18,7 @@ import faiss
 import msgspec
 import numpy as np
 
-from headstart.errors import VectorIndexError
+from headstart.errors import EncoderError, VectorIndexError
 from headstart.types import Neighbor
 
 if TYPE_CHECKING:
@@ -31,15 +31,17 @@ SMALL_ROWS = 64
 MIN_COMPACTED = 64
 """Tombstones below this number are never worth a copy of the partition."""
 MAX_DEAD_SHARE = 0.25
+MAX_LENGTH_ERROR = 0.01
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
     """Return a unit f32[d] vector as stores and indexes keep it: little-endian fp16.
 
-    Raises VectorIndexError when a component is not finite.
+    Raises EncoderError when its length is not 1: similarities would not be cosines.
     """
-    if not np.isfinite(sentence).all():
-        raise VectorIndexError("the encoder returned a vector that is not finite")
+    length = float(np.linalg.norm(sentence))
+    if not abs(length - 1.0) <= MAX_LENGTH_ERROR:  # so that NaN is refused too
+        raise EncoderError(f"the encoder returned a vector of length {length:.3g}")
     return sentence.astype("<f2").tobytes()
 
 
@@ -69,7 +71,7 @@ class FaissIndex:
         return 0 if found is None else len(found)
 
     def __contains__(self, id: object) -> bool:
-        """Is this id indexed?"""
+        """Return whether an id is indexed."""
         return id in self._homes
 
     def add(self, partition: str, id: str, vector: bytes) -> None:

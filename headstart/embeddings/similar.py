@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -27,6 +27,7 @@ import msgspec
 from headstart.embeddings.index import pack_vector
 from headstart.embeddings.replica import report
 from headstart.errors import StageError
+from headstart.interfaces import P
 from headstart.types import Lookup, Outcome
 
 if TYPE_CHECKING:
@@ -59,13 +60,13 @@ class PromptEncoder(Protocol):
         """
 
 
-class SimilarEntries:
+class SimilarEntries(Generic[P]):
     """Encodes a prompt, searches its neighbours and lets the policy judge them, best first."""
 
     def __init__(
         self,
         encoder: PromptEncoder,
-        policy: MatchPolicy[Any],
+        policy: MatchPolicy[P],
         replica: Replica,
         hot: HotTier,
         *,
@@ -110,7 +111,7 @@ class SimilarEntries:
             prepared = self._policy.prepare(wanted.text, encoding)
         return await self._match(similar, prepared, wanted)
 
-    async def _match(self, similar: Sequence[Neighbor], prepared: Any, wanted: Wanted) -> Lookup:
+    async def _match(self, similar: Sequence[Neighbor], prepared: P, wanted: Wanted) -> Lookup:
         """Walk down the neighbours. The store is asked at most once, when the hot tier runs out."""
         stopped: Lookup | None = None
         read: Mapping[str, Entry] | None = None
@@ -135,7 +136,7 @@ class SimilarEntries:
     async def _read(self, similar: Sequence[Neighbor]) -> Mapping[str, Entry]:
         return await self._replica.read([near.id for near in similar if near.id not in self._hot])
 
-    def _judge(self, entry: Entry, similarity: float, prepared: Any, accept: Accept) -> Lookup:
+    def _judge(self, entry: Entry, similarity: float, prepared: P, accept: Accept) -> Lookup:
         refusal = accept(entry)
         if refusal is not None:
             return miss("veto", similarity, refusal)

@@ -1,0 +1,101 @@
+"""The hot tier: bounds, expiry and recency."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headstart.embeddings.hot import ENTRY_OVERHEAD, HotTier
+from headstart.types import Completion
+from support.fakes import make_entry
+
+NOW = 100.0
+
+
+@pytest.fixture
+def hot() -> HotTier:
+    return HotTier(1 << 20, lambda: NOW)
+
+
+def room_for(count: int) -> int:
+    return count * (len(msgspec.msgpack.encode(make_entry("a"))) + ENTRY_OVERHEAD)
+
+
+def test_an_entry_is_found_by_exact_key_and_by_id(hot: HotTier) -> None:
+    entry = make_entry("a", exact="x")
+    hot.put(entry)
+    assert hot.find("x") is hot.get("a") is entry
+    assert hot.find("a") is None
+    assert "a" in hot
+
+
+def test_the_least_recently_used_leaves_first() -> None:
+    hot = HotTier(room_for(3), lambda: NOW)
+    for id in "abc":
+        hot.put(make_entry(id))
+    hot.find("a")
+    hot.put(make_entry("d"))
+    assert [id for id in "abcd" if id in hot] == ["a", "c", "d"]
+    assert hot.bytes == room_for(3)
+
+
+def test_putting_an_entry_again_makes_it_recent() -> None:
+    hot = HotTier(room_for(2), lambda: NOW)
+    first = make_entry("a")
+    for entry in (first, make_entry("b"), first, make_entry("c")):
+        hot.put(entry)
+    assert [id for id in "abc" if id in hot] == ["a", "c"]
+
+
+def test_reading_by_id_does_not_make_an_entry_recent() -> None:
+    hot = HotTier(room_for(2), lambda: NOW)
+    hot.put(make_entry("a"))
+    hot.put(make_entry("b"))
+    hot.get("a")
+    hot.put(make_entry("c"))
+    assert "a" not in hot
+
+
+def test_a_new_entry_under_an_exact_key_replaces_the_old(hot: HotTier) -> None:
+    hot.put(make_entry("a", exact="x"))
+    hot.put(make_entry("b", exact="x"))
+    assert hot.get("a") is None
+    assert hot.find("x") is hot.get("b")
+    assert len(hot) == 1
+
+
+def test_an_expired_entry_is_never_returned() -> None:
+    now = 10.0
+    hot = HotTier(1 << 20, lambda: now)
+    hot.put(make_entry("a", expires=11.0))
+    hot.put(make_entry("b", expires=11.0))
+    assert hot.find("a") is not None
+    now = 11.0
+    assert hot.find("a") is None
+    assert hot.get("b") is None
+    assert (len(hot), hot.bytes) == (0, 0)
+
+
+def test_an_entry_larger_than_the_tier_is_not_kept_and_displaces_nothing() -> None:
+    hot = HotTier(room_for(2), lambda: NOW)
+    hot.put(make_entry("a"))
+    hot.put(make_entry("b", text="x" * 10_000))
+    assert [id for id in "ab" if id in hot] == ["a"]
+
+
+def test_an_entry_that_cannot_be_encoded_is_not_kept(hot: HotTier) -> None:
+    entry = make_entry("a")
+    assert isinstance(entry.answer, Completion)
+    answer = msgspec.structs.replace(entry.answer, usage={"prompt_tokens": 1 << 80})
+    hot.put(msgspec.structs.replace(entry, answer=answer))
+    assert len(hot) == 0
+
+
+def test_discarding_frees_what_an_entry_held(hot: HotTier) -> None:
+    hot.put(make_entry("a", exact="x"))
+    hot.put(make_entry("b"))
+    hot.discard(["a", "unknown"])
+    assert hot.find("x") is None
+    assert hot.bytes == room_for(1)
+    hot.clear()
+    assert (len(hot), hot.bytes) == (0, 0)

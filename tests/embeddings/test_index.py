@@ -1,0 +1,230 @@
+"""The index against a brute-force model, and what its two kinds of partition promise."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from headstart.embeddings.index import (
+    MIN_COMPACTED,
+    SMALL_ROWS,
+    Codec,
+    FaissIndex,
+    FlatPartition,
+    SmallPartition,
+    pack_vector,
+)
+from headstart.errors import EncoderError, VectorIndexError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+DIMENSION = 16
+PARTITIONS = ("p", "q")
+IDS = tuple(f"id{number}" for number in range(3 * SMALL_ROWS))
+
+
+def unit_rows(count: int, seed: int = 0) -> list[bytes]:
+    rows = np.random.default_rng(seed).standard_normal((count, DIMENSION)).astype(np.float32)
+    return [pack_vector(row / np.linalg.norm(row)) for row in rows]
+
+
+def unpack(vector: bytes) -> NDArray[np.float32]:
+    return np.frombuffer(vector, "<f2").astype(np.float32)
+
+
+def fill(index: FaissIndex, partition: str, vectors: Sequence[bytes]) -> None:
+    for number, vector in enumerate(vectors):
+        index.add(partition, f"{partition}-{number}", vector)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Adds, replaces, moves and removes, in sizes that promote, compact and shrink partitions."""
+
+    @initialize()
+    def start(self) -> None:
+        self.index = FaissIndex(DIMENSION)
+        self.model: dict[str, tuple[str, bytes]] = {}
+        self.rows = np.random.default_rng(7)
+
+    def draw_row(self) -> bytes:
+        row = self.rows.standard_normal(DIMENSION).astype(np.float32)
+        return pack_vector(row / np.linalg.norm(row))
+
+    @rule(
+        partition=st.sampled_from(PARTITIONS),
+        first=st.integers(0, len(IDS) - 1),
+        count=st.sampled_from((1, 2, SMALL_ROWS, 2 * SMALL_ROWS)),
+    )
+    def add(self, partition: str, first: int, count: int) -> None:
+        for id in IDS[first : first + count]:
+            vector = self.draw_row()
+            self.index.add(partition, id, vector)
+            self.model[id] = (partition, vector)
+
+    @rule(
+        first=st.integers(0, len(IDS) - 1),
+        count=st.sampled_from((1, 3, SMALL_ROWS, 2 * SMALL_ROWS)),
+        step=st.integers(1, 3),
+    )
+    def remove(self, first: int, count: int, step: int) -> None:
+        gone = IDS[first : first + step * count : step]
+        self.index.remove(gone)
+        for id in gone:
+            self.model.pop(id, None)
+
+    @rule(partition=st.sampled_from((*PARTITIONS, "unknown")), k=st.integers(1, 9))
+    def search(self, partition: str, k: int) -> None:
+        query = self.draw_row()
+        rows = {id: vector for id, (home, vector) in self.model.items() if home == partition}
+        expected = sorted(
+            (float(unpack(row) @ unpack(query)) for row in rows.values()), reverse=True
+        )
+        found = self.index.search(partition, query, k)
+        assert [near.similarity for near in found] == pytest.approx(expected[:k], abs=1e-5)
+        assert len({near.id for near in found}) == len(found)
+        for near in found:
+            assert near.similarity == pytest.approx(
+                float(unpack(rows[near.id]) @ unpack(query)), abs=1e-5
+            )
+
+    @invariant()
+    def counts_agree(self) -> None:
+        homes = [home for home, _ in self.model.values()]
+        assert self.index.size() == len(homes)
+        assert self.index.partitions == len(set(homes))
+        for partition in PARTITIONS:
+            assert self.index.size(partition) == homes.count(partition)
+        assert all((id in self.index) == (id in self.model) for id in IDS)
+
+
+TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_partitions_never_mix() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(2 * SMALL_ROWS)
+    fill(index, "small", vectors[:3])
+    fill(index, "large", vectors)
+    found = index.search("small", vectors[-1], 2 * SMALL_ROWS)
+    assert {near.id for near in found} == {"small-0", "small-1", "small-2"}
+    assert all(near.id.startswith("large") for near in index.search("large", vectors[0], 8))
+
+
+def test_promotion_changes_no_similarity() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(SMALL_ROWS + 1)
+    fill(index, "p", vectors[:-1])
+    before = index.search("p", vectors[5], 8)
+    index.add("p", "far", pack_vector(-unpack(vectors[5])))
+    assert index.search("p", vectors[5], 8) == before
+
+
+def test_equal_vectors_have_similarity_one() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(200)
+    fill(index, "p", vectors)
+    for number, vector in enumerate(vectors):
+        (near,) = index.search("p", vector, 1)
+        assert near.id == f"p-{number}"
+        assert 0.999 < near.similarity <= 1.0
+
+
+def test_tombstones_around_the_query_do_not_hide_what_lives() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(40 * MIN_COMPACTED)
+    fill(index, "p", vectors)
+    near = [found.id for found in index.search("p", vectors[0], MIN_COMPACTED + 8)]
+    index.remove(near[:MIN_COMPACTED])
+    assert [found.id for found in index.search("p", vectors[0], 8)] == near[MIN_COMPACTED:]
+
+
+@pytest.mark.parametrize(
+    ("removed", "kind"),
+    [
+        (MIN_COMPACTED, FlatPartition),
+        (500, FlatPartition),
+        (1000 - SMALL_ROWS, SmallPartition),
+        (1000, type(None)),
+    ],
+)
+def test_tombstones_are_compacted_once_they_are_many(removed: int, kind: type) -> None:
+    rows = unit_rows(1000)
+    codec = Codec(DIMENSION)
+    ids = [str(number) for number in range(1000)]
+    partition = FlatPartition(codec, ids, codec.codes(b"".join(rows)))
+    left = partition.remove(set(ids[:removed]))
+    assert type(left) is kind
+    assert (left is partition) == (removed == MIN_COMPACTED)
+    assert (0 if left is None else len(left)) == 1000 - removed
+
+
+def test_what_survives_a_compaction_is_found_and_what_left_may_return() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(4096)
+    fill(index, "p", vectors)
+    index.remove([f"p-{number}" for number in range(4000)])
+    for number in range(4000, 4096):
+        assert index.search("p", vectors[number], 1)[0].id == f"p-{number}"
+    index.add("p", "p-0", vectors[0])
+    assert index.search("p", vectors[0], 1)[0].id == "p-0"
+    assert index.size("p") == 97
+
+
+def test_a_vector_of_another_dimension_is_refused() -> None:
+    index = FaissIndex(DIMENSION)
+    with pytest.raises(VectorIndexError, match="2 bytes in an index of 32"):
+        index.add("p", "id", b"\0\0")
+    with pytest.raises(VectorIndexError, match="2 bytes in an index of 32"):
+        index.search("p", b"\0\0", 1)
+    assert index.size() == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e6, 0.0])
+def test_a_vector_whose_length_is_not_one_is_refused(bad: float) -> None:
+    row = np.zeros(DIMENSION, np.float32)
+    row[3] = bad
+    with pytest.raises(EncoderError, match="of length"):
+        pack_vector(row)
+
+
+def test_searches_beside_a_writer_find_what_never_changes() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(1500)
+    fill(index, "p", vectors[:100])  # these stay; the others come and go
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def search() -> None:
+        turn = 0
+        try:
+            while not stop.is_set():
+                turn = (turn + 1) % 100
+                found = index.search("p", vectors[turn], 4)
+                assert found[0].id == f"p-{turn}"
+                assert len(found) == 4
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            failures.append(error)
+
+    searchers = [threading.Thread(target=search) for _ in range(3)]
+    for searcher in searchers:
+        searcher.start()
+    for _ in range(4):
+        for number in range(100, 1500):
+            index.add("p", f"p-{number}", vectors[number])
+        index.remove([f"p-{number}" for number in range(100, 1500, 2)])
+        index.remove([f"p-{number}" for number in range(101, 1500, 2)])
+    stop.set()
+    for searcher in searchers:
+        searcher.join()
+    assert not failures
+    assert index.size("p") == 100

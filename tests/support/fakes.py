@@ -1,0 +1,167 @@
+"""Fakes of our own Protocols: an encoder of angles, a policy of words, a store that can fail."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+import numpy as np
+
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.errors import EncoderError, StoreError
+from headstart.types import (
+    CacheKey,
+    Choice,
+    Completion,
+    Encoding,
+    Entry,
+    Origin,
+    Text,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from headstart.observe import Observation
+    from headstart.types import Logged, Record, VectorRow
+
+DIMENSION = 8
+
+
+def encode_angle(text: str) -> Encoding:
+    """Encode ``"words@degrees"``: the cosine of two prompts is that of the angle between them."""
+    radians = math.radians(float(text.partition("@")[2]))
+    sentence = np.zeros(DIMENSION, np.float32)
+    sentence[:2] = math.cos(radians), math.sin(radians)
+    return Encoding(
+        sentence=sentence, tokens=sentence[None, :], spans=((0, len(text)),), complete=True
+    )
+
+
+class FakeEncoder:
+    """An encoder's worker that is as fast, as busy or as broken as a test wants it."""
+
+    def __init__(self, namespace: str = "angles") -> None:
+        self.namespace = namespace
+        self.queue_length = 0
+        self.encoded: list[tuple[str, bool]] = []
+        """Texts in the order asked for, and whether in the background."""
+        self.error: EncoderError | None = None
+        self.complete = True
+        self.turn = anyio.Event()
+        """Encodings wait for it."""
+        self.turn.set()
+
+    async def encode(self, text: str, *, background: bool = False) -> Encoding:
+        self.encoded.append((text, background))
+        await self.turn.wait()
+        if self.error is not None:
+            raise self.error
+        return msgspec.structs.replace(encode_angle(text), complete=self.complete)
+
+
+class FakeMatchPolicy:
+    """Serves from a cosine of 0.9 on, unless one prompt alone says ``not``."""
+
+    version = "fake-1"
+    minimum = 0.5
+
+    def prepare(self, text: str, encoding: Encoding) -> str:
+        return text
+
+    def pack(self, prepared: str) -> bytes:
+        return prepared.encode()
+
+    def unpack(self, evidence: bytes) -> str:
+        return evidence.decode()
+
+    def judge(self, query: str, candidate: str, similarity: float) -> Verdict:
+        veto = None
+        if ("not" in query.split()) != ("not" in candidate.split()):
+            veto = "negation"
+        elif similarity < 0.9:
+            veto = "threshold"
+        return Verdict(serve=veto is None, similarity=similarity, veto=veto)
+
+
+class FaultyStore(MemoryStore):
+    """A MemoryStore that counts calls, and fails those named in ``failing``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+        self.calls: list[str] = []
+        self.touched: list[str] = []
+        self.first_cursor = 0
+        """The log no longer reaches back beyond it."""
+
+    async def find(self, exact: str) -> Entry | None:
+        self._call("find")
+        return await super().find(exact)
+
+    async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
+        self._call("load")
+        return await super().load(ids)
+
+    async def append(self, records: Sequence[Record]) -> str:
+        self._call("append")
+        return await super().append(records)
+
+    async def follow(self, after: str, *, poll_s: float = 0.001) -> AsyncIterator[Logged]:
+        self._call("follow")
+        if int(after) < self.first_cursor:
+            raise StoreError("the log was pruned")
+        async for logged in super().follow(after, poll_s=poll_s):
+            self._call("follow")
+            yield logged
+
+    async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
+        self._call("scan")
+        async for rows in super().scan(batch):
+            yield rows
+
+    async def touch(self, ids: Sequence[str]) -> None:
+        self._call("touch")
+        self.touched.extend(ids)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.failing:
+            raise StoreError(f"{name} failed")
+
+
+class Recorder:
+    """An Observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Observation] = []
+
+    def notify(self, observation: Observation) -> None:
+        self.seen.append(observation)
+
+
+def make_entry(
+    id: str,
+    *,
+    exact: str = "",
+    partition: str = "p",
+    query: str | None = None,
+    text: str = "an answer",
+    expires: float | None = None,
+) -> Entry:
+    """Return an entry; its exact key is its id unless said otherwise."""
+    return Entry(
+        id=id,
+        key=CacheKey(scope="s", partition=partition, exact=exact or id, query=query),
+        answer=Completion(
+            model="m",
+            choices=(Choice(index=0, parts=(Text(text=text),), finish="stop"),),
+            created=1,
+        ),
+        origin=Origin(model="m", upstream="u", ttft_s=0.5, total_s=1.0),
+        created=1.0,
+        expires=expires,
+    )
