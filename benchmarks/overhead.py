@@ -48,6 +48,11 @@ async def noop(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": ANSWER})
 
 
+def noop_app() -> Any:
+    """The floor for any ASGI app."""
+    return noop
+
+
 def relay_to(upstream: int) -> Any:
     """A relay that does nothing else: the floor for any proxy on this stack."""
     session: aiohttp.ClientSession | None = None
@@ -89,9 +94,10 @@ def headstart_to(upstream: int, mode: str) -> Any:
         None,
         {},
         {
-            "cache": {"store": "memory:", "mode": mode},
+            "cache.store": "memory:",
+            "cache.mode": mode,
             # A busy encoder must queue here, not let requests pass: the figure wanted is the hit.
-            "encoder": {"max_wait_ms": 10_000.0},
+            "encoder.max_wait_ms": 10_000.0,
             "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
         },
     )
@@ -100,9 +106,9 @@ def headstart_to(upstream: int, mode: str) -> Any:
 
 def simulated() -> Any:
     """The upstream: simulated provider without delays."""
-    from headstart.simulator import simulator
+    from headstart.simulator import Simulator
 
-    return simulator("instant", seed=1)
+    return Simulator("instant", seed=1)
 
 
 def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.socket) -> None:
@@ -142,6 +148,8 @@ def start(make: Callable[..., Any], *arguments: Any) -> Running:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return Running(port, process)
+        if not process.is_alive():
+            break
         time.sleep(0.05)
     raise SystemExit("a bench server did not start")
 
@@ -201,7 +209,7 @@ async def measure(
 async def bench(requests: int) -> list[dict[str, Any]]:
     """Run every scenario at every concurrency."""
     provider = start(simulated)
-    floor = start(noop)
+    floor = start(noop_app)
     relay = start(relay_to, provider.port)
     full = start(headstart_to, provider.port, "serve")
     exact = start(headstart_to, provider.port, "exact-only")

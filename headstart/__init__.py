@@ -30,7 +30,7 @@ from headstart.errors import (
 )
 
 if TYPE_CHECKING:
-    from headstart.settings import Settings
+    from headstart.config import Settings
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
 
@@ -64,7 +64,7 @@ __all__ = [
 _LAZY = {
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
-    "Settings": "headstart.settings",
+    "Settings": "headstart.config",
     "gateway": "headstart.mount",
 }
 

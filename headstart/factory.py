@@ -33,7 +33,7 @@ from headstart.policies.cost import Price
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.settings import CacheSettings, Settings, UpstreamSettings
+    from headstart.config import CacheSettings, Settings, UpstreamSettings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store, Upstream
@@ -144,7 +144,7 @@ async def _open_cache(
         store,
         FaissIndex(encoder.dimension if encoder is not None else 1),
         encoder,
-        StaticMatch(threshold=settings.cache.similarity, guards=settings.cache.guards),
+        StaticMatch(settings.cache.threshold, settings.cache.guards),
         hot_bytes=settings.cache.hot_bytes,
         max_wait_s=settings.encoder.max_wait_ms / 1000,
         clock=time.time,
@@ -217,10 +217,10 @@ def _assemble(
     sharing = SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
-        anonymous=not wrapped and settings.is_loopback,
+        anonymous=not wrapped and settings.server.is_loopback,
         cookies=wrapped,
         resolve=resolve,
-        client_keys=() if wrapped else settings.client_keys(os.environ),
+        client_keys=() if wrapped else tuple(key.encode() for key in settings.server.client_keys),
         trusted_proxies=settings.server.trusted_proxies,
         key_headers=tuple(name.lower().encode() for name in cache.key_headers),
     )
@@ -286,7 +286,7 @@ def _pick(
 
 
 def _prices(settings: Settings) -> Callable[[str, str], Price | None]:
-    """Return the price book: (upstream, model) to a Price, ``*`` for an upstream's default."""
+    """Return the price book: (upstream, model) to a Price, ``default`` for an upstream's other models."""
     book = {
         (upstream.name, model): Price(
             input_per_million=price.input_per_million, output_per_million=price.output_per_million
@@ -294,7 +294,7 @@ def _prices(settings: Settings) -> Callable[[str, str], Price | None]:
         for upstream in settings.upstream
         for model, price in upstream.price.items()
     }
-    return lambda upstream, model: book.get((upstream, model)) or book.get((upstream, "*"))
+    return lambda upstream, model: book.get((upstream, model)) or book.get((upstream, "default"))
 
 
 def dialects() -> dict[str, Dialect]:

@@ -7,17 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstart.config import load_settings, override
+import msgspec
+
+from headstart.config import Settings, checked, load_settings
+from headstart.errors import ConfigError
 from headstart.factory import dialects, start_engine
 from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
-from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.factory import Parts
+    from headstart.errors import ConfigError
+from headstart.factory import Parts
     from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Scope
 
@@ -45,10 +48,9 @@ class HeadstartMiddleware(Gateway):
         observers: Sequence[Observer] = (),
         **cache: Any,
     ) -> None:
-        overrides = (
-            {"cache": {"store": "memory:", **cache}} if settings is None else {"cache": cache}
-        )
-        resolved = resolve_settings(settings, overrides)
+        if settings is None:
+            cache = {"store": "memory:", **cache}
+        resolved = resolve_settings(settings, cache)
         super().__init__(
             app,
             routes=Routes({CHAT_PATH: dialects()["openai-chat"]}, tuple(endpoints)),
@@ -72,7 +74,7 @@ def gateway(
     your lifespan to flush and stop it.
     """
     return build_gateway(
-        resolve_settings(settings, {"cache": cache}),
+        resolve_settings(settings, cache),
         not_found,
         observers=Observers(observers),
         endpoints=endpoints,
@@ -106,9 +108,14 @@ def build_gateway(
 
 
 def resolve_settings(
-    settings: Settings | Path | str | None, overrides: Mapping[str, Any]
+    settings: Settings | Path | str | None, cache: Mapping[str, Any]
 ) -> Settings:
-    """Return Settings from what a caller gave. Raises ConfigError."""
+    """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys."""
     if isinstance(settings, Settings):
-        return override(settings, overrides)
-    return load_settings(None if settings is None else Path(settings), os.environ, overrides)
+        unknown = sorted(set(cache) - set(settings.cache.__struct_fields__))
+        if unknown:
+            raise ConfigError(f"cache.{unknown[0]}: unknown setting")
+        changed = msgspec.structs.replace(settings.cache, **cache)
+        return checked(msgspec.structs.replace(settings, cache=changed))
+    path = None if settings is None else Path(settings)
+    return load_settings(path, os.environ, {f"cache.{key}": v for key, v in cache.items()})

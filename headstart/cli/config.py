@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from headstart.config import load_settings
-from headstart.settings import masked
+from headstart.config import load_settings, masked
 
 _path = click.option(
     "--config",
@@ -29,7 +28,6 @@ def config() -> None:
 def check(path: Path | None) -> None:
     """Validate settings and the variables that they name, offline."""
     settings = load_settings(path, os.environ)
-    settings.client_keys(os.environ)
     missing = [
         f"upstream {upstream.name!r} names {upstream.api_key_env}, which is not set"
         for upstream in settings.upstream

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from headstart.config import discover_upstreams, load_settings, override
+from headstart.config import checked, discover_upstreams, load_settings
+from headstart.config.masking import masked_url
 
 if TYPE_CHECKING:
-    from headstart.settings import Settings
+    from headstart.config import Settings
 
 EPILOG = """\b
 Examples:
@@ -51,17 +53,16 @@ def serve(
     With no configuration it uses the providers whose key variables are set. Ready when
     /_headstart/ready answers 200.
     """
-    server = {"host": host, "port": port}
-    overrides: dict[str, Any] = {
-        "server": {name: value for name, value in server.items() if value is not None}
+    overrides = {
+        "server.host": host,
+        "server.port": port,
+        "cache.store": store,
+        "upstream": None if upstream is None else [{"base_url": upstream}],
     }
-    overrides["cache"] = {"store": store} if store is not None else {}
-    if upstream is not None:
-        overrides["upstream"] = [{"name": "upstream", "base_url": upstream}]
     settings = load_settings(path, os.environ, overrides)
     if not settings.upstream:
         found, notes = discover_upstreams(os.environ)
-        settings = override(settings, {"upstream": found})
+        settings = checked(msgspec.structs.replace(settings, upstream=found))
         for note in notes:
             click.echo(note)
     logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
@@ -109,20 +110,14 @@ def banner(settings: Settings, port: int) -> str:
         caching = "exact repeats only"
     else:
         guards = f"{len(cache.guards)} guards" if cache.guards else "no guards"
-        caching = f"exact repeats, and rewordings at similarity {cache.threshold} with {guards}"
+        caching = f"exact repeats, and rewordings at similarity {cache.effective_threshold} with {guards}"
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
     return "\n".join(
         (
             f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)",
             f"  upstream  {upstreams}",
-            f"  cache     {caching}; shared by {cache.scope}; store {_place(cache.store)}",
+            f"  cache     {caching}; shared by {cache.scope}; store {masked_url(cache.store)}",
             "  learning  off (static policy in this version)",
             f"  admin     http://{server.host}:{port}/_headstart/stats",
         )
     )
-
-
-def _place(store: str) -> str:
-    """Return the store's URL without what may hold a password."""
-    scheme, separator, rest = store.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]

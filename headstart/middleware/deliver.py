@@ -77,7 +77,7 @@ class Deliverer:
         return (kind, _NO_STORE), rendered.json(dialect.new_id(), int(now))
 
     async def flight(
-        self, exchange: Exchange, flight: Flight, client: Client, deadline: float
+        self, exchange: Exchange, flight: Flight, client: Client, deadline: float | None
     ) -> None:
         """Send a flight's answer as it arrives; a JSON answer of a dialect is sent whole.
 
@@ -118,7 +118,7 @@ class Deliverer:
         flight: Flight,
         client: Client,
         head: Head,
-        deadline: float,
+        deadline: float | None,
         *,
         stream: bool,
     ) -> None:

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Entry
 
 
+_FOREVER_S = 1e9
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Limits and modes of an engine (seconds, bytes, shares)."""
 
     max_body_bytes: int = 32 * 1024 * 1024
-    deadline_s: float = 600.0
+    deadline_s: float | None = 600.0
     semantic: bool = True
     holdout: float = 0.0
 
@@ -263,7 +266,10 @@ class Engine:
     async def _fly(self, exchange: Exchange, flight: Flight) -> None:
         client = flight.join()
         try:
-            deadline = asyncio.get_running_loop().time() + self._deadline_s(exchange)
+            seconds = self._deadline_s(exchange)
+            deadline = None
+            if seconds is not None:
+                deadline = asyncio.get_running_loop().time() + seconds
             await self._deliver.flight(exchange, flight, client, deadline)
         finally:
             flight.leave(client)
@@ -273,23 +279,24 @@ class Engine:
                 paid = exchange.lookup.outcome is not Outcome.JOINED
                 exchange.take_origin(flight.origin, paid=paid)
 
-    def _deadline_s(self, exchange: Exchange) -> float:
+    def _deadline_s(self, exchange: Exchange) -> float | None:
         """The tightest of the setting, ``x-headstart-deadline-ms`` and an SDK's read timeout."""
-        seconds = self._options.deadline_s
+        bounds = [] if self._options.deadline_s is None else [self._options.deadline_s]
         for name, value in exchange.scope["headers"]:
             if name == b"x-headstart-deadline-ms":
-                seconds = min(seconds, _number(value, seconds * 1e3) / 1e3)
+                bounds += [ms / 1e3 for ms in _positive(value)]
             elif name == b"x-stainless-read-timeout":
-                seconds = min(seconds, _number(value, seconds))
-        return seconds
+                bounds += _positive(value)
+        return min(bounds, default=None)
 
 
-def _number(value: bytes, default: float) -> float:
+def _positive(value: bytes) -> list[float]:
+    """Return the header's number, or nothing if it is none."""
     try:
         number = float(value)
     except ValueError:
-        return default
-    return number if number > 0 else default
+        return []
+    return [number] if 0 < number < _FOREVER_S else []
 
 
 def _note_times(exchange: Exchange, lookup: Lookup) -> None:

@@ -304,7 +304,7 @@ async def test_client_keys_are_required_replaced_upstream_and_never_sent_on() ->
 
 
 async def test_a_row_is_booked_for_each_request_with_its_savings() -> None:
-    price = {"*": {"input_per_million": 1.0, "output_per_million": 2.0}}
+    price = {"default": {"input_per_million": 1.0, "output_per_million": 2.0}}
     async with proxied(provider={"price": price}) as proxy:
         miss = await proxy.ask()
         await proxy.ask()

@@ -87,7 +87,12 @@ async def proxied(
         proxy = Proxied("", upstream, session)
         cache = {"store": "memory:", "mode": "exact-only", **overrides.pop("cache", {})}
         provider = {"name": "sim", "base_url": up, **overrides.pop("provider", {})}
-        settings = load_settings(None, {}, {"cache": cache, "upstream": [provider], **overrides})
+        dotted = {
+            f"{section}.{name}": value
+            for section, table in {**overrides, "cache": cache}.items()
+            for name, value in table.items()
+        }
+        settings = load_settings(None, {}, {**dotted, "upstream": [provider]})
         app = build_gateway(settings, not_found, observers=Observers([proxy]))
         async with serving(app) as proxy.url:
             yield proxy

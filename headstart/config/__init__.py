@@ -1,0 +1,31 @@
+"""Settings from ``headstart.toml``, the environment and the command line."""
+
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.config.settings import (
+    GUARDS,
+    CacheSettings,
+    EncoderSettings,
+    PriceSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+    is_loopback_host,
+    masked,
+)
+
+__all__ = [
+    "GUARDS",
+    "CacheSettings",
+    "EncoderSettings",
+    "PriceSettings",
+    "ServerSettings",
+    "Settings",
+    "UpstreamSettings",
+    "checked",
+    "discover_upstreams",
+    "is_loopback_host",
+    "load_settings",
+    "masked",
+]

@@ -1,0 +1,115 @@
+"""What types cannot say: settings that contradict each other, and URLs."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headstart.config.masking import masked_url
+from headstart.config.settings import Settings
+from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.config.settings import ServerSettings, UpstreamSettings
+
+STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
+
+
+def checked(settings: Settings) -> Settings:
+    """Return the settings, with names filled in. Raises ConfigError that names what is wrong."""
+    try:
+        settings = msgspec.convert(msgspec.to_builtins(settings), Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(problem(error)) from error
+    settings = msgspec.structs.replace(settings, upstream=_named(settings.upstream))
+    if problems := list(_problems(settings)):
+        raise ConfigError("\n".join(problems))
+    return settings
+
+
+def problem(error: msgspec.ValidationError) -> str:
+    """Return msgspec's message with the setting's name first, as it is written in the file."""
+    message, _, path = str(error).partition(" - at `")
+    name = path.rstrip("`").removeprefix("$").removeprefix(".")
+    return f"{name}: {message[:1].lower()}{message[1:]}" if name else message
+
+
+def _named(upstreams: tuple[UpstreamSettings, ...]) -> tuple[UpstreamSettings, ...]:
+    """Fill in missing names by host; a bad URL is reported later."""
+    return tuple(
+        each
+        if each.name
+        else msgspec.structs.replace(each, name=each.base_url.partition("://")[2].split("/")[0])
+        for each in upstreams
+    )
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    yield from _server_problems(settings.server)
+    yield from _store_problems(settings.cache.store)
+    names: set[str] = set()
+    for index, upstream in enumerate(settings.upstream):
+        setting = f"upstream[{index}]"
+        yield from _upstream_problems(setting, upstream)
+        if upstream.name in names:
+            yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
+        names.add(upstream.name)
+    if settings.server.is_loopback or settings.server.client_keys:
+        return
+    for index, upstream in enumerate(settings.upstream):
+        if upstream.api_key_env is not None:
+            yield (
+                f"upstream[{index}].api_key_env: anyone who reaches server.host "
+                f"{settings.server.host!r} could spend this key; set server.client_keys, or bind "
+                "server.host to 127.0.0.1"
+            )
+
+
+def _server_problems(server: ServerSettings) -> Iterator[str]:
+    for index, network in enumerate(server.trusted_proxies):
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            yield (
+                f"server.trusted_proxies[{index}]: {network!r} is neither an address nor a "
+                "network such as 10.0.0.0/8"
+            )
+    if not all(server.client_keys):
+        yield "server.client_keys: a key must not be empty"
+
+
+def _store_problems(store: str) -> Iterator[str]:
+    scheme, colon, rest = store.partition(":")
+    if scheme not in STORE_SCHEMES or not colon:
+        yield (
+            f"cache.store: {masked_url(store)!r} is not a store; use sqlite:///path, memory: or "
+            "redis://host:6379/0"
+        )
+    elif scheme == "sqlite" and (not rest.startswith("///") or rest == "///"):
+        yield "cache.store: a SQLite store is sqlite:///relative/path or sqlite:////absolute/path"
+
+
+def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str]:
+    yield from _url_problems(f"{setting}.base_url", upstream.base_url)
+    if upstream.proxy is not None:
+        yield from _url_problems(f"{setting}.proxy", upstream.proxy, may_have_user=True)
+    if not upstream.base_url.isascii() or "?" in upstream.base_url or "#" in upstream.base_url:
+        yield f"{setting}.base_url: must be ASCII, without query and fragment"
+
+
+def _url_problems(setting: str, url: str, *, may_have_user: bool = False) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        yield f"{setting}: {masked_url(url)!r} is not a URL"
+        return
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        yield f"{setting}: {masked_url(url)!r} must start with http:// or https:// and name a host"
+    elif parts.username is not None and not may_have_user:
+        yield f"{setting}: put the key into an environment variable and name it in api_key_env"

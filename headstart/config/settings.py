@@ -1,0 +1,164 @@
+"""What can be set, and the defaults. ``docs/configuration.md`` describes each setting.
+
+The sections are plain values: building one checks nothing. ``checked`` does, and
+``load_settings`` calls it. A ``repr`` never shows a key, a header's value or a password.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from headstart.config.masking import masked_fields
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0)]
+Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
+
+Guard: TypeAlias = Literal[
+    "number", "unit", "negation", "date", "antonym", "role-swap", "substitution"
+]
+GUARDS: tuple[Guard, ...] = (
+    "number", "unit", "negation", "date", "antonym", "role-swap", "substitution",
+)  # fmt: skip
+
+THRESHOLD_WITH_GUARDS = 0.90
+THRESHOLD_WITHOUT_GUARDS = 0.95
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the tables below."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in masked_fields(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
+class ServerSettings(Section):
+    """``[server]``: the sidecar's socket, who may use it, and its limits."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8080
+    admin_token_env: str | None = None
+    client_keys: tuple[str, ...] = ()
+    """Literals or ``env:NAME``; ``load_settings`` puts the variable's value in its place."""
+    trusted_proxies: tuple[str, ...] = ()
+    max_body_bytes: Count = 32 * 1024 * 1024
+    max_concurrency: Count = 512
+    max_queue: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    deadline_s: Seconds | None = 600.0
+    shutdown_s: Annotated[float, msgspec.Meta(ge=0.0)] = 10.0
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can connect."""
+        return is_loopback_host(self.host)
+
+
+class CacheSettings(Section):
+    """``[cache]``: what is answered from the cache, for whom, and where entries live."""
+
+    enabled: bool = True
+    mode: Literal["serve", "exact-only"] = "serve"
+    match: Literal["static"] = "static"
+    threshold: Share | None = None
+    guards: tuple[Guard, ...] = GUARDS
+    scope: Annotated[
+        str, msgspec.Meta(pattern=r"^(credential|shared|header:[A-Za-z0-9!#$%&'*+.^_`|~-]+)$")
+    ] = "credential"
+    share_users: bool = False
+    sampled: Annotated[
+        str, msgspec.Meta(pattern=r"^(always|deterministic|variants:[1-9][0-9]{0,2})$")
+    ] = "always"
+    holdout: Share = 0.0
+    store: str = "sqlite:///headstart.db"
+    on_corrupt: Literal["fail", "fresh"] = "fail"
+    ttl_s: Seconds | None = 7 * 86400.0
+    max_entries: Count | None = 100_000
+    max_bytes: Count | None = 1024 * 1024 * 1024
+    hot_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
+    key_headers: tuple[str, ...] = ()
+
+    @property
+    def effective_threshold(self) -> float:
+        """``threshold``, or the default that fits the guards."""
+        if self.threshold is not None:
+            return self.threshold
+        return THRESHOLD_WITH_GUARDS if self.guards else THRESHOLD_WITHOUT_GUARDS
+
+
+class EncoderSettings(Section):
+    """``[encoder]``: the sentence encoder. None leaves the choice to the encoder."""
+
+    model: str = "default"
+    threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    max_tokens: Count | None = None
+    max_wait_ms: Annotated[float, msgspec.Meta(ge=0.0)] = 20.0
+
+
+class PriceSettings(Section):
+    """Dollars per million tokens of one model."""
+
+    input_per_million: Dollars
+    output_per_million: Dollars
+
+
+class UpstreamSettings(Section):
+    """``[[upstream]]``: one provider. ``name`` defaults to its host."""
+
+    base_url: str
+    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")] = ""
+    dialect: Literal["openai"] = "openai"
+    api_key_env: str | None = None
+    models: dict[str, str] = {}
+    price: dict[str, PriceSettings] = {}
+    """By model name as sent upstream; ``default`` is for every other model."""
+    headers: dict[str, str] = {}
+    include_usage: bool = True
+    connect_s: Seconds = 10.0
+    first_token_s: Seconds = 120.0
+    read_s: Seconds = 120.0
+    """Longest silence between two reads once the answer has begun."""
+    proxy: str | None = None
+    ca_file: str | None = None
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    server: ServerSettings = ServerSettings()
+    cache: CacheSettings = CacheSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    upstream: tuple[UpstreamSettings, ...] = ()
+
+
+LATER: dict[str, frozenset[str]] = {
+    "": frozenset({"compression", "output", "record", "route"}),
+    "cache": frozenset({"max_error", "confidence", "error_of", "shadow_first"}),
+    "upstream": frozenset({"preset", "cancels_billing"}),
+}
+"""Settings of later versions, by section: refused by name, so that nobody believes they act."""
+
+LATER_VALUES: dict[str, frozenset[str]] = {
+    "cache.mode": frozenset({"shadow"}),
+    "cache.match": frozenset({"verified"}),
+    "upstream.dialect": frozenset({"anthropic", "gemini", "cohere", "ollama"}),
+}
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a bind address is reachable from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def masked(settings: Settings) -> dict[str, Any]:
+    """Return the settings as plain data, with keys, header values and passwords masked."""
+    return masked_fields(settings)
