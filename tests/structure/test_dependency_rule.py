@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALUES = {"types", "interfaces", "errors", "observe", "identifiers"}
-SETTINGS = {"settings", "settings_checks", "config"}
+SETTINGS = {"config"}
 COMPONENTS = {*ROOMS, "simulator"}
 ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
