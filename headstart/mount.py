@@ -19,8 +19,7 @@ from headstart.observe import Observers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.errors import ConfigError
-from headstart.factory import Parts
+    from headstart.factory import Parts
     from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Scope
 

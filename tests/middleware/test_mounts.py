@@ -1,0 +1,303 @@
+"""Mounted in real frameworks, on real sockets: hits, streams, identity, lifecycles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from headstart import Endpoint, HeadstartMiddleware
+from support.proxied import Reply, reply_of
+from support.serving import serving
+
+pytestmark = pytest.mark.anyio
+
+ME = {"authorization": "Bearer me"}
+
+
+class Counted:
+    """What the apps below share: how often their handlers ran."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.cancelled = asyncio.Event()
+        self.release = asyncio.Event()
+
+
+def answer(question: str) -> dict[str, str]:
+    return {"answer": f"You asked: {question}"}
+
+
+def fastapi_app(counted: Counted) -> Any:
+    from fastapi import FastAPI, Request
+    from fastapi.responses import StreamingResponse
+
+    app = FastAPI()
+
+    @app.post("/ask")
+    async def ask(request: Request) -> dict[str, str]:
+        counted.asked += 1
+        return answer((await request.json())["question"])
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        counted.asked += 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"one "
+            await counted.release.wait()
+            yield b"two"
+
+        return StreamingResponse(parts(), media_type="text/plain")
+
+    return app
+
+
+def starlette_app(counted: Counted) -> Any:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def ask(request: Request) -> JSONResponse:
+        counted.asked += 1
+        return JSONResponse(answer((await request.json())["question"]))
+
+    return Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+
+
+def litestar_app(counted: Counted) -> Any:
+    from litestar import Litestar, Request, post
+
+    @post("/ask", status_code=200)
+    async def ask(request: Request[Any, Any, Any]) -> dict[str, str]:
+        counted.asked += 1
+        return answer((await request.json())["question"])
+
+    return Litestar([ask])
+
+
+def quart_app(counted: Counted) -> Any:
+    from quart import Quart, request
+
+    app = Quart(__name__)
+
+    @app.post("/ask")
+    async def ask() -> dict[str, str]:
+        counted.asked += 1
+        return answer((await request.get_json())["question"])
+
+    return app
+
+
+def django_app(counted: Counted) -> Any:
+    import django
+    from django.conf import settings
+    from django.core.asgi import get_asgi_application
+    from django.http import HttpRequest, JsonResponse
+    from django.urls import path
+
+    async def ask(request: HttpRequest) -> JsonResponse:
+        django_counted[0].asked += 1
+        return JsonResponse(answer(json.loads(request.body)["question"]))
+
+    django_counted[0] = counted
+    if not settings.configured:
+        urls = type("urls", (), {"urlpatterns": [path("ask", ask)]})
+        settings.configure(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], SECRET_KEY="test")
+        django.setup()
+    return get_asgi_application()
+
+
+django_counted: list[Counted] = [None]  # type: ignore[list-item]
+FRAMEWORKS = [fastapi_app, starlette_app, litestar_app, quart_app, django_app]
+
+
+@contextlib.asynccontextmanager
+async def mounted(app: Any, **options: Any) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
+    endpoints = [Endpoint("/ask", prompt="question"), Endpoint("/stream")]
+    options = {"mode": "exact-only", **options}
+    wrapped = HeadstartMiddleware(app, endpoints=endpoints, **options)
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        yield url, session
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, question: str = "why?", **headers: str
+) -> Reply:
+    body = {"question": question}
+    async with session.post(url + "/ask", json=body, headers={**ME, **headers}) as response:
+        return await reply_of(response)
+
+
+@pytest.mark.parametrize("make", FRAMEWORKS)
+async def test_a_repeat_is_answered_without_the_app(make: Callable[[Counted], Any]) -> None:
+    counted = Counted()
+    async with mounted(make(counted)) as (url, session):
+        miss = await post(session, url)
+        hit = await post(session, url)
+        other = await post(session, url, "what?")
+    assert (miss.status, miss.headers["x-cache"]) == (200, "MISS")
+    assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
+    assert hit.body == miss.body
+    assert json.loads(other.body) == answer("what?")
+    assert counted.asked == 2
+
+
+@pytest.mark.parametrize("make", FRAMEWORKS)
+async def test_unmatched_paths_pass_untouched(make: Callable[[Counted], Any]) -> None:
+    async with mounted(make(Counted())) as (url, session), session.get(url + "/nope") as response:
+        assert response.status == 404
+        assert "x-cache" not in response.headers
+
+
+async def test_without_identity_nothing_is_shared() -> None:
+    counted = Counted()
+    async with mounted(fastapi_app(counted)) as (url, session):
+        for _ in range(2):
+            async with session.post(url + "/ask", json={"question": "why?"}) as response:
+                assert response.headers["cache-status"] == (
+                    "headstart; fwd=bypass; detail=no-identity"
+                )
+        assert counted.asked == 2
+
+
+async def test_cookies_divide_the_scope() -> None:
+    counted = Counted()
+    async with mounted(fastapi_app(counted)) as (url, session):
+        assert (await post(session, url, cookie="s=1")).headers["x-cache"] == "MISS"
+        assert (await post(session, url, cookie="s=2")).headers["x-cache"] == "MISS"
+        assert (await post(session, url, cookie="s=1")).headers["x-cache"] == "HIT"
+
+
+async def test_a_streamed_answer_passes_while_the_app_still_writes() -> None:
+    counted = Counted()
+    async with mounted(fastapi_app(counted)) as (url, session):
+        async with session.post(url + "/stream", json={}, headers=ME) as response:
+            assert await response.content.readany() == b"one "
+            counted.release.set()
+            assert await response.read() == b"two"
+        async with session.post(url + "/stream", json={}, headers=ME) as again:
+            assert (await again.read(), again.headers["x-cache"]) == (b"one two", "HIT")
+    assert counted.asked == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"set-cookie": "a=1"},
+        {"cache-control": "private"},
+        {"cache-control": "no-store"},
+        {"vary": "accept-language"},
+    ],
+)
+async def test_answers_that_forbid_it_are_not_stored(headers: dict[str, str]) -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def ask(_: Request) -> JSONResponse:
+        return JSONResponse({"a": 1}, headers=headers)
+
+    async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
+        await post(session, url)
+        assert (await post(session, url)).headers["x-cache"] == "MISS"
+
+
+async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
+    from fastapi import FastAPI
+
+    app = FastAPI()
+
+    @app.post("/ask")
+    async def ask() -> None:
+        raise ValueError("broken")
+
+    async with mounted(app) as (url, session):
+        assert (await post(session, url)).status == 500
+
+
+async def test_bad_json_is_the_apps_to_answer() -> None:
+    async with (
+        mounted(fastapi_app(Counted())) as (url, session),
+        session.post(url + "/ask", data=b"{", headers=ME) as response,
+    ):
+        assert response.headers["cache-status"] == "headstart; fwd=bypass; detail=unreadable"
+
+
+async def test_a_large_body_reaches_the_app_whole() -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def ask(request: Request) -> JSONResponse:
+        return JSONResponse({"length": len(await request.body())})
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    from headstart.config import ServerSettings, Settings
+
+    settings = Settings(server=ServerSettings(max_body_bytes=1000))
+    wrapped = HeadstartMiddleware(
+        app, settings, endpoints=[Endpoint("/ask")], store="memory:", mode="exact-only"
+    )
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        async with session.post(url + "/ask", data=b"x" * 500_000, headers=ME) as response:
+            assert await response.json() == {"length": 500_000}
+            assert "body-too-large" in response.headers["cache-status"]
+
+
+async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its_work() -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    started, release, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Request) -> JSONResponse:
+        started.set()
+        await release.wait()
+        finished.set()
+        return JSONResponse({})
+
+    async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(0.2):
+                await post(session, url)
+        assert started.is_set()
+        release.set()
+        async with asyncio.timeout(5):
+            await finished.wait()
+
+
+async def test_equal_questions_in_flight_call_the_app_once() -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    release = asyncio.Event()
+    counted = Counted()
+
+    async def ask(_: Request) -> JSONResponse:
+        counted.asked += 1
+        await release.wait()
+        return JSONResponse({})
+
+    async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(post(session, url)) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            release.set()
+        assert sorted(task.result().headers["cache-status"] for task in both) == [
+            "headstart; fwd=miss; collapsed; detail=joined",
+            "headstart; fwd=miss; detail=exact-only",
+        ]
+    assert counted.asked == 1
