@@ -34,7 +34,7 @@ class Message(Frozen):
 
 class Function(Frozen):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Tool(Frozen):
@@ -48,7 +48,7 @@ class StreamOptions(Frozen):
 
 class JsonSchema(Frozen):
     name: str = ""
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ResponseFormat(Frozen):

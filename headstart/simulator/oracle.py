@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headstart.simulator.chat_request import Message
-
-_FILE = Path(__file__).with_name("catalogue.toml")
 
 TrapKind = Literal["negation", "number", "entity", "date", "role", "unit", "antonym"]
 
@@ -54,10 +51,10 @@ class _CatalogueFile(Frozen, forbid_unknown_fields=True):
     topic: tuple[Topic, ...]
 
 
-@cache
-def load_catalogue() -> tuple[Topic, ...]:
-    """Return the scripted topics of ``catalogue.toml``."""
-    return msgspec.toml.decode(_FILE.read_bytes(), type=_CatalogueFile).topic
+TOPICS = msgspec.toml.decode(
+    Path(__file__).with_name("catalogue.toml").read_bytes(), type=_CatalogueFile
+).topic
+"""The scripted topics of ``catalogue.toml``."""
 
 
 def _fold(text: str) -> str:
@@ -72,12 +69,14 @@ class Oracle:
     """
 
     def __init__(
-        self, topics: Iterable[Topic] | None = None, *, answer_tokens: int | None = None
+        self, topics: Iterable[Topic] = TOPICS, *, answer_tokens: int | None = None
     ) -> None:
         self._answer_tokens = answer_tokens
         self._truths: dict[str, Truth] = {}
-        for topic in load_catalogue() if topics is None else topics:
-            truth = Truth(class_id=topic.id, text=" ".join(topic.answer.split()), refusal=topic.refusal)
+        for topic in topics:
+            truth = Truth(
+                class_id=topic.id, text=" ".join(topic.answer.split()), refusal=topic.refusal
+            )
             for wording in topic.wordings:
                 self._add(wording, truth)
             for place, trap in enumerate(topic.traps, 1):

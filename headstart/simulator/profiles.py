@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.types import Frozen
-
-_FILE = Path(__file__).with_name("profiles.toml")
 
 
 class Price(Frozen):
@@ -76,26 +73,19 @@ class _ProfileFile(Frozen, forbid_unknown_fields=True):
     profiles: dict[str, Profile]
 
 
-@cache
-def _load() -> _ProfileFile:
-    return msgspec.toml.decode(_FILE.read_bytes(), type=_ProfileFile)
-
-
-def profiles() -> dict[str, Profile]:
-    """Return all profiles by name, in the order of the file."""
-    return dict(_load().profiles)
-
-
-def figures_as_of() -> str:
-    """Return the date of the figures, ``YYYY-MM-DD``."""
-    return _load().as_of
+_DATA = msgspec.toml.decode(
+    Path(__file__).with_name("profiles.toml").read_bytes(), type=_ProfileFile
+)
+PROFILES = _DATA.profiles
+"""All profiles by name, in the order of the file."""
+FIGURES_AS_OF = _DATA.as_of
+"""The date of the figures, ``YYYY-MM-DD``."""
 
 
 def find_profile(name: str) -> Profile:
     """Return a profile by name. Raises ConfigError with the nearest valid name."""
-    known = _load().profiles
-    if name in known:
-        return known[name]
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+    if name in PROFILES:
+        return PROFILES[name]
+    nearest = difflib.get_close_matches(name, PROFILES, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(PROFILES)}"
     raise ConfigError(f"unknown profile {name!r}; {hint}")

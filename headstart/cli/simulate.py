@@ -1,0 +1,117 @@
+"""``headstart simulate``: simulated providers on loopback."""
+
+from __future__ import annotations
+
+import click
+
+from headstart.simulator.app import Simulator
+from headstart.simulator.oracle import Oracle
+from headstart.simulator.profiles import FIGURES_AS_OF, PROFILES, Profile
+
+EPILOG = """\b
+Examples:
+  headstart simulate --profile groq --port 9090
+  headstart simulate --profile stalls --seed 7 --speed 10
+  headstart simulate --list
+
+\b
+Then, in another terminal:
+  headstart serve --upstream http://127.0.0.1:9090/v1
+
+Any key is accepted and every model name answers. GET /_sim/stats says what the provider saw,
+POST /_sim/reset starts over, and the request header x-sim-fault asks for a fault
+(docs/simulator.md).
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9090,
+    show_default=True,
+    help="Port to bind; 0 picks a free one.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="openai",
+    show_default=True,
+    metavar="NAME",
+    help="Which provider to behave like; --list shows them.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed, the same delays."
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Run simulated time this many times faster.",
+)
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(1, 100_000),
+    help="Tokens of every answer outside the catalogue.  [default: 40 to 200]",
+)
+@click.option("--list", "list_them", is_flag=True, help="List the profiles and exit.")
+def simulate(
+    *,
+    host: str,
+    port: int,
+    profile: str,
+    seed: int,
+    speed: float,
+    answer_tokens: int | None,
+    list_them: bool,
+) -> None:
+    """Run a simulated provider that speaks the OpenAI dialect: no key, no network.
+
+    Time to first token, tokens per second and stalls follow a provider's published figures and
+    are drawn from a seed. Answers are scripted text; the same question gets the same answer.
+    """
+    if list_them:
+        click.echo(_table())
+        return
+    from headstart.simulator.server import bind, run, url_of
+
+    simulator = Simulator(
+        profile, seed=seed, speed=speed, oracle=Oracle(answer_tokens=answer_tokens)
+    )
+    with bind(host, port) as sock:
+        click.echo(
+            f"simulated provider {profile!r} on {url_of(sock)}/v1 (seed {seed}, speed {speed:g}x): "
+            f"{_describe(simulator.profile)}. Ctrl-C stops it."
+        )
+        run(simulator, sock)
+    seen = simulator.stats.snapshot()
+    click.echo(f"\nstopped after {seen.calls} calls, {seen.cancelled} of them cancelled by clients")
+
+
+def _describe(profile: Profile) -> str:
+    parts = []
+    if profile.ttft_ms:
+        parts.append(f"first token after {profile.ttft_ms:g} ms (median)")
+    if profile.tokens_per_s:
+        low, high = profile.tokens_per_s
+        parts.append(f"{low:g}-{high:g} tokens/s" if low < high else f"{low:g} tokens/s")
+    if profile.stall:
+        low, high = profile.stall_s
+        parts.append(f"{profile.stall:.1%} stall for {low:g}-{high:g} s")
+    if profile.error:
+        parts.append(f"{profile.error:.0%} fail")
+    if profile.requests_per_minute:
+        parts.append(f"{profile.requests_per_minute} requests a minute and key")
+    return ", ".join(parts) or "no delays"
+
+
+def _table() -> str:
+    lines = [f"Figures as of {FIGURES_AS_OF}; prices in dollars per million tokens, in/out.", ""]
+    for name, profile in PROFILES.items():
+        price = profile.usd_per_million
+        cost = f"; ${price.input:g}/${price.output:g}" if price else ""
+        assumed = f" (assumed: {', '.join(profile.assumed)})" if profile.assumed else ""
+        lines += [f"{name:<11}{_describe(profile)}{cost}", f"{'':<11}{profile.notes}{assumed}"]
+    return "\n".join(lines)

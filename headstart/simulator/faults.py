@@ -1,0 +1,220 @@
+"""Faults that a request can ask for: scripted ways for a provider to misbehave.
+
+A test names a fault in the request header ``x-sim-fault``, as the JSON form of one of the
+structs below (``Cut(after=5).header()`` makes it), or gives the whole simulator one. A fault
+rewrites the scripted reply, purely; ``player`` then acts it out on the socket.
+
+``after`` counts generated tokens: None means before the status line, 0 after the headers and
+before the first event, 5 after the fifth token. On a reply that is not streamed any number means
+that half of the body has been sent.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from headstart.simulator.dialect import DONE, frame, render_error
+from headstart.simulator.reply import Ending, Piece, Reply
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEADER = b"x-sim-fault"
+
+_OOPS = "The server had an error while processing your request."
+_replace = msgspec.structs.replace
+
+
+class _Fault(Frozen, tag_field="fault", forbid_unknown_fields=True):
+    """Each fault's ``strike`` returns the reply as the fault makes it."""
+
+    times: int | None = None
+    """Strike only this many requests, counted per distinct fault; None: all of them."""
+
+    def header(self) -> str:
+        """Return the value of ``x-sim-fault`` that asks for this fault."""
+        return msgspec.json.encode(self).decode()
+
+
+class Status(_Fault, tag="status"):
+    """Answer with an HTTP error: a body in dialect, or ``body`` as it is."""
+
+    status: int = 500
+    message: str = _OOPS
+    type: str = "server_error"
+    code: str | None = None
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    body: str | None = None
+
+    def strike(self, reply: Reply) -> Reply:
+        body = render_error(self.message, type=self.type, code=self.code)
+        if self.body is not None:
+            body = self.body.encode()
+        failed = Reply(status=self.status, headers=reply.headers, pieces=(Piece(0.0, body),))
+        failed = failed.with_header(b"content-type", b"application/json").with_body(body)
+        for name, value in self.headers.items():
+            failed = failed.with_header(name.lower().encode("latin-1"), value.encode("latin-1"))
+        return failed
+
+
+class ErrorFrame(_Fault, tag="error-frame"):
+    """End a 200 stream with an error event and no terminal event; unstreamed, a 200 error body."""
+
+    after: int = 0
+    message: str = _OOPS
+    code: str | None = "server_error"
+    named: bool = False
+    """Send ``event: error`` before it, as Groq does."""
+
+    def strike(self, reply: Reply) -> Reply:
+        body = render_error(self.message, type="server_error", code=self.code)
+        if not reply.stream:
+            return reply.with_body(body)
+        sent, _ = reply.split(self.after)
+        event = b"event: error\n" * self.named + frame(body)
+        return _replace(reply, pieces=(*sent, Piece(reply.last_sent_s(sent), event)))
+
+
+class Cut(_Fault, tag="cut"):
+    """Break off: by RST, by FIN inside the body, or by a proper end of a body that is too short."""
+
+    after: int | None = None
+    how: Ending = "reset"
+    delay_s: float = 0.0
+    """Silence before it breaks off."""
+
+    def __post_init__(self) -> None:
+        if self.after is None and self.how == "end":
+            raise ValueError("nothing can end properly before the status line; use close or reset")
+
+    def strike(self, reply: Reply) -> Reply:
+        if self.after is None:
+            at_s = reply.last_sent_s(()) + self.delay_s
+            return _replace(reply, head_at_s=None, pieces=(), ending=self.how, ending_at_s=at_s)
+        sent, _ = reply.split(self.after)
+        at_s = reply.last_sent_s(sent) + self.delay_s
+        whole = reply.without_length() if self.how == "end" else reply
+        return _replace(whole, pieces=sent, ending=self.how, ending_at_s=at_s)
+
+
+class Stall(_Fault, tag="stall"):
+    """Fall silent for a while, then go on as if nothing had happened."""
+
+    seconds: float = 30.0
+    after: int | None = None
+
+    def strike(self, reply: Reply) -> Reply:
+        if self.after is None:
+            head_at_s = reply.last_sent_s(()) + self.seconds
+            return _replace(reply, head_at_s=head_at_s, pieces=self._delay(reply.pieces))
+        sent, rest = reply.split(self.after)
+        return _replace(reply, pieces=sent + self._delay(rest))
+
+    def _delay(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return tuple(Piece(piece.at_s + self.seconds, piece.data, piece.delta) for piece in pieces)
+
+
+class SlowHeaders(_Fault, tag="slow-headers"):
+    """Send the status line and headers byte by byte, over this many seconds."""
+
+    seconds: float = 1.0
+
+    def strike(self, reply: Reply) -> Reply:
+        return _replace(reply, head_takes_s=self.seconds)
+
+
+class Empty(_Fault, tag="empty"):
+    """Answer 200 with no body, or with a lone ``[DONE]``."""
+
+    done: bool = False
+
+    def strike(self, reply: Reply) -> Reply:
+        body = (Piece(reply.last_sent_s(()), DONE),) if self.done else ()
+        return _replace(reply.without_length(), pieces=body)
+
+
+class InvalidEvent(_Fault, tag="invalid-event"):
+    """Send one event that is not JSON, then go on; unstreamed, a body that is not JSON."""
+
+    after: int = 0
+
+    def strike(self, reply: Reply) -> Reply:
+        sent, rest = reply.split(self.after)
+        if not reply.stream:
+            return reply.with_body(sent[0].data)
+        broken = frame(b'{"id":"chatcmpl-broken","choices":[{"index":0,"delta":{"content":')
+        return _replace(reply, pieces=(*sent, Piece(reply.last_sent_s(sent), broken), *rest))
+
+
+class LongLine(_Fault, tag="long-line"):
+    """Pad the next event's line with this much white space; unstreamed, pad the body."""
+
+    after: int = 0
+    bytes: int = 1 << 20
+
+    def strike(self, reply: Reply) -> Reply:
+        sent, rest = reply.split(self.after)
+        padding = b" " * self.bytes
+        if not reply.stream:
+            return reply.with_body(padding + sent[0].data + rest[0].data)
+        line = rest[0].data.replace(b"data: ", b"data: " + padding, 1)
+        return _replace(reply, pieces=(*sent, Piece(rest[0].at_s, line, rest[0].delta), *rest[1:]))
+
+
+class Gzip(_Fault, tag="gzip"):
+    """Compress the body though nobody asked for it."""
+
+    def strike(self, reply: Reply) -> Reply:
+        packed = tuple(self._compress(reply.pieces))
+        return _replace(
+            reply.without_length().with_header(b"content-encoding", b"gzip"), pieces=packed
+        )
+
+    def _compress(self, pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+        packer = zlib.compressobj(wbits=31)
+        for piece in pieces:
+            data = packer.compress(piece.data) + packer.flush(zlib.Z_SYNC_FLUSH)
+            yield Piece(piece.at_s, data, piece.delta)
+        yield Piece(pieces[-1].at_s, packer.flush())
+
+
+class ContentType(_Fault, tag="content-type"):
+    """Claim another content type."""
+
+    value: str = "text/html"
+
+    def strike(self, reply: Reply) -> Reply:
+        return reply.with_header(b"content-type", self.value.encode("latin-1"))
+
+
+class NoDone(_Fault, tag="no-done"):
+    """Leave out ``[DONE]``; the body ends properly."""
+
+    def strike(self, reply: Reply) -> Reply:
+        return _replace(reply, pieces=tuple(p for p in reply.pieces if p.data != DONE))
+
+
+Fault: TypeAlias = (
+    Status
+    | ErrorFrame
+    | Cut
+    | Stall
+    | SlowHeaders
+    | Empty
+    | InvalidEvent
+    | LongLine
+    | Gzip
+    | ContentType
+    | NoDone
+)
+
+_decoder: msgspec.json.Decoder[Fault] = msgspec.json.Decoder(Fault)
+
+
+def decode_fault(value: bytes) -> Fault:
+    """Decode an ``x-sim-fault`` header. Raises msgspec.DecodeError naming what is wrong."""
+    return _decoder.decode(value)

@@ -1,0 +1,161 @@
+"""Acts a reply out on a socket: on time, all that is due in one write, until the client leaves."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from headstart.simulator.reply import Ending, Piece, Reply
+
+Message: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+"""struct linger that makes close(2) send RST."""
+
+
+class Outcome(StrEnum):
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    """The client left before the reply was whole."""
+    BROKEN = "broken"
+    """The simulator itself broke the connection off."""
+
+
+class Performance:
+    """One reply on its way out. ``deltas`` and ``sent`` (body bytes) grow as it goes."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        receive: Receive,
+        send: Send,
+        transport: asyncio.Transport | None,
+        *,
+        speed: float = 1.0,
+    ) -> None:
+        self._reply = reply
+        self._receive = receive
+        self._send = send
+        self._transport = transport
+        self._speed = speed
+        self._start = 0.0
+        self.deltas = 0
+        self.sent = 0
+
+    async def play(self) -> Outcome:
+        """Send the reply. Returns early, without error, when the client leaves."""
+        if self._reply.at_once:
+            await self._send_head()
+            await self._send_body(
+                b"".join([piece.data for piece in self._reply.pieces]), more=False
+            )
+            self.deltas = sum(piece.delta for piece in self._reply.pieces)
+            return Outcome.COMPLETED
+        self._start = anyio.current_time()
+        outcome = Outcome.CANCELLED
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cancel_on_disconnect, group.cancel_scope)
+            outcome = await self._play_on_time()
+            group.cancel_scope.cancel()
+        if self._reply.needs_transport:
+            await self._disconnected()
+        return outcome
+
+    async def _cancel_on_disconnect(self, scope: anyio.CancelScope) -> None:
+        await self._disconnected()
+        scope.cancel()
+
+    async def _disconnected(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _play_on_time(self) -> Outcome:
+        reply = self._reply
+        if reply.head_at_s is not None:
+            await self._wait(reply.head_at_s)
+            if reply.head_takes_s:
+                await self._trickle()
+                return Outcome.COMPLETED
+            await self._send_head()
+            await self._send_pieces(reply.pieces)
+        await self._wait(reply.ending_at_s)
+        if reply.ending == "end":
+            await self._send_body(b"", more=False)
+            return Outcome.COMPLETED
+        self._break_off(reply.ending)
+        return Outcome.BROKEN
+
+    async def _send_pieces(self, pieces: tuple[Piece, ...]) -> None:
+        """Send each piece when it is due; pieces that are due together share one write."""
+        due: list[bytes] = []
+        for piece in pieces:
+            if due and self._seconds_until(piece.at_s) > 0:
+                await self._send_body(b"".join(due), more=True)
+                due.clear()
+            await self._wait(piece.at_s)
+            due.append(piece.data)
+            self.deltas += piece.delta
+        if due:
+            await self._send_body(b"".join(due), more=True)
+
+    def _seconds_until(self, at_s: float) -> float:
+        return self._start + at_s / self._speed - anyio.current_time()
+
+    async def _wait(self, at_s: float) -> None:
+        seconds = self._seconds_until(at_s)
+        if seconds > 0:
+            await anyio.sleep(seconds)
+
+    async def _send_head(self) -> None:
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": self._reply.status,
+                "headers": list(self._reply.headers),
+            }
+        )
+
+    async def _send_body(self, data: bytes, *, more: bool) -> None:
+        self.sent += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    @property
+    def _connection(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise RuntimeError("this fault needs the transport: use headstart.simulator.serve")
+        return self._transport
+
+    def _break_off(self, ending: Ending) -> None:
+        """Close the connection behind what was written."""
+        if ending == "reset":
+            raw = self._connection.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        self._connection.close()
+
+    async def _trickle(self) -> None:
+        """Write the head byte by byte past ASGI, then the body, and close."""
+        reply = self._reply
+        phrase = HTTPStatus(reply.status).phrase
+        lines = [f"HTTP/1.1 {reply.status} {phrase}".encode(), b"connection: close"]
+        lines += [name + b": " + value for name, value in reply.headers]
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        for place in range(len(head)):
+            await self._wait((reply.head_at_s or 0.0) + reply.head_takes_s * place / len(head))
+            self._connection.write(head[place : place + 1])
+        for piece in reply.pieces:
+            await self._wait(piece.at_s)
+            self._connection.write(piece.data)
+            self.sent += len(piece.data)
+            self.deltas += piece.delta
+        self._connection.close()

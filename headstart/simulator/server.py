@@ -1,0 +1,93 @@
+"""Serves a simulator over real sockets with uvicorn, in this event loop or as a program."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headstart.errors import ConfigError
+from headstart.simulator.app import TRANSPORT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.simulator.app import Simulator
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, handing the app its transport so that it can break connections."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, Any] = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions
+
+
+def _configure(simulator: Simulator) -> uvicorn.Config:
+    return uvicorn.Config(
+        simulator,
+        http=_Protocol,
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket; port 0 picks a free one. Raises ConfigError when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} on {host} is already in use; choose another one with --port"
+            ) from error
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the base URL of a bound socket, without a path."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@asynccontextmanager
+async def serve(simulator: Simulator, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve in the running event loop for the length of the block; yields the base URL.
+
+    Append ``/v1`` for an OpenAI client. Leaving aborts what is still in flight.
+    """
+    sock = bind(host, port)
+    config = _configure(simulator)
+    config.load()
+    server = uvicorn.Server(config)
+    # startup and shutdown are all of ``serve`` but signal handlers and a ticking task.
+    server.lifespan = config.lifespan_class(config)
+    await server.startup([sock])
+    try:
+        yield url_of(sock)
+    finally:
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await server.shutdown([sock])
+
+
+def run(simulator: Simulator, sock: socket.socket) -> None:
+    """Serve until SIGINT (returns) or SIGTERM (ends the process)."""
+    try:
+        uvicorn.Server(_configure(simulator)).run([sock])
+    except KeyboardInterrupt:
+        return
