@@ -40,6 +40,8 @@ IMPURE = {
     "subprocess", "tempfile", "threading", "time", "urllib", "uvicorn",
 }  # fmt: skip
 
+LOADED_BY_UVICORN = {"httptools", "uvloop"}
+
 
 def modules(folder: Path = PACKAGE) -> list[Path]:
     return sorted(folder.rglob("*.py"))
@@ -100,7 +102,7 @@ def test_rooms_are_imported_through_the_package() -> None:
     assert not bare
 
 
-def test_third_party_imports_are_declared() -> None:
+def test_third_party_imports_are_declared_and_nothing_else_is() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     declared = {_requirement_name(line) for line in project["dependencies"]}
     extras = {
@@ -111,6 +113,7 @@ def test_third_party_imports_are_declared() -> None:
     known = {"headstart", *sys.stdlib_module_names, *map(_import_name, declared | extras)}
     used = {name.split(".")[0] for path in modules() for name in imported(path)}
     assert used <= known
+    assert {_import_name(name) for name in declared} <= used | LOADED_BY_UVICORN
 
 
 def _requirement_name(line: str) -> str:
