@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from headstart.errors import UpstreamProtocolError
+from headstart.middleware.asgi_types import Message
 from headstart.middleware.reading import Piece, body_reader
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from headstart.middleware.asgi_types import ASGIApp, Message, Scope
+    from headstart.middleware.asgi_types import ASGIApp, Scope
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.supervisor import Spawn
     from headstart.types import Call, Headers
