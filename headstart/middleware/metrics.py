@@ -1,0 +1,177 @@
+"""Prometheus metrics, fed by observations. ``docs/headers.md`` lists them.
+
+Labels come from bounded sets: configured endpoints and upstreams, outcomes, reasons, stages. A
+model's name is the client's to choose, so it is never a label.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from headstart.observe import Committed, Encoded, Served, StageFailed
+from headstart.types import Frozen, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from headstart.observe import Observation
+
+LATENCIES_S = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
+)  # fmt: skip
+GAPS_S = (0.0001, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 1)
+ENCODINGS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
+
+_Key = tuple[str, Outcome, int, str, "str | None"]
+
+
+class Levels(Frozen):
+    """What a gauge shows: how much there is now. None: the store could not say."""
+
+    entries: int | None
+    bytes: int | None
+    partitions: int
+    in_flight: int
+    encoder_queue: int
+
+
+class _Bound(NamedTuple):
+    """What a request of one kind counts into, its labels bound once: binding costs 2 µs each."""
+
+    counters: tuple[Callable[[], None], ...]
+    ttft: Callable[[float], None]
+    total: Callable[[float], None]
+    gap: Callable[[float], None]
+    failed: Callable[[], None]
+
+
+class PrometheusObserver:
+    """An Observer that counts into ``registry``, and its text exposition."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._bound: dict[_Key, _Bound] = {}
+        self._define_counters(registry)
+        self._define_histograms(registry)
+        self._define_gauges(registry)
+
+    def _define_counters(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"headstart_{name}", text, labels, registry=registry)
+
+        self._requests = counter(
+            "requests", "Requests to cached endpoints.", "endpoint", "outcome", "status"
+        )
+        self._hits = counter("hits", "Requests answered from the cache.", "kind")
+        self._misses = counter("misses", "Requests looked up in vain.", "reason")
+        self._bypasses = counter("bypasses", "Requests kept away from the cache.", "reason")
+        self._failed = counter("failed_requests", "Requests that ended in an error.", "upstream")
+        self._stage_errors = counter(
+            "stage_errors", "Optional stages that failed and were bypassed.", "stage"
+        )
+        self._stored = counter("stored_entries", "Entries that the store acknowledged.")
+        self._stored_bytes = counter("stored_bytes", "Bytes of the entries acknowledged.")
+
+    def _define_histograms(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(
+                f"headstart_{name}_seconds", text, labels, registry=registry, buckets=buckets
+            )
+
+        kind = ("outcome", "upstream")
+        self._ttft = histogram(
+            "time_to_first_token", "From arrival to the first content byte.", LATENCIES_S, *kind
+        )
+        self._total = histogram(
+            "request_duration", "From arrival to the last byte.", LATENCIES_S, *kind
+        )
+        self._gap = histogram(
+            "inter_token", "Mean time between two tokens of a streamed answer.", GAPS_S, *kind
+        )
+        self._lookup = histogram("lookup", "Searching and loading candidates.", LOOKUPS_S)
+        self._encode = histogram("encode", "One prompt through the encoder.", ENCODINGS_S)
+        self._queue = histogram("encoder_queue", "Waiting for the encoder.", ENCODINGS_S)
+
+    def _define_gauges(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"headstart_{name}", text, registry=registry)
+
+        self._entries = gauge("entries", "Entries in the store.")
+        self._bytes = gauge("entries_bytes", "Bytes of the entries in the store.")
+        self._partitions = gauge("partitions", "Partitions with a vector in the index.")
+        self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls now.")
+        self._encoder_queue = gauge("encoder_queue_length", "Prompts that wait for the encoder.")
+        ProcessCollector(registry=registry)
+
+    def notify(self, observation: Observation) -> None:
+        """Count one observation."""
+        kind = type(observation)
+        if kind is Served:
+            self._served(observation)  # type: ignore[arg-type]
+        elif isinstance(observation, Encoded):
+            self._encode.observe(observation.encode_s)
+            self._queue.observe(observation.queue_s)
+        elif isinstance(observation, Committed):
+            self._stored.inc()
+            self._stored_bytes.inc(observation.bytes)
+        elif isinstance(observation, StageFailed):
+            self._stage_errors.labels(observation.stage).inc()
+
+    def _served(self, row: Served) -> None:
+        key = (row.endpoint, row.outcome, row.status // 100, row.upstream, row.reason)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = self._bind(*key)
+        for count in bound.counters:
+            count()
+        bound.total(row.total_s)
+        if row.ttft_s is not None:
+            bound.ttft(row.ttft_s)
+            if row.stream and row.completion_tokens > 1:
+                bound.gap((row.total_s - row.ttft_s) / (row.completion_tokens - 1))
+        if row.lookup_s:
+            self._lookup.observe(row.lookup_s)
+        if row.error is not None:
+            bound.failed()
+
+    def _bind(
+        self, endpoint: str, outcome: Outcome, status: int, upstream: str, reason: str | None
+    ) -> _Bound:
+        counters = [self._requests.labels(endpoint, outcome.value, f"{status}xx").inc]
+        if outcome in (Outcome.EXACT, Outcome.SEMANTIC):
+            counters.append(self._hits.labels(outcome.value).inc)
+        elif outcome is Outcome.MISS:
+            counters.append(self._misses.labels(reason or "unknown").inc)
+        elif outcome is Outcome.BYPASS:
+            counters.append(self._bypasses.labels(reason or "unknown").inc)
+        return _Bound(
+            counters=tuple(counters),
+            ttft=self._ttft.labels(outcome.value, upstream).observe,
+            total=self._total.labels(outcome.value, upstream).observe,
+            gap=self._gap.labels(outcome.value, upstream).observe,
+            failed=self._failed.labels(upstream).inc,
+        )
+
+    def requests_by_outcome(self) -> dict[str, int]:
+        """Return how many requests had each outcome."""
+        found = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+        for metric in self._requests.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    found[sample.labels["outcome"]] += int(sample.value)
+        return found
+
+    def expose(self, levels: Levels) -> bytes:
+        """Return all metrics as Prometheus text. Reads the process's figures: call off the loop."""
+        self._entries.set(math.nan if levels.entries is None else levels.entries)
+        self._bytes.set(math.nan if levels.bytes is None else levels.bytes)
+        self._partitions.set(levels.partitions)
+        self._in_flight.set(levels.in_flight)
+        self._encoder_queue.set(levels.encoder_queue)
+        return generate_latest(self._registry)
