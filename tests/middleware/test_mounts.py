@@ -10,8 +10,17 @@ from typing import Any
 
 import aiohttp
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+from litestar import Litestar, post
+from litestar import Request as LitestarRequest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
+from headstart.config import ServerSettings, Settings
 from support.proxied import Reply, reply_of
 from support.serving import serving
 
@@ -34,8 +43,6 @@ def answer(question: str) -> dict[str, str]:
 
 
 def fastapi_app(counted: Counted) -> Any:
-    from fastapi import FastAPI, Request
-    from fastapi.responses import StreamingResponse
 
     app = FastAPI()
 
@@ -59,10 +66,6 @@ def fastapi_app(counted: Counted) -> Any:
 
 
 def starlette_app(counted: Counted) -> Any:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
     async def ask(request: Request) -> JSONResponse:
         counted.asked += 1
@@ -72,10 +75,9 @@ def starlette_app(counted: Counted) -> Any:
 
 
 def litestar_app(counted: Counted) -> Any:
-    from litestar import Litestar, Request, post
 
     @post("/ask", status_code=200)
-    async def ask(request: Request[Any, Any, Any]) -> dict[str, str]:
+    async def ask(request: LitestarRequest[Any, Any, Any]) -> dict[str, str]:
         counted.asked += 1
         return answer((await request.json())["question"])
 
@@ -197,10 +199,6 @@ async def test_a_streamed_answer_passes_while_the_app_still_writes() -> None:
     ],
 )
 async def test_answers_that_forbid_it_are_not_stored(headers: dict[str, str]) -> None:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
     async def ask(_: Request) -> JSONResponse:
         return JSONResponse({"a": 1}, headers=headers)
@@ -211,7 +209,6 @@ async def test_answers_that_forbid_it_are_not_stored(headers: dict[str, str]) ->
 
 
 async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
-    from fastapi import FastAPI
 
     app = FastAPI()
 
@@ -232,16 +229,11 @@ async def test_bad_json_is_the_apps_to_answer() -> None:
 
 
 async def test_a_large_body_reaches_the_app_whole() -> None:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
     async def ask(request: Request) -> JSONResponse:
         return JSONResponse({"length": len(await request.body())})
 
     app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
-    from headstart.config import ServerSettings, Settings
 
     settings = Settings(server=ServerSettings(max_body_bytes=1000))
     wrapped = HeadstartMiddleware(
@@ -254,10 +246,6 @@ async def test_a_large_body_reaches_the_app_whole() -> None:
 
 
 async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its_work() -> None:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
     started, release, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -278,10 +266,6 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
 
 
 async def test_equal_questions_in_flight_call_the_app_once() -> None:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
     release = asyncio.Event()
     counted = Counted()
