@@ -129,7 +129,7 @@ async def mounted(app: Any, **options: Any) -> AsyncIterator[tuple[str, aiohttp.
         yield url, session
 
 
-async def post(
+async def ask_app(
     session: aiohttp.ClientSession, url: str, question: str = "why?", **headers: str
 ) -> Reply:
     body = {"question": question}
@@ -141,9 +141,9 @@ async def post(
 async def test_a_repeat_is_answered_without_the_app(make: Callable[[Counted], Any]) -> None:
     counted = Counted()
     async with mounted(make(counted)) as (url, session):
-        miss = await post(session, url)
-        hit = await post(session, url)
-        other = await post(session, url, "what?")
+        miss = await ask_app(session, url)
+        hit = await ask_app(session, url)
+        other = await ask_app(session, url, "what?")
     assert (miss.status, miss.headers["x-cache"]) == (200, "MISS")
     assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
     assert hit.body == miss.body
@@ -172,9 +172,9 @@ async def test_without_identity_nothing_is_shared() -> None:
 async def test_cookies_divide_the_scope() -> None:
     counted = Counted()
     async with mounted(fastapi_app(counted)) as (url, session):
-        assert (await post(session, url, cookie="s=1")).headers["x-cache"] == "MISS"
-        assert (await post(session, url, cookie="s=2")).headers["x-cache"] == "MISS"
-        assert (await post(session, url, cookie="s=1")).headers["x-cache"] == "HIT"
+        assert (await ask_app(session, url, cookie="s=1")).headers["x-cache"] == "MISS"
+        assert (await ask_app(session, url, cookie="s=2")).headers["x-cache"] == "MISS"
+        assert (await ask_app(session, url, cookie="s=1")).headers["x-cache"] == "HIT"
 
 
 async def test_a_streamed_answer_passes_while_the_app_still_writes() -> None:
@@ -204,8 +204,8 @@ async def test_answers_that_forbid_it_are_not_stored(headers: dict[str, str]) ->
         return JSONResponse({"a": 1}, headers=headers)
 
     async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
-        await post(session, url)
-        assert (await post(session, url)).headers["x-cache"] == "MISS"
+        await ask_app(session, url)
+        assert (await ask_app(session, url)).headers["x-cache"] == "MISS"
 
 
 async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
@@ -217,7 +217,7 @@ async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
         raise ValueError("broken")
 
     async with mounted(app) as (url, session):
-        assert (await post(session, url)).status == 500
+        assert (await ask_app(session, url)).status == 500
 
 
 async def test_bad_json_is_the_apps_to_answer() -> None:
@@ -258,7 +258,7 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
     async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(0.2):
-                await post(session, url)
+                await ask_app(session, url)
         assert started.is_set()
         release.set()
         async with asyncio.timeout(5):
@@ -277,7 +277,7 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
 
     async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
         async with asyncio.TaskGroup() as group:
-            both = [group.create_task(post(session, url)) for _ in range(2)]
+            both = [group.create_task(ask_app(session, url)) for _ in range(2)]
             await asyncio.sleep(0.2)
             release.set()
         assert sorted(task.result().headers["cache-status"] for task in both) == [
