@@ -161,7 +161,7 @@ def test_tombstones_are_compacted_once_they_are_many(removed: int, kind: type) -
     rows = unit_rows(1000)
     codec = Codec(DIMENSION)
     ids = [str(number) for number in range(1000)]
-    partition = FlatPartition(codec, ids, codec.codes(b"".join(rows)))
+    partition = FlatPartition(codec, "p", list(ids), codec.codes(b"".join(rows)))
     left = partition.remove(set(ids[:removed]))
     assert type(left) is kind
     assert (left is partition) == (removed == MIN_COMPACTED)

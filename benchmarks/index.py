@@ -1,0 +1,312 @@
+"""What the vector index costs: a warm start, bytes an entry, and the time of a lookup.
+
+    python -m benchmarks.index [--entries N] [--partitions N] [--json]
+
+Two shapes of the same cache: all entries in one partition, and partitions of one to three entries.
+Entries lie in a real SQLite store; each measurement starts in a process of its own. Allocated
+bytes are those of the index alone (glibc can tell); resident ones include what the allocator and
+SQLite keep. Encoding takes no time here: lookups are all else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headstart.embeddings.cache import SemanticCache
+from headstart.embeddings.hot import HotTier
+from headstart.embeddings.index import FaissIndex, pack_vector
+from headstart.embeddings.replica import Replica
+from headstart.embeddings.stores.sqlite import SQLiteStore
+from headstart.observe import Observers
+from headstart.types import (
+    CacheKey,
+    Choice,
+    Completion,
+    Encoding,
+    Entry,
+    Origin,
+    Outcome,
+    Put,
+    Text,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from numpy.typing import NDArray
+
+DIMENSION = 384
+NAMESPACE = "benchmark"
+LOOKUPS = 1000
+HOT_BYTES = 64 << 20
+
+
+def row(number: int) -> NDArray[np.float32]:
+    """Return the unit vector of an entry, the same in every process."""
+    vector = np.random.default_rng(number).standard_normal(DIMENSION).astype(np.float32)
+    return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+
+def entries(shape: str, count: int) -> Iterator[Entry]:
+    """Yield ``count`` entries, or those of ``count`` partitions; each answers 500 characters."""
+    owners = [0] * count if shape == "one" else [p for p in range(count) for _ in range(1 + p % 3)]
+    for number, owner in enumerate(owners):
+        yield Entry(
+            id=f"{number:026d}",
+            key=CacheKey(scope=f"{0:064x}", partition=f"{owner:064x}", exact=f"{number:064x}"),
+            answer=Completion(
+                model="m",
+                choices=(Choice(index=0, parts=(Text(text="x" * 500),), finish="stop"),),
+                created=1,
+            ),
+            origin=Origin(model="m", upstream="u", ttft_s=0.5, total_s=2.0),
+            created=1.0,
+            encoder=NAMESPACE,
+        )
+
+
+async def fill(path: Path, shape: str, count: int) -> int:
+    """Write the store; return its number of entries."""
+    store = SQLiteStore(path)
+    await store.open()
+    batch: list[Put] = []
+    total = 0
+    for entry in entries(shape, count):
+        batch.append(Put(entry=entry, vector=pack_vector(row(int(entry.id)))))
+        if len(batch) == 500:
+            await store.append(batch)
+            total, batch = total + len(batch), []
+    await store.append(batch)
+    await store.aclose()
+    return total + len(batch)
+
+
+class InstantEncoder:
+    """Knows the vector of an entry whose number is the prompt."""
+
+    namespace = NAMESPACE
+    queue_length = 0
+
+    async def encode(self, text: str, *, background: bool = False) -> Encoding:  # noqa: ARG002 - the Protocol's
+        """Encode at once."""
+        vector = row(int(text))
+        return Encoding(sentence=vector, tokens=vector[None, :], spans=((0, 1),), complete=True)
+
+
+class NearEnough:
+    """Serves every neighbour of at least 0.9."""
+
+    version = ""
+    minimum = 0.9
+
+    def prepare(self, text: str, encoding: Encoding) -> None:
+        """Parse nothing."""
+
+    def pack(self, prepared: None) -> bytes:  # noqa: ARG002 - the Protocol's
+        """Keep nothing."""
+        return b""
+
+    def unpack(self, evidence: bytes) -> None:
+        """Find nothing."""
+
+    def judge(self, query: None, candidate: None, similarity: float) -> Verdict:  # noqa: ARG002
+        """Serve."""
+        return Verdict(serve=True, similarity=similarity)
+
+
+async def measure_memory(path: Path) -> dict[str, float]:
+    """Return what a warm start leaves allocated, with the number of entries and partitions."""
+    store, index = SQLiteStore(path), FaissIndex(DIMENSION)
+    index.search("", bytes(2 * DIMENSION), 1)
+    await store.open()
+    replica = Replica(store, index, HotTier(0, time.monotonic), NAMESPACE, observers=Observers())
+    gc.collect()
+    before = allocated()
+    await replica.load()
+    await store.aclose()
+    gc.collect()
+    return {
+        "entries": index.size(),
+        "partitions": index.partitions,
+        "allocated_bytes": allocated() - before,
+    }
+
+
+async def measure_time(path: Path) -> dict[str, float]:
+    """Return seconds of a warm start, and microseconds of searches and lookups."""
+    store, index = SQLiteStore(path), FaissIndex(DIMENSION)
+    cache = SemanticCache(
+        store,
+        index,
+        InstantEncoder(),
+        NearEnough(),
+        hot_bytes=HOT_BYTES,
+        max_wait_s=60.0,
+        clock=time.monotonic,
+        observers=Observers(),
+    )
+    before = resident()
+    wall, cpu = time.perf_counter(), time.process_time()
+    await cache.open()
+    result = {
+        "start_s": time.perf_counter() - wall,
+        "start_cpu_s": time.process_time() - cpu,
+        "resident_bytes": resident() - before,
+    }
+    total = index.size()
+    sample = [number * total // LOOKUPS for number in range(LOOKUPS)] if total else []
+    keys = await partitions_of(store, sample)
+
+    async def search(number: int) -> None:
+        found = index.search(keys[number], vectors[number], 8)
+        assert int(found[0].id) == number
+
+    async def look_up(number: int) -> None:
+        key = CacheKey(scope="", partition=keys[number], exact="", query=str(number))
+        lookup = await cache.find_semantic(key, lambda _: None)
+        assert lookup.outcome is Outcome.SEMANTIC
+        spent.append(lookup.lookup_s + lookup.match_s)
+
+    vectors = {number: pack_vector(row(number)) for number in sample}
+    spent: list[float] = []
+    result |= await timed("search", sample, search)
+    for state in ("cold", "hot"):
+        spent.clear()
+        for number in sample:
+            await look_up(number)
+        result |= percentiles(f"{state}_hit", spent)
+    await cache.aclose()
+    return result
+
+
+async def partitions_of(store: SQLiteStore, sample: list[int]) -> dict[int, str]:
+    """Return the partitions of entries by number."""
+    found = await store.load([f"{number:026d}" for number in sample])
+    return {int(entry.id): entry.key.partition for entry in found if entry is not None}
+
+
+async def timed(
+    name: str, sample: list[int], operation: Callable[[int], Awaitable[None]]
+) -> dict[str, float]:
+    """Run an operation for each of the sample; return percentiles in microseconds, and CPU."""
+    await operation(sample[0])
+    seconds = []
+    cpu = time.process_time()
+    for number in sample:
+        began = time.perf_counter()
+        await operation(number)
+        seconds.append(time.perf_counter() - began)
+    cpu = time.process_time() - cpu
+    return {f"{name}_cpu_us": 1e6 * cpu / len(sample)} | percentiles(name, seconds)
+
+
+def percentiles(name: str, seconds: list[float]) -> dict[str, float]:
+    """Return p50 and p99 in microseconds."""
+    p50, p99 = np.percentile(seconds, (50, 99)) * 1e6
+    return {f"{name}_p50_us": float(p50), f"{name}_p99_us": float(p99)}
+
+
+def allocated() -> float:
+    """Return the bytes that malloc has given out; NaN without glibc 2.33."""
+
+    class Info(ctypes.Structure):
+        _fields_ = [
+            (name, ctypes.c_size_t)
+            for name in ("a", "b", "c", "d", "mapped", "e", "f", "used", "g", "h")
+        ]
+
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return float("nan")
+    mallinfo.restype = Info
+    info = mallinfo()
+    return float(info.used + info.mapped)
+
+
+def resident() -> float:
+    """Return this process's resident bytes; NaN where the system has no ``/proc``."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("nan")
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def run_apart(kind: str, path: Path) -> dict[str, float]:
+    """Measure in a fresh process. For memory, Python's objects come from malloc, which counts."""
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.index", "--measure", kind, "--path", str(path)],
+        env=os.environ | ({"PYTHONMALLOC": "malloc"} if kind == "memory" else {}),
+        check=True,
+        capture_output=True,
+    )
+    measured: dict[str, float] = json.loads(result.stdout)
+    return measured
+
+
+def measure(shape: str, count: int) -> dict[str, Any]:
+    """Fill a store and measure both ways."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "cache.db")
+        asyncio.run(fill(path, shape, count))
+        result = run_apart("memory", path) | run_apart("time", path)
+    for kind in ("allocated", "resident"):
+        used = result.pop(f"{kind}_bytes")
+        result[f"{kind}_bytes_an_entry"] = used / result["entries"]
+        result[f"{kind}_bytes_a_partition"] = used / result["partitions"]
+    vectors = 2 * DIMENSION * result["entries"]
+    result["overhead_bytes_a_partition"] = (
+        result["allocated_bytes_a_partition"] - vectors / result["partitions"]
+    )
+    result["overhead_bytes_an_entry"] = result["allocated_bytes_an_entry"] - 2 * DIMENSION
+    return result
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Return the figures side by side."""
+    names = list(next(iter(rows.values())))
+    lines = ["".join((f"{'':32}", *(f"{shape:>20}" for shape in rows)))]
+    lines += [
+        "".join((f"{name:32}", *(f"{figures[name]:>20,.2f}" for figures in rows.values())))
+        for name in names
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure both shapes and print them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=20_000, help="in the one partition")
+    parser.add_argument("--partitions", type=int, default=10_000, help="of one to three entries")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--measure", choices=("memory", "time"), help=argparse.SUPPRESS)
+    parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        job = measure_memory if arguments.measure == "memory" else measure_time
+        print(json.dumps(asyncio.run(job(arguments.path))))
+        return
+    rows = {
+        "one partition": measure("one", arguments.entries),
+        "small partitions": measure("many", arguments.partitions),
+    }
+    print(json.dumps(rows, indent=1) if arguments.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()
