@@ -108,6 +108,9 @@ class Store(Protocol):
     def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield the vectors of all live entries, oldest first, for a warm start."""
 
+    def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
+        """Yield all live entries, oldest first, also those without a vector."""
+
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now; eviction takes the least recently used."""
 

@@ -108,6 +108,13 @@ class MemoryStore:
         for start in range(0, len(rows), batch):
             yield rows[start : start + batch]
 
+    async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the entries that live now, oldest first."""
+        ids = tuple(self._entries)
+        for start in range(0, len(ids), batch):
+            loaded = await self.load(ids[start : start + batch])
+            yield [entry for entry in loaded if entry is not None]
+
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now."""
         for id in ids:

@@ -146,6 +146,14 @@ class RedisStore:
             if rows := await self._vectors([str(id, "utf-8") for id, _ in page]):
                 yield rows
 
+    async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
+        """Yield live entries, oldest first, in two round trips a batch."""
+        last: float = 0
+        while page := await self._page(last, batch):
+            last = page[-1][1]
+            loaded = await self.load([str(id, "utf-8") for id, _ in page])
+            yield [entry for entry in loaded if entry is not None]
+
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now, in one round trip."""
         if ids:

@@ -23,6 +23,7 @@ from headstart.embeddings.stores.sqlite_reader import (
     find_entry,
     load_entries,
     log_end,
+    page_entries,
     read_books,
     read_log,
     read_secret,
@@ -134,6 +135,15 @@ class SQLiteStore:
             if not rows:
                 return
             yield rows
+
+    async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
+        """Yield live entries, oldest first; one short query a batch."""
+        last: int | None = 0
+        while last is not None:
+            page, last = await self._read(
+                partial(page_entries, after=last, batch=batch, now=self._clock())
+            )
+            yield page
 
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now, in the next group commit."""

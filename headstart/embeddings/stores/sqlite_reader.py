@@ -72,6 +72,19 @@ def scan_vectors(
     return vectors, rows[-1][0] if rows else after
 
 
+def page_entries(
+    connection: sqlite3.Connection, *, after: int, batch: int, now: float
+) -> tuple[Sequence[Entry], int | None]:
+    """Return a batch of live entries after a place, and its last place; None: that was all."""
+    rows = connection.execute(
+        """SELECT seq, value FROM entries
+        WHERE seq > ? AND (expires IS NULL OR expires > ?) ORDER BY seq LIMIT ?""",
+        (after, now, batch),
+    ).fetchall()
+    page = [entry for _, value in rows if (entry := open_entry(value)) is not None]
+    return page, rows[-1][0] if rows else None
+
+
 def read_log(
     connection: sqlite3.Connection, *, cursor: str, now: float
 ) -> tuple[Sequence[LogRow], dict[str, Put]]:
