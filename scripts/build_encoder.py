@@ -12,6 +12,7 @@ tests hold the int8 model to.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import sys
 import tempfile
@@ -25,15 +26,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load
 
-from headstart.embeddings.encoder import DEFAULT_MODEL, OnnxEncoder
+from headstart.embeddings.encoder import OnnxEncoder
 from headstart.embeddings.fidelity import encode_prompts, measure_fidelity, require_fidelity
 from headstart.embeddings.model_card import (
+    DEFAULT_MODEL,
     FORMAT,
     GRAPH_FILE,
     TOKENIZER_FILE,
     ModelCard,
     Precision,
-    sha256_hex,
+    sha256_file,
     write_card,
 )
 from headstart.embeddings.quantize import quantize_graph
@@ -172,7 +174,7 @@ class BertGraph:
         self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
-    def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> str:
+    def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> str:  # noqa: ANN401 - as ONNX
         self._nodes.append(helper.make_node(op, inputs, [out], name=out, **attributes))
         return out
 
@@ -219,7 +221,7 @@ def write_folder(folder: Path, graph: Path, tokenizer: bytes, precision: Precisi
         unknown_token="[UNK]",  # noqa: S106 - a vocabulary entry, not a secret
         source=SOURCE,
         weights_sha256=WEIGHTS_SHA256,
-        onnx_sha256=sha256_hex((folder / GRAPH_FILE).read_bytes()),
+        onnx_sha256=sha256_file(folder / GRAPH_FILE),
     )
     write_card(folder, card)
 
@@ -227,7 +229,7 @@ def write_folder(folder: Path, graph: Path, tokenizer: bytes, precision: Precisi
 def build(package: Path, output: Path, golden: Path | None) -> None:
     """Build, check against fp32, and only then replace what is in ``output``."""
     files = read_package(package, ("model.safetensors", "config.json", TOKENIZER_FILE, "LICENSE"))
-    digest = sha256_hex(files["model.safetensors"])
+    digest = hashlib.sha256(files["model.safetensors"]).hexdigest()
     if digest != WEIGHTS_SHA256:
         sys.exit(f"model.safetensors has sha256 {digest}, expected {WEIGHTS_SHA256}")
     config = msgspec.json.decode(files["config.json"], type=BertConfig)

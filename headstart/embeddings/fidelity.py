@@ -39,13 +39,18 @@ PROMPTS = (
     "¿Cuánto cuesta enviar un paquete de dos kilos a Argentina?",
     "List five vegetarian dinners that take under thirty minutes, with their ingredients.",
     "Who wrote the first published computer program, and for which machine was it meant?",
-    "Summarise: The committee met on Tuesday, approved the budget for the new bridge, postponed "
-    "the vote on parking fees, and asked the engineers for a second opinion on the foundations.",
-    "You are planning a week in northern Norway in late September for two adults who like long "
-    "walks, small museums and simple food, who will not drive after dark, and who must be back "
-    "in Tromsø by noon on Saturday. Propose a route with one overnight stop per day, say how "
-    "long each drive takes in good weather, name one walk for dry days and one museum for wet "
-    "days at every stop, and finish with a packing list that fits two small rucksacks.",
+    (
+        "Summarise: The committee met on Tuesday, approved the budget for the new bridge, "
+        "postponed the vote on parking fees, and asked the engineers for a second opinion on "
+        "the foundations."
+    ),
+    (
+        "You are planning a week in northern Norway in late September for two adults who like long "
+        "walks, small museums and simple food, who will not drive after dark, and who must be back "
+        "in Tromsø by noon on Saturday. Propose a route with one overnight stop per day, say how "
+        "long each drive takes in good weather, name one walk for dry days and one museum for wet "
+        "days at every stop, and finish with a packing list that fits two small rucksacks."
+    ),
 )
 """Short and long, formal and not, code, numbers, capitals and other languages."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.types import Frozen
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 FORMAT = 1
+DEFAULT_MODEL = Path(__file__).with_name("model")
+"""The folder of the encoder that ships with Headstart."""
 GRAPH_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 CARD_FILE = "model.json"
@@ -75,6 +75,7 @@ def write_card(folder: Path, card: ModelCard) -> None:
     (folder / CARD_FILE).write_bytes(text + b"\n")
 
 
-def sha256_hex(data: bytes) -> str:
-    """Return the SHA-256 of ``data`` in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

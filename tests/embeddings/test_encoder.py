@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from headstart.embeddings.encoder import OnnxEncoder
+from headstart.embeddings.fidelity import (
+    MINIMUM_COSINE,
+    PROMPTS,
+    encode_prompts,
+    measure_fidelity,
+)
+from headstart.embeddings.model_card import (
+    DEFAULT_MODEL,
+    ModelCard,
+    read_card,
+    sha256_file,
+    write_card,
+)
+from headstart.errors import ConfigError, EncoderError
+
+GOLDEN = Path(__file__).with_name("encoder_fp32.npz")
+OFFLINE = """
+import os, sys
+
+def refuse(event, arguments):
+    if event.startswith("socket."):
+        os._exit(3)
+
+sys.addaudithook(refuse)
+from headstart.embeddings.encoder import OnnxEncoder
+OnnxEncoder().encode("Does this need a network?")
+"""
+LIGHT = """
+import sys
+import headstart.embeddings.encoder_worker
+print(sorted({"numpy", "onnxruntime", "tokenizers"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def encoder() -> OnnxEncoder:
+    return OnnxEncoder()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the default model that a test may damage."""
+    return Path(shutil.copytree(DEFAULT_MODEL, tmp_path / "model"))
+
+
+def change_card(folder: Path, **changes: object) -> ModelCard:
+    card = msgspec.structs.replace(read_card(folder), **changes)
+    write_card(folder, card)
+    return card
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b)
+
+
+def test_committed_model_keeps_fp32_fidelity(encoder: OnnxEncoder) -> None:
+    golden = np.load(GOLDEN)["sentence"]
+    fidelity = measure_fidelity(encode_prompts(encoder), golden)
+    assert fidelity.mean >= MINIMUM_COSINE
+    assert fidelity.minimum >= 0.97
+
+
+def test_golden_vectors_belong_to_the_prompts(encoder: OnnxEncoder) -> None:
+    golden = np.load(GOLDEN)["sentence"]
+    nearest = (encode_prompts(encoder) @ golden.T).argmax(axis=1)
+    assert nearest.tolist() == list(range(len(PROMPTS)))
+
+
+@pytest.mark.parametrize("text", ["", " ", "hi", "naïve café", "Ω" * 40, "word " * 600])
+def test_sentence_is_a_unit_vector(encoder: OnnxEncoder, text: str) -> None:
+    sentence = encoder.encode(text).sentence
+    assert sentence.shape == (encoder.dimension,)
+    assert sentence.dtype == np.float32
+    assert np.linalg.norm(sentence) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_rewording_is_nearer_than_another_question(encoder: OnnxEncoder) -> None:
+    question = encoder.encode("How can I sign up for ChatGPT?").sentence
+    reworded = encoder.encode("I want to sign up for ChatGPT").sentence
+    other = encoder.encode("What is the weather in Lisbon?").sentence
+    assert cosine(question, reworded) > 0.9
+    assert cosine(question, other) < 0.3
+
+
+def test_spans_locate_every_token_of_the_prompt(encoder: OnnxEncoder) -> None:
+    text = "Don't cancel\tmy  résumé, Zoë!"
+    encoding = encoder.encode(text)
+    words = [text[start:end] for start, end in encoding.spans]
+    assert words == ["Don", "'", "t", "cancel", "my", "résumé", ",", "Zoë", "!"]
+    assert encoding.tokens.shape == (len(words), encoder.dimension)
+    assert encoding.tokens.dtype == np.float32
+
+
+def test_special_tokens_have_no_vector(encoder: OnnxEncoder) -> None:
+    encoding = encoder.encode("")
+    assert encoding.spans == ()
+    assert encoding.tokens.shape == (0, encoder.dimension)
+
+
+def test_same_prompt_gives_the_same_bits(encoder: OnnxEncoder) -> None:
+    again = OnnxEncoder()
+    for prompt in PROMPTS:
+        assert np.array_equal(encoder.encode(prompt).sentence, again.encode(prompt).sentence)
+
+
+def test_number_of_threads_does_not_change_the_vector(encoder: OnnxEncoder) -> None:
+    single = OnnxEncoder(threads=1)
+    vectors = encode_prompts(single), encode_prompts(OnnxEncoder(threads=2))
+    np.testing.assert_allclose(*vectors, atol=1e-5)
+
+
+def test_arrays_cannot_be_changed_by_whoever_shares_them(encoder: OnnxEncoder) -> None:
+    encoding = encoder.encode("hands off")
+    with pytest.raises(ValueError, match="read-only"):
+        encoding.sentence[0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        encoding.tokens[0, 0] = 1.0
+
+
+def test_prompt_within_the_limit_is_complete(encoder: OnnxEncoder) -> None:
+    encoding = encoder.encode("word " * 254)
+    assert len(encoding.spans) == 254
+    assert encoding.complete
+
+
+def test_prompt_cut_by_tokens_is_not_complete(encoder: OnnxEncoder) -> None:
+    encoding = encoder.encode("word " * 255)
+    assert len(encoding.spans) == 254
+    assert not encoding.complete
+
+
+def test_prompt_cut_by_characters_is_not_complete(encoder: OnnxEncoder) -> None:
+    encoding = encoder.encode("hi" + " " * 5000 + "there")
+    assert encoding.spans == ((0, 2),)
+    assert not encoding.complete
+
+
+def test_prompt_with_an_unknown_word_is_not_complete(encoder: OnnxEncoder) -> None:
+    smile, frown = encoder.encode("what does 🙂 mean"), encoder.encode("what does 🙃 mean")
+    assert cosine(smile.sentence, frown.sentence) == pytest.approx(1.0, abs=1e-5)
+    assert not smile.complete
+    assert not frown.complete
+
+
+def test_lower_limit_cuts_earlier() -> None:
+    encoding = OnnxEncoder(max_tokens=8).encode("one two three four five six seven")
+    assert len(encoding.spans) == 6
+    assert not encoding.complete
+
+
+@pytest.mark.parametrize("limit", [0, -1, 257])
+def test_limit_beyond_the_model_is_refused(limit: int) -> None:
+    with pytest.raises(ConfigError, match=r"encoder\.max_tokens"):
+        OnnxEncoder(max_tokens=limit)
+
+
+def test_text_that_cannot_be_encoded_raises_encoder_error(encoder: OnnxEncoder) -> None:
+    with pytest.raises(EncoderError):
+        encoder.encode("half a \ud800 pair")
+
+
+def test_prefix_is_seen_by_the_model_but_has_no_tokens_or_spans(
+    encoder: OnnxEncoder, folder: Path
+) -> None:
+    change_card(folder, prefix="query: ")
+    prefixed = OnnxEncoder(folder).encode("open hours")
+    plain = encoder.encode("query: open hours")
+    assert prefixed.spans == ((0, 4), (5, 10))
+    assert np.array_equal(prefixed.sentence, plain.sentence)
+    assert np.array_equal(prefixed.tokens, plain.tokens[2:])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"pooling": "cls"},
+        {"prefix": "query: "},
+        {"precision": "high"},
+        {"onnx_sha256": "0" * 64},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_namespace_changes_with_what_changes_vectors(
+    folder: Path, changes: dict[str, object]
+) -> None:
+    before = read_card(folder).namespace
+    assert change_card(folder, **changes).namespace != before
+
+
+def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no readable model\.json"):
+        OnnxEncoder(tmp_path)
+
+
+def test_card_that_is_not_json_is_refused(folder: Path) -> None:
+    (folder / "model.json").write_text("not json")
+    with pytest.raises(ConfigError, match="not an encoder card"):
+        OnnxEncoder(folder)
+
+
+def test_card_of_another_format_is_refused(folder: Path) -> None:
+    change_card(folder, format=2)
+    with pytest.raises(ConfigError, match="format 2"):
+        OnnxEncoder(folder)
+
+
+def test_graph_that_its_card_does_not_describe_is_refused(folder: Path) -> None:
+    with (folder / "model.onnx").open("ab") as graph:
+        graph.write(b"\0")
+    with pytest.raises(ConfigError, match="not the file that its card describes"):
+        OnnxEncoder(folder)
+
+
+def test_graph_that_is_not_onnx_is_refused(folder: Path) -> None:
+    (folder / "model.onnx").write_bytes(b"not a graph")
+    change_card(folder, onnx_sha256=sha256_file(folder / "model.onnx"))
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        OnnxEncoder(folder)
+
+
+@pytest.mark.parametrize("missing", ["model.onnx", "tokenizer.json"])
+def test_folder_without_a_file_is_refused(folder: Path, missing: str) -> None:
+    (folder / missing).unlink()
+    with pytest.raises(ConfigError, match=missing):
+        OnnxEncoder(folder)
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+
+def test_constructing_and_encoding_open_no_socket() -> None:
+    finished = run_python(OFFLINE)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_importing_the_worker_loads_no_model_library() -> None:
+    assert run_python(LIGHT).stdout.strip() == "[]"

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+import pytest
+from anyio import to_thread
+
+from headstart.embeddings.encoder_worker import EncoderWorker
+from headstart.errors import EncoderError
+from headstart.observe import Encoded, Observation
+from headstart.types import Encoding
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+DIMENSION = 4
+
+
+class SteppedEncoder:
+    """Encodes one prompt for each ``release``; a prompt has as many tokens as words."""
+
+    namespace = "stepped"
+    dimension = DIMENSION
+
+    def __init__(self, *, stepped: bool = True) -> None:
+        self.seen: list[str] = []
+        self._stepped = stepped
+        self._entered = threading.Semaphore(0)
+        self._gate = threading.Semaphore(0)
+
+    def encode(self, text: str) -> Encoding:
+        self.seen.append(text)
+        self._entered.release()
+        if self._stepped:
+            self._gate.acquire()
+        if text == "bad":
+            raise EncoderError("bad prompt")
+        if text == "alien":
+            raise ZeroDivisionError
+        words = len(text.split())
+        return Encoding(
+            sentence=np.full(DIMENSION, 0.5, np.float32),
+            tokens=np.zeros((words, DIMENSION), np.float32),
+            spans=((0, 1),) * words,
+            complete=True,
+        )
+
+    async def entered(self) -> None:
+        """Wait until the worker is inside the next call of ``encode``."""
+        await to_thread.run_sync(self._entered.acquire)
+
+    def release(self, count: int = 1) -> None:
+        self._gate.release(count)
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.made: list[Observation] = []
+
+    def notify(self, observation: Observation) -> None:
+        self.made.append(observation)
+
+
+@asynccontextmanager
+async def working(
+    encoder: SteppedEncoder, *, cache_size: int = 2048, cache_bytes: int = 1 << 20
+) -> AsyncIterator[EncoderWorker]:
+    worker = EncoderWorker(
+        encoder, cache_size=cache_size, cache_bytes=cache_bytes, observer=Notes()
+    )
+    try:
+        yield worker
+    finally:
+        encoder.release(100)
+        await worker.aclose()
+
+
+async def queue_all(worker: EncoderWorker, length: int) -> None:
+    """Wait until ``length`` prompts are queued."""
+    while worker.queue_length != length:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_foreground_goes_before_background() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "first")
+        await encoder.entered()
+        for text in ("later 1", "later 2"):
+            tasks.start_soon(partial(worker.encode, text, background=True))
+        await queue_all(worker, 2)
+        for text in ("now 1", "now 2"):
+            tasks.start_soon(worker.encode, text)
+        await queue_all(worker, 4)
+        encoder.release(5)
+    assert encoder.seen == ["first", "now 1", "now 2", "later 1", "later 2"]
+
+
+async def test_background_prompt_that_somebody_now_waits_for_moves_up() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "first")
+        await encoder.entered()
+        for text in ("idle", "wanted"):
+            tasks.start_soon(partial(worker.encode, text, background=True))
+        await queue_all(worker, 2)
+        encoder.release(3)
+        await worker.encode("wanted")
+    assert encoder.seen == ["first", "wanted", "idle"]
+
+
+async def test_prompt_cancelled_while_queued_is_never_encoded() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "first")
+        await encoder.entered()
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(cancel_when_queued, worker, scope)
+            await worker.encode("gone")
+        assert worker.queue_length == 0
+        encoder.release(2)
+        await worker.encode("last")
+    assert encoder.seen == ["first", "last"]
+
+
+async def cancel_when_queued(worker: EncoderWorker, scope: anyio.CancelScope) -> None:
+    await queue_all(worker, 1)
+    scope.cancel()
+
+
+async def test_caller_that_leaves_does_not_take_the_prompt_from_another() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "first")
+        await encoder.entered()
+        kept: list[Encoding] = []
+
+        async def stay() -> None:
+            kept.append(await worker.encode("shared"))
+
+        tasks.start_soon(stay)
+        await queue_all(worker, 1)
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(cancel_when_queued, worker, scope)
+            await worker.encode("shared")
+        encoder.release(2)
+    assert encoder.seen == ["first", "shared"]
+    assert len(kept) == 1
+
+
+async def test_prompt_cancelled_while_it_runs_is_kept() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.encode, "halfway")
+            await encoder.entered()
+            tasks.cancel_scope.cancel()
+        encoder.release(2)
+        await worker.encode("next")
+        assert worker.peek("halfway") is not None
+
+
+async def test_same_prompt_in_flight_is_encoded_once() -> None:
+    encoder = SteppedEncoder()
+    results: list[Encoding] = []
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            results.append(await worker.encode("same"))
+
+        tasks.start_soon(ask)
+        await encoder.entered()
+        for _ in range(3):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        encoder.release()
+    assert encoder.seen == ["same"]
+    assert len(results) == 4
+    assert all(result is results[0] for result in results)
+
+
+async def test_recent_prompt_is_not_encoded_again() -> None:
+    encoder = SteppedEncoder(stepped=False)
+    async with working(encoder) as worker:
+        assert worker.peek("hello") is None
+        first = await worker.encode("hello")
+        assert worker.peek("hello") is first
+        assert await worker.encode("hello") is first
+    assert encoder.seen == ["hello"]
+
+
+async def test_least_recently_used_prompt_is_forgotten_first() -> None:
+    async with working(SteppedEncoder(stepped=False), cache_size=2) as worker:
+        await worker.encode("a")
+        await worker.encode("b")
+        worker.peek("a")
+        await worker.encode("c")
+        assert worker.peek("a") is not None
+        assert worker.peek("b") is None
+        assert worker.peek("c") is not None
+
+
+async def test_recent_prompts_stay_within_their_bytes() -> None:
+    cost = 2 * 4 * DIMENSION + 4 * 3 + 120  # vectors, three characters, one span
+    async with working(SteppedEncoder(stepped=False), cache_bytes=64 * cost) as worker:
+        texts = [f"{index:03}" for index in range(100)]
+        for text in texts:
+            await worker.encode(text)
+        assert [text for text in texts if worker.peek(text)] == texts[-64:]
+
+
+async def test_long_prompt_does_not_displace_many_short_ones() -> None:
+    async with working(SteppedEncoder(stepped=False), cache_bytes=64 * 200) as worker:
+        await worker.encode("short")
+        await worker.encode("so many words that it is long")
+        assert worker.peek("short") is not None
+        assert worker.peek("so many words that it is long") is None
+
+
+async def test_prompt_after_an_error_is_encoded() -> None:
+    encoder = SteppedEncoder(stepped=False)
+    async with working(encoder) as worker:
+        with pytest.raises(EncoderError, match="bad prompt"):
+            await worker.encode("bad")
+        assert worker.peek("bad") is None
+        assert (await worker.encode("good")).complete
+
+
+async def test_foreign_error_of_an_encoder_becomes_ours() -> None:
+    async with working(SteppedEncoder(stepped=False)) as worker:
+        with pytest.raises(EncoderError, match="ZeroDivisionError") as caught:
+            await worker.encode("alien")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_closing_finishes_the_running_prompt_and_fails_the_queued() -> None:
+    encoder = SteppedEncoder()
+    worker = EncoderWorker(encoder, observer=Notes())
+    outcomes: dict[str, str] = {}
+
+    async def ask(text: str) -> None:
+        try:
+            await worker.encode(text)
+            outcomes[text] = "encoded"
+        except EncoderError:
+            outcomes[text] = "closed"
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, "running")
+        await encoder.entered()
+        tasks.start_soon(ask, "queued")
+        await queue_all(worker, 1)
+        tasks.start_soon(worker.aclose)
+        await queue_all(worker, 0)
+        encoder.release()
+    assert outcomes == {"running": "encoded", "queued": "closed"}
+    with pytest.raises(EncoderError, match="is closed"):
+        await worker.encode("late")
+    assert "headstart-encoder" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_closing_a_worker_that_never_worked_is_quiet() -> None:
+    await EncoderWorker(SteppedEncoder(), observer=Notes()).aclose()
+
+
+async def test_each_encoding_is_observed_with_its_times() -> None:
+    encoder, notes = SteppedEncoder(), Notes()
+    ticks = itertools.count()
+    worker = EncoderWorker(encoder, observer=notes, clock=lambda: float(next(ticks)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "one two three")  # queued at 0, started at 1
+        await encoder.entered()
+        tasks.start_soon(worker.encode, "four")  # queued at 2
+        await queue_all(worker, 1)
+        encoder.release(2)  # ended at 3; the next from 4 to 5
+    await worker.aclose()
+    await anyio.lowlevel.checkpoint()
+    assert notes.made == [
+        Encoded(encode_s=2.0, queue_s=1.0, queue_length=1, tokens=3),
+        Encoded(encode_s=1.0, queue_s=2.0, queue_length=0, tokens=1),
+    ]
+
+
+async def test_warming_reaches_the_encoder() -> None:
+    encoder = SteppedEncoder(stepped=False)
+    async with working(encoder) as worker:
+        await worker.warm()
+    assert len(encoder.seen) == 2
+
+
+async def test_loop_that_closed_stops_nobody_else() -> None:
+    encoder = SteppedEncoder()
+    worker = EncoderWorker(encoder, observer=Notes())
+
+    async def abandon() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.encode, "orphan")
+            await encoder.entered()
+            tasks.cancel_scope.cancel()
+
+    async def take_over() -> Encoding:
+        encoder.release(2)
+        await worker.encode("heir")
+        found = await worker.encode("orphan")
+        await worker.aclose()
+        return found
+
+    await to_thread.run_sync(asyncio.run, abandon())
+    encoding = await to_thread.run_sync(asyncio.run, take_over())
+    assert encoding.complete
+    assert encoder.seen == ["orphan", "heir"]
