@@ -50,18 +50,18 @@ clean:  ## remove the environments, the caches and what was built
 	rm -rf $(DEV) $(RUN) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(RUN)/.installed: requirements.txt pyproject.toml
-	$(call install,$(RUN),requirements.txt)
+	$(call install,$(RUN),requirements.txt,--no-compile)
 
 $(DEV)/.installed: requirements-dev.txt pyproject.toml
 	$(call install,$(DEV),requirements-dev.txt)
 
-# $(1) the environment, $(2) its lock. Only what the lock names by version and hash is installed.
+# $(1) the environment, $(2) its lock, $(3) more for pip. Only what the lock names by version and hash is installed.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'Headstart needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
 	@echo 'Installing $(2) into $(1) (once) …'
 	@$(PYTHON) -m venv $(1)
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3) --require-hashes -r $(2)
 	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "Installed: $$(du -sh $(1) | cut -f1)"
 	@touch $@
