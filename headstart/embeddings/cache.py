@@ -91,7 +91,11 @@ class SemanticCache:
     async def open(self) -> None:
         """Open the store and rebuild the index from it. Raises ConfigError or StoreError."""
         await self._store.open()
-        await self._replica.load()
+        try:
+            await self._replica.load()
+        except BaseException:
+            await self._store.aclose()
+            raise
 
     async def run(self) -> None:
         """Follow the store's log and tell it which entries were used, until cancelled."""

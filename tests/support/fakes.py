@@ -123,6 +123,9 @@ class FaultyStore(MemoryStore):
         async for rows in super().scan(batch):
             yield rows
 
+    async def aclose(self) -> None:
+        self._call("aclose")
+
     async def touch(self, ids: Sequence[str]) -> None:
         self._call("touch")
         self.touched.extend(ids)

@@ -1,0 +1,186 @@
+"""Semantic lookups: what is served, and every reason of a miss."""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+import pytest
+
+from headstart.embeddings.index import FaissIndex, pack_vector
+from headstart.embeddings.replica import INLINE_ROWS
+from headstart.types import Outcome, Put
+from support.caches import House, accept, key, make_cache
+from support.fakes import DIMENSION, FaultyStore, Recorder, encode_angle, make_entry
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def house() -> House:
+    house = House(FaultyStore())
+    await house.cache.open()
+    return house
+
+
+async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    lookup = await house.cache.find_semantic(key("uno@10"), accept)
+    assert lookup.outcome is Outcome.SEMANTIC
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+    assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
+    assert min(lookup.encode_s, lookup.lookup_s, lookup.match_s) > 0
+
+
+async def test_a_hot_entry_is_judged_without_asking_the_store(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    await house.cache.put(make_entry("b"), "two@5")
+    house.store.failing = {"load"}
+    assert (await house.cache.find_semantic(key("uno@0"), accept)).outcome is Outcome.SEMANTIC
+
+
+async def test_entries_that_are_not_hot_are_read_at_once_and_the_hit_is_kept_hot() -> None:
+    house = House(FaultyStore())
+    writer = House(house.store)
+    await writer.cache.put(make_entry("a"), "not one@0")
+    await writer.cache.put(make_entry("b"), "not two@1")
+    await writer.cache.put(make_entry("c"), "three@2")
+    await house.cache.open()
+    lookup = await house.cache.find_semantic(key("uno@0"), accept)
+    assert lookup.entry is not None
+    assert lookup.entry.id == "c"
+    assert house.store.calls.count("load") == 1
+    assert [id for id in "abc" if house.cache.peek_exact(id)] == ["c"]
+
+
+async def test_the_best_neighbour_that_survives_is_the_hit(house: House) -> None:
+    await house.cache.put(make_entry("vetoed"), "not one@0")
+    await house.cache.put(make_entry("refused"), "two@1")
+    await house.cache.put(make_entry("served"), "three@2")
+    await house.cache.put(make_entry("farther"), "four@3")
+    lookup = await house.cache.find_semantic(
+        key("uno@0"), lambda entry: "stale" if entry.id == "refused" else None
+    )
+    assert lookup.entry is not None
+    assert lookup.entry.id == "served"
+
+
+async def test_partitions_are_never_crossed(house: House) -> None:
+    await house.cache.put(make_entry("a", partition="p"), "one@0")
+    await house.cache.put(make_entry("b", partition="q"), "one@60")
+    lookup = await house.cache.find_semantic(key("one@0", partition="q"), accept)
+    assert (lookup.reason, lookup.entry) == ("below-threshold", None)
+
+
+async def test_a_large_partition_is_searched_too(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    far = pack_vector(encode_angle("far@90").sentence)
+    for number in range(INLINE_ROWS):
+        house.index.add("p", f"far-{number}", far)
+    lookup = await house.cache.find_semantic(key("uno@1"), accept)
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+
+
+async def test_no_text_to_compare_is_exact_only(house: House) -> None:
+    assert (await house.cache.find_semantic(key(None), accept)).reason == "exact-only"
+
+
+async def test_no_encoder_is_exact_only() -> None:
+    cache = make_cache(FaultyStore(), FaissIndex(DIMENSION), None, Recorder())
+    await cache.open()
+    await cache.put(make_entry("a"), "one@0")
+    assert (await cache.find_semantic(key("one@0"), accept)).reason == "exact-only"
+    assert cache.peek_exact("a") is not None
+
+
+async def test_an_empty_partition_is_a_miss_that_encodes_nothing(house: House) -> None:
+    await house.cache.put(make_entry("a", partition="q"), "one@0")
+    house.encoder.encoded.clear()
+    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "empty-partition")
+    assert house.encoder.encoded == []
+
+
+async def test_a_busy_encoder_is_not_waited_for() -> None:
+    house = House(FaultyStore(), max_wait_s=0.0)
+    await house.cache.put(make_entry("a"), "one@0")
+    house.encoder.turn = anyio.Event()
+    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "encoder-busy")
+    assert lookup.encode_s > 0
+
+
+async def test_a_prompt_beyond_the_limit_is_too_long(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    house.encoder.complete = False
+    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "too-long"
+
+
+async def test_a_far_neighbour_is_below_the_threshold_and_is_not_loaded(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    house.store.failing = {"load"}
+    lookup = await house.cache.find_semantic(key("uno@80"), accept)
+    assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
+    assert lookup.similarity == pytest.approx(0.1736, abs=1e-3)
+
+
+async def test_a_neighbour_that_the_policy_finds_too_far_is_below_the_threshold(
+    house: House,
+) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    lookup = await house.cache.find_semantic(key("uno@30"), accept)
+    assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
+    assert lookup.similarity == pytest.approx(0.8660, abs=1e-3)
+
+
+async def test_a_request_may_ask_for_more_similarity_but_not_for_less(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    strict = await house.cache.find_semantic(key("uno@10"), accept, minimum=0.99)
+    assert strict.reason == "below-threshold"
+    lax = await house.cache.find_semantic(key("uno@80"), accept, minimum=0.1)
+    assert lax.reason == "below-threshold"
+
+
+async def test_a_veto_is_reported_with_the_best_similarity(house: House) -> None:
+    await house.cache.put(make_entry("a"), "not one@0")
+    await house.cache.put(make_entry("b"), "two@40")
+    lookup = await house.cache.find_semantic(key("uno@10"), accept)
+    assert (lookup.outcome, lookup.reason, lookup.veto) == (Outcome.MISS, "veto", "negation")
+    assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
+
+
+async def test_a_refusal_of_the_request_is_reported_as_the_veto(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    lookup = await house.cache.find_semantic(key("uno@0"), lambda _: "max-tokens")
+    assert (lookup.reason, lookup.veto) == ("veto", "max-tokens")
+
+
+async def test_evidence_of_another_policy_is_never_judged(house: House) -> None:
+    entry = msgspec.structs.replace(
+        make_entry("a"), evidence=b"\xff", evidence_version="other", encoder="angles"
+    )
+    vector = pack_vector(encode_angle("one@0").sentence)
+    await house.store.append([Put(entry=entry, vector=vector)])
+    await house.cache.open()
+    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    assert (lookup.reason, lookup.veto) == ("veto", "evidence-version")
+
+
+async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(house: House) -> None:
+    vector = pack_vector(encode_angle("one@0").sentence)
+    house.index.add("p", "left", vector)
+    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "gone"
+    assert house.index.size() == 0
+    house.index.add("p", "left", vector)
+    await house.cache.put(make_entry("a"), "one@5")
+    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+
+
+async def test_an_expired_entry_is_not_served(house: House) -> None:
+    await house.cache.put(make_entry("a", expires=house.now + 5), "one@0")
+    house.now += 5
+    assert house.cache.peek_exact("a") is None
+    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "gone"

@@ -1,0 +1,102 @@
+"""A semantic cache over fakes, and the ways in which tests use one."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from headstart.embeddings.cache import SemanticCache
+from headstart.embeddings.index import FaissIndex
+from headstart.observe import StageFailed
+from headstart.types import CacheKey, Entry
+from support.fakes import DIMENSION, FakeEncoder, FakeMatchPolicy, FaultyStore, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from headstart.interfaces import Store
+
+
+def make_cache(
+    store: Store,
+    index: FaissIndex,
+    encoder: FakeEncoder | None,
+    recorder: Recorder,
+    *,
+    clock: Callable[[], float] = lambda: 1000.0,
+    hot_bytes: int = 1 << 20,
+    max_wait_s: float = 60.0,
+    touch_s: float = 1.0,
+) -> SemanticCache:
+    return SemanticCache(
+        store,
+        index,
+        encoder,
+        FakeMatchPolicy(),
+        hot_bytes=hot_bytes,
+        max_wait_s=max_wait_s,
+        clock=clock,
+        observers=recorder,
+        touch_s=touch_s,
+    )
+
+
+class House:
+    """A cache and the parts that a test turns."""
+
+    def __init__(
+        self,
+        store: FaultyStore,
+        *,
+        hot_bytes: int = 1 << 20,
+        max_wait_s: float = 60.0,
+        touch_s: float = 1.0,
+    ) -> None:
+        self.now = 1000.0
+        self.store = store
+        self.index = FaissIndex(DIMENSION)
+        self.encoder = FakeEncoder()
+        self.recorder = Recorder()
+        self.cache = make_cache(
+            store,
+            self.index,
+            self.encoder,
+            self.recorder,
+            clock=lambda: self.now,
+            hot_bytes=hot_bytes,
+            max_wait_s=max_wait_s,
+            touch_s=touch_s,
+        )
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        return [
+            (seen.stage, seen.error) for seen in self.recorder.seen if isinstance(seen, StageFailed)
+        ]
+
+
+@asynccontextmanager
+async def running(cache: SemanticCache) -> AsyncIterator[SemanticCache]:
+    await cache.open()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cache.run)
+        yield cache
+        tasks.cancel_scope.cancel()
+    await cache.aclose()
+
+
+def key(query: str | None, *, exact: str = "unknown", partition: str = "p") -> CacheKey:
+    return CacheKey(scope="s", partition=partition, exact=exact, query=query)
+
+
+def accept(entry: Entry) -> str | None:
+    return None
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what another task brings about."""
+    with anyio.fail_after(5):
+        while not condition():  # noqa: ASYNC110 - nothing announces a change of the index
+            await anyio.sleep(0.001)
