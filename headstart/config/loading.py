@@ -137,6 +137,8 @@ def _resolve_none(document: dict[str, Any]) -> None:
     """Read ``"none"`` as no value where a setting allows it: TOML cannot write null."""
     for section in SECTIONS:
         table = document.get(section)
-        for name in optional_settings(section) if isinstance(table, dict) else ():
+        if not isinstance(table, dict):
+            continue
+        for name in optional_settings(section):
             if table.get(name) == NONE:
                 table[name] = None

@@ -7,7 +7,7 @@ The sections are plain values: building one checks nothing. ``checked`` does, an
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -26,9 +26,12 @@ GUARDS: tuple[Guard, ...] = (
 )  # fmt: skip
 
 THRESHOLD_WITH_GUARDS = 0.90
+"""With all of them."""
 THRESHOLD_WITHOUT_GUARDS = 0.95
 
 
+# Type checkers do not see that msgspec's subclasses inherit ``frozen`` and ``kw_only``.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the tables below."""
 
@@ -84,10 +87,11 @@ class CacheSettings(Section):
 
     @property
     def effective_threshold(self) -> float:
-        """``threshold``, or the default that fits the guards."""
+        """``threshold``, or the default: the low one needs every guard."""
         if self.threshold is not None:
             return self.threshold
-        return THRESHOLD_WITH_GUARDS if self.guards else THRESHOLD_WITHOUT_GUARDS
+        guarded = set(self.guards) == set(GUARDS)
+        return THRESHOLD_WITH_GUARDS if guarded else THRESHOLD_WITHOUT_GUARDS
 
 
 class EncoderSettings(Section):
