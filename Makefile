@@ -33,7 +33,7 @@ format: $(DEV)/.installed  ## put the code into the house's format
 	$(DEV)/bin/ruff check --fix
 
 bench: $(DEV)/.installed  ## measure the hit path and the miss path against what costs nothing
-	@$(DEV)/bin/headstart bench $(ARGS)
+	@$(DEV)/bin/python -m benchmarks.overhead $(ARGS)
 
 COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header
