@@ -49,7 +49,7 @@ def encoder() -> None:
 @click.option("--prefix", metavar="TEXT", help="Text before every prompt.  [default: the model's]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), help="[default: the model's]")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def export(  # noqa: PLR0917 - click passes all by name
+def export(
     model: str,
     output: Path | None,
     precision: Precision,
