@@ -30,11 +30,24 @@ from benchmarks.load import http_request, percentile, run_load
 CHAT = "/v1/chat/completions"
 ANSWER = b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'
 TOPICS = [
-    f"{verb} the {part} of {thing}"
-    for verb in ("Describe", "Summarise")
-    for part in ("history", "purpose", "main parts")
-    for thing in ("a bicycle", "the steam engine", "a public library", "the printing press")
+    f"Describe the {part} of {thing}"
+    for part in ("history", "main parts")
+    for thing in (
+        "a bicycle",
+        "the steam engine",
+        "a public library",
+        "the printing press",
+        "a coral reef",
+        "the human heart",
+        "an orchestra",
+        "the internet",
+        "a beehive",
+        "the Roman senate",
+        "a suspension bridge",
+        "the periodic table",
+    )
 ]
+"""Far enough apart that none answers another."""
 
 
 async def noop(scope: Any, receive: Any, send: Any) -> None:

@@ -8,7 +8,6 @@ import msgspec
 
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.body import replay_body, watching
-from headstart.middleware.reading import is_event_stream
 from headstart.middleware.respond import (
     error_response,
     own_headers,
@@ -87,12 +86,11 @@ class Deliverer:
         with watching(exchange.receive, self._spawn, client.gone):
             head = await client.head(deadline)
             exchange.upstream = head.upstream
-            stream = is_event_stream(head.headers)
-            if exchange.route.dialect is not None and not stream:
+            if exchange.route.dialect is not None and not head.stream:
                 body = await client.read_all(deadline)
                 if body is not None:
                     return await self._send_document(exchange, flight, head, body)
-            await self._send_live(exchange, flight, client, head, deadline, stream=stream)
+            await self._send_live(exchange, flight, client, head, deadline)
 
     async def _send_document(
         self, exchange: Exchange, flight: Flight, head: Head, body: bytes
@@ -119,8 +117,6 @@ class Deliverer:
         client: Client,
         head: Head,
         deadline: float | None,
-        *,
-        stream: bool,
     ) -> None:
         own = self._own(exchange, head)
         exchange.status = head.status
@@ -128,7 +124,7 @@ class Deliverer:
             {
                 "type": "http.response.start",
                 "status": head.status,
-                "headers": relayed_headers(head.headers, own, stream=stream),
+                "headers": relayed_headers(head.headers, own, stream=head.stream),
             }
         )
         try:
@@ -138,7 +134,7 @@ class Deliverer:
                 await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
         except UpstreamError as error:
             dialect = exchange.route.dialect
-            if not stream or dialect is None:
+            if not head.stream or dialect is None:
                 raise
             exchange.error = error.code
             frame = dialect.error_frame(error, exchange.id)

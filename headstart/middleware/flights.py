@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
+from headstart.middleware.reading import is_event_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -34,7 +35,7 @@ class SlowClient(UpstreamError):
 class Head:
     """Status and headers of a flight's answer, and what was edited on the way."""
 
-    __slots__ = ("headers", "status", "transforms", "upstream")
+    __slots__ = ("headers", "status", "stream", "transforms", "upstream")
 
     def __init__(
         self, status: int, headers: Headers, upstream: str, transforms: tuple[str, ...]
@@ -43,6 +44,7 @@ class Head:
         self.headers = headers
         self.upstream = upstream
         self.transforms = transforms
+        self.stream = is_event_stream(headers)
 
 
 class Client:

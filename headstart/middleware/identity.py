@@ -73,6 +73,6 @@ class AcceptedCredentials:
         """Note that an upstream refused this credential (401 or 403)."""
         self._seen.pop(scope, None)
 
-    def __contains__(self, scope: str) -> bool:
-        seen = self._seen.get(scope)
+    def __contains__(self, scope: str | None) -> bool:
+        seen = self._seen.get(scope) if scope is not None else None
         return seen is not None and self._clock() - seen < ACCEPTED_FOR_S

@@ -119,8 +119,10 @@ class Preparer:
             key, _ = self._memo.popitem(last=False)
             self._memo_size -= 8 * len(key[-1]) + 2048  # type: ignore[arg-type]
 
-    def credential_scope(self, headers: Headers) -> str:
-        """Return the hash under which a credential is noted as accepted by an upstream."""
+    def credential_scope(self, headers: Headers) -> str | None:
+        """Return the hash under which a credential is noted as accepted, if answers are shared."""
+        if self._sharing.scope != "shared":
+            return None
         credential = credential_of(headers, b"", cookies=self._sharing.cookies)
         return scope_of(self._secret, credential=credential)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
-from headstart.middleware.reading import is_event_stream
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
 
@@ -38,7 +37,8 @@ class Plan:
     identity: Hashable
     key: CacheKey | None
     semantic: bool
-    credential_scope: str
+    credential_scope: str | None
+    """Where to note whether the upstream accepts the caller's key; None when nobody asks."""
     wrapped: bool
 
 
@@ -87,8 +87,10 @@ class Pump:
             await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
 
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
-        flight.open(Head(reply.status, reply.headers, reply.upstream, reply.transforms))
-        self._note_credential(plan.credential_scope, reply.status)
+        head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
+        flight.open(head)
+        if plan.credential_scope is not None:
+            self._note_credential(plan.credential_scope, reply.status)
         collector = Collector(max_bytes=LOG_BYTES)
         raw: list[bytes] | None = [] if plan.route.dialect is None and plan.key else None
         async for piece in reply.chunks():
@@ -101,7 +103,7 @@ class Pump:
             if piece.data:
                 await flight.push(piece.data)
         reads = plan.route.dialect is not None and reply.status == 200
-        if reads and is_event_stream(reply.headers):
+        if reads and head.stream:
             _close_stream(collector)
         total_s = time.perf_counter() - flight.began
         completion = collector.completion(self._clock()) if reads else None

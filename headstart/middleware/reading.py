@@ -97,14 +97,14 @@ def body_reader(
 
 def is_event_stream(headers: Headers) -> bool:
     """True for ``text/event-stream`` answers."""
-    return any(
-        name == b"content-type" and value.lower().startswith(b"text/event-stream")
-        for name, value in headers
-    )
+    for name, value in headers:
+        if name == b"content-type":
+            return value.lower().startswith(b"text/event-stream")
+    return False
 
 
 def _is_plain(headers: Headers) -> bool:
-    return not any(
-        name == b"content-encoding" and value.strip().lower() != b"identity"
-        for name, value in headers
-    )
+    for name, value in headers:
+        if name == b"content-encoding":
+            return value.strip().lower() == b"identity"
+    return True
