@@ -150,7 +150,7 @@ class Running:
 
 def start(make: Callable[..., Any], *arguments: Any) -> Running:
     """Run a server in a fresh process and wait until it accepts."""
-    bound = socket.socket()
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
     port = bound.getsockname()[1]
     context = multiprocessing.get_context("spawn")

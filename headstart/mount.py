@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import msgspec
 
@@ -18,12 +18,32 @@ from headstart.observe import Observers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Unpack
 
     from headstart.factory import Parts
     from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Scope
 
 CHAT_PATH = "/v1/chat/completions"
+
+
+class CacheOptions(TypedDict, total=False):
+    """The keys of ``[cache]`` as keyword arguments; ``docs/configuration.md`` explains them."""
+
+    enabled: bool
+    mode: Literal["serve", "exact-only"]
+    threshold: float | None
+    guards: Sequence[str]
+    share_users: bool
+    sampled: str
+    holdout: float
+    store: str
+    on_corrupt: Literal["fail", "fresh"]
+    ttl_s: float | None
+    max_entries: int | None
+    max_bytes: int | None
+    hot_bytes: int
+    key_headers: Sequence[str]
 
 
 class HeadstartMiddleware(Gateway):
@@ -45,10 +65,10 @@ class HeadstartMiddleware(Gateway):
         endpoints: Sequence[Endpoint] = (),
         scope: Callable[[Scope], str | None] | None = None,
         observers: Sequence[Observer] = (),
-        **cache: Any,
+        **cache: Unpack[CacheOptions],
     ) -> None:
         if settings is None:
-            cache = {"store": "memory:", **cache}
+            cache.setdefault("store", "memory:")
         resolved = resolve_settings(settings, cache)
         super().__init__(
             app,
@@ -65,7 +85,7 @@ def gateway(
     endpoints: Sequence[Endpoint] = (),
     scope: Callable[[Scope], str | None] | None = None,
     observers: Sequence[Observer] = (),
-    **cache: Any,
+    **cache: Unpack[CacheOptions],
 ) -> Gateway:
     """Return an ASGI app with the provider routes, to mount in yours: ``app.mount("/llm", …)``.
 
@@ -107,7 +127,7 @@ def build_gateway(
 
 
 def resolve_settings(
-    settings: Settings | Path | str | None, cache: Mapping[str, Any]
+    settings: Settings | Path | str | None, cache: Mapping[str, object]
 ) -> Settings:
     """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys."""
     if isinstance(settings, Settings):

@@ -165,7 +165,7 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
                 input_per_million=price.input, output_per_million=price.output
             )
         upstream = UpstreamSettings(
-            name=f"simulated {profile}", base_url=f"{provider}/v1", price=prices
+            name=f"simulated-{profile}", base_url=f"{provider}/v1", price=prices
         )
         settings = checked(Settings(cache=CacheSettings(store=store), upstream=(upstream,)))
         sidecar = await stack.enter_async_context(_serving(settings))

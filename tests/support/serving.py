@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 10
 
 def bind_free_port() -> socket.socket:
     """Return a socket bound to a free loopback port; the caller closes it."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
     return bound
 
