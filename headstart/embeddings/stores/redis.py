@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from headstart.observe import Served
 
 SCHEMA_VERSION = 1
+CONNECTIONS = 32
+"""At most; beyond them calls wait for one, no longer than for an answer."""
 TIMEOUT_S = 0.5
 PAUSE_S = 1.0
 """After a timeout every call fails at once for this long."""
@@ -271,13 +273,18 @@ class RedisStore:
 
 def _connect(url: str) -> Redis:
     try:
-        return Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT_S,
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
             # Once, for a pooled connection that the server has closed; never after a timeout.
             retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            # It would be read from package metadata on disk, on the loop, for each connection.
+            driver_info=None,
         )
+        return Redis.from_pool(pool)
     except ValueError:
         # Not chained: the parser's message may quote a piece of the password.
         raise ConfigError(

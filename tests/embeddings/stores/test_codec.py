@@ -1,0 +1,125 @@
+"""The envelope of stored values: lossless, versioned, and closed to what it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from headstart.embeddings.stores.codec import (
+    VERSION,
+    Limits,
+    decode_served,
+    encode_served,
+    open_entry,
+    seal,
+)
+from headstart.errors import StoreError
+from headstart.observe import Served
+from headstart.types import Completion, Entry, Outcome
+from support.completions import completions
+from support.entries import NOW, answer, entry, full_entry, raw_entry, vector
+
+
+def sealed_value(stored: Entry) -> bytes:
+    return seal(stored, None, Limits()).value
+
+
+def fields_at_default(value: Any) -> list[str]:
+    """Name the fields, of a struct and of the structs in it, that have their default."""
+    if isinstance(value, tuple):
+        return [name for item in value for name in fields_at_default(item)]
+    if not isinstance(value, msgspec.Struct):
+        return []
+    unset = []
+    for field in msgspec.structs.fields(value):
+        content = getattr(value, field.name)
+        default: Any = field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        if content == default:
+            unset.append(f"{type(value).__name__}.{field.name}")
+        unset += fields_at_default(content)
+    return unset
+
+
+def test_the_full_entry_of_these_tests_leaves_no_field_out() -> None:
+    # The second choice is there for the order of choices; the first has every field.
+    assert [
+        name for name in fields_at_default(full_entry()) if not name.startswith("Choice.")
+    ] == []
+    answered = full_entry().answer
+    assert isinstance(answered, Completion)
+    assert fields_at_default(answered.choices[0]) == []
+
+
+@pytest.mark.parametrize("stored", [full_entry(), raw_entry(), entry("plain")])
+def test_an_entry_comes_back_as_it_was(stored: Entry) -> None:
+    assert open_entry(sealed_value(stored)) == stored
+
+
+@given(completions())
+def test_any_completion_comes_back_as_it_was_or_is_refused(completion: Completion) -> None:
+    stored = entry("id", answer=completion)
+    try:
+        value = sealed_value(stored)
+    except StoreError:  # an integer beyond 64 bits
+        return
+    assert open_entry(value) == stored
+
+
+def test_a_value_of_another_version_is_skipped() -> None:
+    value = sealed_value(entry("id"))
+    assert value.startswith(VERSION)
+    assert open_entry(b"\x02" + value[1:]) is None
+    assert open_entry(b"") is None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        sealed_value(entry("id"))[:-5],
+        VERSION,
+        VERSION + b"\xc1",
+        VERSION + b"\x80",
+        VERSION + b"\x81\xa1a" * 100_000,
+        sealed_value(entry("id", text="word")).replace(b"word", b"\xff\xfe\xff\xfe"),
+    ],
+    ids=["cut", "empty", "no msgpack", "no entry", "nested too deep", "no UTF-8"],
+)
+def test_a_damaged_value_is_skipped(damaged: bytes) -> None:
+    assert open_entry(damaged) is None
+
+
+@pytest.mark.parametrize("value", [2**70, object(), "\ud800"], ids=["int", "object", "surrogate"])
+def test_what_cannot_be_encoded_is_a_store_error(value: object) -> None:
+    completion = msgspec.structs.replace(answer(), extra={"field": value})
+    with pytest.raises(StoreError):
+        sealed_value(entry("id", answer=completion))
+
+
+def test_the_default_life_is_for_entries_that_state_none() -> None:
+    limits = Limits(ttl_s=60)
+    assert seal(entry("id"), None, limits).expires == NOW + 60
+    assert seal(entry("id", expires=NOW + 5), None, limits).expires == NOW + 5
+    dated = open_entry(seal(entry("id"), None, limits).value)
+    assert dated is not None
+    assert dated.expires == NOW + 60
+
+
+def test_an_entry_beyond_max_bytes_alone_is_refused() -> None:
+    size = seal(entry("id"), vector(), Limits()).size
+    assert seal(entry("id"), vector(), Limits(max_bytes=size)).size == size
+    with pytest.raises(StoreError, match="max_bytes"):
+        seal(entry("id"), vector(), Limits(max_bytes=size - 1))
+
+
+def test_a_row_of_the_books_comes_back_as_it_was() -> None:
+    row = Served(
+        id="r", at=NOW, endpoint="e", outcome=Outcome.SEMANTIC, status=200, stream=True,
+        total_s=0.1, similarity=0.93, saved_usd=0.01,
+    )  # fmt: skip
+    assert decode_served(encode_served(row)) == row
+    assert decode_served(b"\x02" + encode_served(row)[1:]) is None

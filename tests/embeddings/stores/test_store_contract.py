@@ -1,0 +1,378 @@
+"""What every Store promises (``headstart.interfaces.Store``), held against all three."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from headstart.embeddings.stores.codec import Limits, seal
+from headstart.embeddings.stores.log import LOG_ROWS
+from headstart.errors import StoreError
+from headstart.observe import Committed, Served
+from headstart.types import Delete, Entry, Logged, Outcome, Put, StoreStats, VectorRow
+from support.entries import NOW, entry, full_entry, put, raw_entry, vector
+from support.stores import Stores, follow, scan
+
+pytestmark = pytest.mark.anyio
+
+
+def size(record: Put) -> int:
+    return seal(record.entry, record.vector, Limits()).size
+
+
+def row(id: str, at: float) -> Served:
+    return Served(
+        id=id, at=at, endpoint="e", outcome=Outcome.MISS, status=200, stream=False, total_s=1.0
+    )
+
+
+@pytest.mark.parametrize("stored", [full_entry(), raw_entry()], ids=["completion", "raw"])
+async def test_an_entry_is_found_as_it_was_stored(stores: Stores, stored: Entry) -> None:
+    store = await stores.open()
+    await store.append([Put(entry=stored, vector=vector())])
+    assert await store.find(stored.key.exact) == stored
+    assert await store.load([stored.id]) == [stored]
+
+
+async def test_load_keeps_the_order_asked_for(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("a"), put("b")])
+    assert await store.load(["b", "unknown", "a", "b"]) == [
+        entry("b"),
+        None,
+        entry("a"),
+        entry("b"),
+    ]
+    assert await store.load([]) == []
+
+
+async def test_an_unknown_exact_key_is_not_found(stores: Stores) -> None:
+    store = await stores.open()
+    assert await store.find("unknown") is None
+
+
+async def test_an_entry_under_the_same_exact_key_replaces_the_old_one(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("old", exact="key")])
+    await store.append([put("new", exact="key")])
+    assert await store.find("key") == entry("new", exact="key")
+    assert await store.load(["old"]) == [None]
+    assert await store.stats() == StoreStats(entries=1, bytes=size(put("new", exact="key")))
+
+
+async def test_an_entry_with_the_same_id_replaces_the_old_one(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("id", exact="before", text="short")])
+    await store.append([put("id", exact="after", text="a longer answer")])
+    assert await store.find("before") is None
+    assert await store.find("after") == entry("id", exact="after", text="a longer answer")
+    assert (await store.stats()).entries == 1
+    assert await scan(store) == ["id"]
+
+
+async def test_deleted_entries_are_gone(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("a"), put("b"), put("c")])
+    await store.append([Delete(ids=("a", "unknown", "c"))])
+    assert await store.load(["a", "b", "c"]) == [None, entry("b"), None]
+    assert await store.find("exact-a") is None
+    assert await scan(store) == ["b"]
+    assert await store.stats() == StoreStats(entries=1, bytes=size(put("b")))
+
+
+async def test_records_of_one_append_apply_in_order(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("a"), Delete(ids=("a",)), put("b"), put("a", exact="exact-b")])
+    assert await store.find("exact-b") == entry("a", exact="exact-b")
+    assert await store.load(["b"]) == [None]
+
+
+async def test_each_stored_entry_is_acknowledged_once(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("a"), Delete(ids=("a",)), put("b")])
+    assert stores.committed == [
+        Committed(id="a", bytes=size(put("a"))),
+        Committed(id="b", bytes=size(put("b"))),
+    ]
+
+
+async def test_an_append_with_an_entry_that_cannot_be_stored_writes_nothing(
+    stores: Stores,
+) -> None:
+    store = await stores.open(max_bytes=2 * size(put("a")))
+    with pytest.raises(StoreError, match="max_bytes"):
+        await store.append([put("a"), put("b", text="long" * 1000)])
+    assert await store.stats() == StoreStats(entries=0, bytes=0)
+    assert stores.committed == []
+
+
+# --- expiry and eviction -----------------------------------------------------------------------
+
+
+async def test_an_expired_entry_is_never_returned(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("brief", expires=NOW + 60), put("lasting")])
+    stores.clock.now = NOW + 59.9
+    assert await store.find("exact-brief") is not None
+    assert await scan(store) == ["brief", "lasting"]
+    stores.clock.now = NOW + 60
+    assert await store.find("exact-brief") is None
+    assert await store.load(["brief", "lasting"]) == [None, entry("lasting")]
+    assert await scan(store) == ["lasting"]
+
+
+async def test_expired_entries_leave_with_the_next_append(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.append([put("brief", expires=NOW + 60)])
+    stores.clock.now = NOW + 61
+    await store.append([put("next")])
+    assert await store.stats() == StoreStats(entries=1, bytes=size(put("next")))
+    assert [logged.record for logged in await follow(store, cursor, 2)] == [
+        Delete(ids=("brief",)),
+        put("next"),
+    ]
+
+
+async def test_a_renewed_entry_outlives_its_old_end(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("id", expires=NOW + 60)])
+    await store.append([put("id", expires=NOW + 600)])
+    stores.clock.now = NOW + 61
+    await store.append([put("other")])
+    assert await store.load(["id"]) == [entry("id", expires=NOW + 600)]
+
+
+async def test_entries_live_for_the_default_time(stores: Stores) -> None:
+    store = await stores.open(ttl_s=30)
+    await store.append([put("dated", expires=NOW + 90), put("plain")])
+    assert await store.load(["plain"]) == [entry("plain", expires=NOW + 30)]
+    stores.clock.now = NOW + 31
+    assert await store.load(["dated", "plain"]) == [entry("dated", expires=NOW + 90), None]
+
+
+async def test_the_least_recently_used_entry_leaves_first(stores: Stores) -> None:
+    store = await stores.open(max_entries=2)
+    for id in ("a", "b"):
+        stores.clock.now += 1
+        await store.append([put(id)])
+    stores.clock.now += 1
+    await store.touch(["a", "unknown"])
+    stores.clock.now += 1
+    await store.append([put("c")])
+    assert await store.load(["a", "b", "c"]) == [entry("a"), None, entry("c")]
+    assert await store.find("exact-b") is None
+    assert await scan(store) == ["a", "c"]
+    assert await store.stats() == StoreStats(entries=2, bytes=size(put("a")) + size(put("c")))
+
+
+async def test_entries_leave_until_max_bytes_holds(stores: Stores) -> None:
+    large = put("large", text="x" * 1000)
+    store = await stores.open(max_bytes=size(large) + size(put("a")))
+    for id in ("a", "b", "c"):
+        stores.clock.now += 1
+        await store.append([put(id)])
+    stores.clock.now += 1
+    await store.append([large])
+    assert await store.load(["a", "b", "c", "large"]) == [None, None, entry("c"), large.entry]
+    assert await store.stats() == StoreStats(entries=2, bytes=size(large) + size(put("c")))
+
+
+async def test_one_append_beyond_max_entries_keeps_its_last(stores: Stores) -> None:
+    store = await stores.open(max_entries=3)
+    await store.append([put(f"{number:02}") for number in range(10)])
+    assert await scan(store) == ["07", "08", "09"]
+
+
+# --- log and scan ------------------------------------------------------------------------------
+
+
+async def test_scan_yields_vectors_oldest_first_in_batches(stores: Stores) -> None:
+    store = await stores.open()
+    vectors = {f"{number}": vector(number / 8) for number in range(5)}
+    await store.append(
+        [Put(entry=entry(id, encoder="e5"), vector=row) for id, row in vectors.items()]
+    )
+    await store.append([Put(entry=entry("exact only"))])
+    await store.append([put("2", exact="exact-2")])
+    batches = [rows async for rows in store.scan(2)]
+    assert [len(rows) for rows in batches] == [2, 2, 1]
+    assert [row.id for rows in batches for row in rows] == ["0", "1", "3", "4", "2"]
+    assert batches[0][1] == VectorRow(
+        id="1", partition="partition", encoder="e5", vector=vectors["1"]
+    )
+
+
+async def test_an_entry_without_a_vector_is_followed_without_one(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.cursor()
+    await store.append([Put(entry=entry("exact only"))])
+    (logged,) = await follow(store, cursor, 1)
+    assert logged.record == Put(entry=entry("exact only"))
+
+
+async def test_a_follower_sees_all_that_was_appended_in_order(stores: Stores) -> None:
+    store = await stores.open()
+    beside = await stores.open_beside(store)
+    cursor = await beside.cursor()
+    await store.append([put("a"), put("b")])
+    await beside.append([put("c")])
+    end = await store.append([Delete(ids=("c",))])
+    await store.append([put("c", text="again")])
+    for reader in (store, beside):
+        logged = await follow(reader, cursor, 4)
+        # The first "c" had left again; its id names what is there now.
+        assert [seen.record for seen in logged] == [
+            put("a"), put("b"), put("c", text="again"), Delete(ids=("c",)),
+        ]  # fmt: skip
+        assert logged[-1].cursor == end
+        (last,) = await follow(reader, end, 1)
+        assert last.record == put("c", text="again")
+
+
+async def test_a_put_that_has_left_since_is_skipped(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.cursor()
+    await store.append([put("a"), put("b")])
+    await store.append([Delete(ids=("a",))])
+    assert [logged.record for logged in await follow(store, cursor, 2)] == [
+        put("b"),
+        Delete(ids=("a",)),
+    ]
+
+
+async def test_replacement_and_eviction_show_in_the_log(stores: Stores) -> None:
+    store = await stores.open(max_entries=2)
+    await store.append([put("old", exact="key")])
+    stores.clock.now += 1
+    cursor = await store.append([put("a")])
+    stores.clock.now += 1
+    await store.append([put("new", exact="key")])
+    stores.clock.now += 1
+    await store.append([put("b")])
+    assert [logged.record for logged in await follow(store, cursor, 4)] == [
+        Delete(ids=("old",)),
+        put("new", exact="key"),
+        put("b"),
+        Delete(ids=("a",)),
+    ]
+
+
+async def test_a_follower_waits_for_what_comes(stores: Stores) -> None:
+    store = await stores.open()
+    beside = await stores.open_beside(store)
+    cursor = await store.cursor()
+
+    async def append_later() -> None:
+        await anyio.lowlevel.checkpoint()
+        await beside.append([put("later")])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append_later)
+        (logged,) = await follow(store, cursor, 1)
+    assert logged.record == put("later")
+
+
+async def test_following_from_now_on_leaves_out_what_was(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("before")])
+    seen: list[Logged] = []
+
+    async def append_until_seen() -> None:
+        number = 0
+        while not seen:
+            number += 1
+            await store.append([put(f"after-{number}")])
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append_until_seen)
+        seen += await follow(store, "", 1)
+    (logged,) = seen
+    assert isinstance(logged.record, Put)
+    assert logged.record.entry.id.startswith("after-")
+
+
+async def test_a_cursor_that_the_log_does_not_reach_is_an_error(stores: Stores) -> None:
+    store = await stores.open()
+    end = await store.append([put("a")])
+    beyond = "9" * 15 + ("-1" if "-" in end else "")
+    with pytest.raises(StoreError, match="no longer reaches"):
+        await follow(store, beyond, 1)
+
+
+async def test_appending_nothing_returns_the_cursor(stores: Stores) -> None:
+    store = await stores.open()
+    end = await store.append([put("a")])
+    assert await store.append([]) == end == await store.cursor()
+
+
+async def test_concurrent_appends_are_all_stored(stores: Stores) -> None:
+    store = await stores.open()
+    async with anyio.create_task_group() as tasks:
+        for number in range(200):
+            tasks.start_soon(store.append, [put(f"{number:03}")])
+    assert sorted(await scan(store)) == [f"{number:03}" for number in range(200)]
+    assert (await store.stats()).entries == 200
+
+
+# --- secret, books, reopening ------------------------------------------------------------------
+
+
+async def test_the_secret_is_random_and_the_same_for_all(stores: Stores) -> None:
+    store = await stores.open()
+    beside = await stores.open_beside(store)
+    secret = await store.secret()
+    assert len(secret) == 32
+    assert secret != bytes(32)
+    assert await beside.secret() == secret
+
+
+async def test_books_keep_their_order_and_begin_where_asked(stores: Stores) -> None:
+    store = await stores.open()
+    await store.book([row("a", NOW), row("b", NOW + 2)])
+    await store.book([row("c", NOW + 1)])
+    assert [served.id async for served in store.books()] == ["a", "b", "c"]
+    assert [served async for served in store.books(NOW + 1)] == [
+        row("b", NOW + 2),
+        row("c", NOW + 1),
+    ]
+
+
+async def test_long_books_are_read_to_their_end(stores: Stores) -> None:
+    store = await stores.open()
+    rows = [row(str(number), NOW + number) for number in range(2500)]
+    await store.book(rows)
+    assert [served async for served in store.books()] == rows
+
+
+async def test_what_was_kept_is_there_after_reopening(durable_url: str, stores: Stores) -> None:
+    store = await stores.open()
+    secret = await store.secret()
+    await store.append([Put(entry=full_entry(), vector=vector()), put("a")])
+    await store.append([Delete(ids=("a",))])
+    await store.book([row("r", NOW)])
+    kept, end = await store.stats(), await store.cursor()
+    await store.aclose()
+    again = await stores.open()
+    assert await again.find("exact-full") == full_entry()
+    assert await scan(again) == ["full"]
+    assert await again.stats() == kept
+    assert await again.cursor() == end
+    assert await again.secret() == secret
+    assert [served.id async for served in again.books()] == ["r"]
+
+
+async def test_closing_twice_is_harmless(stores: Stores) -> None:
+    store = await stores.open()
+    await store.aclose()
+    await store.aclose()
+
+
+async def test_a_follower_that_was_overtaken_is_told(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.cursor()
+    rewrites = LOG_ROWS // 2 // 16 + 1  # each logs a deletion and a put
+    for _ in range(16):
+        await store.append([put("a")] * rewrites)
+    with pytest.raises(StoreError, match="no longer reaches"):
+        await follow(store, cursor, 1)

@@ -1,0 +1,69 @@
+"""Opens stores of any kind on the same data, with a clock that only tests move."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from headstart.embeddings.stores.opening import open_store
+from headstart.observe import Committed
+from support.entries import NOW
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from contextlib import AsyncExitStack
+
+    from headstart.interfaces import Store
+    from headstart.observe import Observation
+    from headstart.types import Logged
+
+
+@dataclass
+class Clock:
+    now: float = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Stores:
+    """Opens stores on ``url`` and closes them when ``exits`` closes. Observes their commits."""
+
+    url: str
+    exits: AsyncExitStack
+    clock: Clock = field(default_factory=Clock)
+    committed: list[Committed] = field(default_factory=list)
+
+    async def open(self, **limits: Any) -> Store:
+        store = open_store(self.url, clock=self.clock, observer=self, **limits)
+        await store.open()
+        self.exits.push_async_callback(store.aclose)
+        return store
+
+    async def open_beside(self, store: Store) -> Store:
+        """Return another store of the same data; one in memory shares it with nobody."""
+        return store if self.url == "memory:" else await self.open()
+
+    def notify(self, observation: Observation) -> None:
+        assert isinstance(observation, Committed)
+        self.committed.append(observation)
+
+
+async def follow(store: Store, after: str, count: int) -> list[Logged]:
+    """Return the next ``count`` records after a cursor."""
+    records = cast("AsyncGenerator[Logged]", store.follow(after, poll_s=0.01))
+    logged: list[Logged] = []
+    with anyio.fail_after(30):
+        async with aclosing(records):
+            while len(logged) < count:
+                logged.append(await anext(records))
+    return logged
+
+
+async def scan(store: Store, batch: int = 1024) -> list[str]:
+    """Return the ids of a whole scan."""
+    return [row.id async for rows in store.scan(batch) for row in rows]
