@@ -13,19 +13,23 @@ import asyncio
 import itertools
 import json
 import multiprocessing
+import multiprocessing.process
 import os
 import random
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import uvicorn
 
 from benchmarks.load import http_request, percentile, run_load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHAT = "/v1/chat/completions"
 ANSWER = b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'
@@ -86,9 +90,7 @@ def relay_to(upstream: int) -> Any:
         url = f"http://127.0.0.1:{upstream}{scope['path']}"
         async with session.post(url, data=body, headers=headers) as response:
             down = [(n, v) for n, v in response.raw_headers if n.lower() != b"transfer-encoding"]
-            await send(
-                {"type": "http.response.start", "status": response.status, "headers": down}
-            )
+            await send({"type": "http.response.start", "status": response.status, "headers": down})
             async for data in response.content.iter_any():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -134,18 +136,19 @@ class Running:
     """A server process."""
 
     port: int
-    process: multiprocessing.Process
+    process: multiprocessing.process.BaseProcess
 
     def cpu_s(self) -> float:
         """User and system seconds so far."""
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as stat:
-            fields = stat.read().rpartition(")")[2].split()
+        fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def rss_mb(self) -> float:
         """Resident memory."""
-        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def _proc(self, name: str) -> str:
+        return Path(f"/proc/{self.process.pid}/{name}").read_text(encoding="ascii")
 
 
 def start(make: Callable[..., Any], *arguments: Any) -> Running:
@@ -191,7 +194,10 @@ def respaced(number: int) -> str:
     words = TOPICS[number % len(TOPICS)].split()
     code = next(_spaced) + 1
     gaps = [" " * (1 + (code >> 2 * i & 3)) for i in range(len(words) - 1)]
-    return "".join(w + g for w, g in zip(words, [*gaps, "?" * (code >> 2 * len(gaps))])) + "."
+    return (
+        "".join(w + g for w, g in zip(words, [*gaps, "?" * (code >> 2 * len(gaps))], strict=True))
+        + "."
+    )
 
 
 async def measure(
@@ -270,10 +276,11 @@ BESIDE = {
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as text, with the ratios to the floor of the same run."""
     by_key = {(row["scenario"], row["concurrency"]): row for row in rows}
-    lines = [
+    head = (
         f"{'scenario':26}{'c':>4}{'first p50':>11}{'p99':>8}{'total p50':>11}{'p99':>8}"
         f"{'CPU us':>8}{'req/s':>8}{'MB':>6}  beside"
-    ]
+    )
+    lines = [head]
     for row in rows:
         floor = by_key.get((BESIDE.get(row["scenario"], ""), row["concurrency"]))
         beside = ""

@@ -26,7 +26,6 @@ from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay
 from headstart.middleware.replay import Replays
 from headstart.middleware.supervisor import Supervisor
-from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.cost import Price
 
@@ -40,7 +39,11 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.observe import Observers
     from headstart.types import ChatRequest, Headers
+
+
+clock = time.time  # noqa: TID251 - the composition root names the clock, others are given it
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ async def start_engine(
 
 
 def _make_store(cache: CacheSettings, observers: Observers) -> Store:
-    from headstart.embeddings.stores.opening import open_store  # noqa: PLC0415 - loads a driver
+    from headstart.embeddings.stores.opening import open_store
 
     return open_store(
         cache.store,
@@ -100,7 +103,7 @@ def _make_store(cache: CacheSettings, observers: Observers) -> Store:
         max_entries=cache.max_entries,
         max_bytes=cache.max_bytes,
         on_corrupt=cache.on_corrupt,
-        clock=time.time,
+        clock=clock,
         observer=observers,
     )
 
@@ -111,8 +114,8 @@ async def _open_encoder(
     """Load the encoder, off the loop; None when nothing will ever be matched by meaning."""
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
-    from headstart.embeddings.encoder import OnnxEncoder  # noqa: PLC0415 - loads onnxruntime
-    from headstart.embeddings.encoder_worker import EncoderWorker  # noqa: PLC0415 - the same
+    from headstart.embeddings.encoder import OnnxEncoder
+    from headstart.embeddings.encoder_worker import EncoderWorker
 
     chosen = settings.encoder
     path = None if chosen.model == "default" else Path(chosen.model)
@@ -136,9 +139,9 @@ async def _open_cache(
         await store.open()
         stack.push_async_callback(store.aclose)
         return None
-    from headstart.embeddings.cache import SemanticCache  # noqa: PLC0415 - loads numpy
-    from headstart.embeddings.index import FaissIndex  # noqa: PLC0415 - loads faiss
-    from headstart.policies.match import StaticMatch  # noqa: PLC0415 - loads numpy
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.index import FaissIndex
+    from headstart.policies.match import StaticMatch
 
     cache = SemanticCache(
         store,
@@ -147,7 +150,7 @@ async def _open_cache(
         StaticMatch(settings.cache.threshold, settings.cache.guards),
         hot_bytes=settings.cache.hot_bytes,
         max_wait_s=settings.encoder.max_wait_ms / 1000,
-        clock=time.time,
+        clock=clock,
         observers=observers,
     )
     await cache.open()
@@ -158,7 +161,7 @@ async def _open_cache(
 
 
 async def _open_upstreams(settings: Settings, stack: AsyncExitStack) -> list[HTTPUpstream]:
-    from headstart.middleware.upstreams.http import (  # noqa: PLC0415 - loads aiohttp
+    from headstart.middleware.upstreams.http import (
         HTTPOptions,
         HTTPUpstream,
     )
@@ -213,7 +216,7 @@ def _assemble(
     settings, cache = parts.settings, parts.settings.cache
     admission = Admission(cache.sampled, share_users=cache.share_users)
     accepted = AcceptedCredentials(time.monotonic)
-    new_id = partial(new_ulid, time.time)
+    new_id = partial(new_ulid, clock)
     sharing = SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
@@ -231,7 +234,7 @@ def _assemble(
         flights=parts.flights,
         gate=parts.gate,
         prices=_prices(settings),
-        clock=time.time,
+        clock=clock,
         new_id=new_id,
         ttl_s=cache.ttl_s,
         key_headers=sharing.key_headers,
@@ -258,9 +261,11 @@ def _assemble(
         deliverer=Deliverer(Replays(cache.hot_bytes // 4), parts.supervisor.spawn),
         supervisor=parts.supervisor,
         observer=parts.observers,
-        clock=time.time,
+        clock=clock,
         new_id=new_id,
-        upstream_for=None if wrapped else partial(_pick, tuple(zip(settings.upstream, upstreams))),
+        upstream_for=None
+        if wrapped
+        else partial(_pick, tuple(zip(settings.upstream, upstreams, strict=True))),
     )
     if wrapped:
         return engine, None
@@ -286,7 +291,7 @@ def _pick(
 
 
 def _prices(settings: Settings) -> Callable[[str, str], Price | None]:
-    """Return the price book: (upstream, model) to a Price, ``default`` for an upstream's other models."""
+    """Return the price book by (upstream, model); ``default`` prices an upstream's other models."""
     book = {
         (upstream.name, model): Price(
             input_per_million=price.input_per_million, output_per_million=price.output_per_million

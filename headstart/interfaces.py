@@ -150,7 +150,7 @@ class MatchPolicy(Protocol[P]):
 
 
 class AdmissionPolicy(Protocol):
-    """Decides what may be looked up and what may be stored. Each method returns None or a reason."""
+    """Decides what may be looked up, stored and served: each ``refuse_`` gives None or a reason."""
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
         """May this request be answered from the cache at all?"""

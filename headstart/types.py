@@ -308,7 +308,7 @@ class StoreStats(Frozen):
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """One prompt, encoded. ``sentence`` f32[d] unit; ``tokens`` f32[n, d]; ``spans`` n char spans."""
+    """One prompt, encoded: ``sentence`` f32[d], unit; ``tokens`` f32[n, d]; n ``spans``."""
 
     sentence: NDArray[np.float32]
     tokens: NDArray[np.float32]
@@ -341,7 +341,7 @@ class Outcome(StrEnum):
 
 
 class Lookup(Frozen):
-    """The cache's answer for one request. On a miss ``reason``, ``similarity`` and ``veto`` say why."""
+    """The cache's answer for a request. On a miss ``reason``, ``similarity``, ``veto`` say why."""
 
     outcome: Outcome
     entry: Entry | None = None

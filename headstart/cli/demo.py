@@ -46,7 +46,9 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.option("--requests", type=click.IntRange(0), default=300, show_default=True)
-@click.option("--profile", default="openai", show_default=True, help="See: headstart simulate --list")
+@click.option(
+    "--profile", default="openai", show_default=True, help="See: headstart simulate --list"
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
     "--speed",
@@ -185,7 +187,7 @@ async def _converse(console: Console, running: Demo) -> None:
 
 
 async def _report(console: Console, store: str) -> None:
-    from headstart.cli.report import print_report  # noqa: PLC0415 - shown once, at the end
+    from headstart.cli.report import print_report
 
     await print_report(console, store)
 

@@ -140,9 +140,7 @@ def _text(data: bytes | None) -> str:
     if not data or data == b"[DONE]":
         return ""
     chunk = msgspec.json.decode(data, type=_Chunk)
-    return "".join(
-        choice.delta.content or choice.delta.refusal or "" for choice in chunk.choices
-    )
+    return "".join(choice.delta.content or choice.delta.refusal or "" for choice in chunk.choices)
 
 
 def _kind(cache_status: str) -> str:

@@ -71,9 +71,9 @@ def serve(
 
 def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     """Serve until interrupted. Exits with 1 when start-up fails; the log says why."""
-    import uvicorn  # noqa: PLC0415 - quick --help
+    import uvicorn
 
-    from headstart.sidecar import build_sidecar  # noqa: PLC0415 - the same
+    from headstart.sidecar import build_sidecar
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[Any] | None = None) -> None:
@@ -110,7 +110,9 @@ def banner(settings: Settings, port: int) -> str:
         caching = "exact repeats only"
     else:
         guards = f"{len(cache.guards)} guards" if cache.guards else "no guards"
-        caching = f"exact repeats, and rewordings at similarity {cache.effective_threshold} with {guards}"
+        caching = (
+            f"exact repeats, and rewordings at similarity {cache.effective_threshold} with {guards}"
+        )
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
     return "\n".join(
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ from headstart.middleware.exchange import raw_path
 from headstart.observe import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.endpoints import Routes
     from headstart.middleware.pipeline import Engine
@@ -99,7 +100,7 @@ class Gateway:
                 try:
                     await self.running()
                 except HeadstartError as error:
-                    logger.error("start-up failed: %s", error)  # noqa: TRY400 - no trace for users
+                    logger.error("start-up failed: %s", error)
                     message = {"type": "lifespan.startup.failed", "message": str(error)}
             elif message["type"] == "lifespan.shutdown.complete":
                 await self.aclose()

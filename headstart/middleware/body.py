@@ -23,7 +23,7 @@ class Body:
 
     __slots__ = ("complete", "data")
 
-    def __init__(self, data: bytes, complete: bool) -> None:
+    def __init__(self, data: bytes, *, complete: bool) -> None:
         self.data = data
         self.complete = complete
 
@@ -35,7 +35,7 @@ async def read_body(receive: Receive, limit: int) -> Body:
         raise ClientGone
     data: bytes = message.get("body", b"")
     if not message.get("more_body", False):
-        return Body(data, len(data) <= limit)
+        return Body(data, complete=len(data) <= limit)
     parts = [data]
     size = len(data)
     while size <= limit:
@@ -46,7 +46,7 @@ async def read_body(receive: Receive, limit: int) -> Body:
         parts.append(part)
         size += len(part)
         if not message.get("more_body", False):
-            return Body(b"".join(parts), size <= limit)
+            return Body(b"".join(parts), complete=size <= limit)
     return Body(b"".join(parts), complete=False)
 
 

@@ -170,7 +170,7 @@ class Deliverer:
 
 
 def fit(answer: Completion, request: ChatRequest) -> Completion:
-    """Return the stored answer without the choices and log probabilities that were not asked for."""
+    """Return the stored answer without choices and log probabilities that were not asked for."""
     surplus = len(answer.choices) > request.choices
     if not surplus and (request.logprobs or not any(c.logprobs for c in answer.choices)):
         return answer

@@ -136,7 +136,7 @@ class Engine:
             if prepared.directives.only_if_cached:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             reason = prepared.bypass or "disabled"
-            return await self._bypass(exchange, app, reason, prepared)
+            return await self._bypass(exchange, app, reason)
         variants = self._admission.variants(prepared.request) if prepared.request else 1
         if variants > 1:
             key = variant(key, self._random.randrange(variants))
@@ -186,9 +186,7 @@ class Engine:
         )
         return True
 
-    async def _bypass(
-        self, exchange: Exchange, app: ASGIApp, reason: str, prepared: Prepared | None = None
-    ) -> None:
+    async def _bypass(self, exchange: Exchange, app: ASGIApp, reason: str) -> None:
         exchange.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
         if self._upstream_for is None:
             return await self._deliver.through_app(exchange, app)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
@@ -17,13 +16,14 @@ from headstart.middleware.identity import (
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
-from headstart.types import CacheKey, ChatRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
-    from headstart.types import Headers
+    from headstart.types import CacheKey, ChatRequest, Headers
 
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024

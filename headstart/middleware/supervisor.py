@@ -41,7 +41,9 @@ class Supervisor:
         """Start the owning task in the running loop."""
         ready = asyncio.Event()
         # The owner outlives the request or lifespan call that starts it, so no group can hold it.
-        self._owner = asyncio.create_task(self._own(ready), name="headstart-supervisor")
+        self._owner = asyncio.create_task(  # noqa: TID251
+            self._own(ready), name="headstart-supervisor"
+        )
         await ready.wait()
 
     async def _own(self, ready: asyncio.Event) -> None:
@@ -74,5 +76,5 @@ class Supervisor:
 async def _guarded(function: Callable[..., Coroutine[Any, Any, None]], args: Any) -> None:
     try:
         await function(*args)
-    except Exception:
+    except Exception:  # noqa: BLE001 - logged; one failure must not end its siblings
         logger.exception("background task %s failed", getattr(function, "__qualname__", function))

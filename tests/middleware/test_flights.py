@@ -79,12 +79,16 @@ async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
     client = flight.join()
     release = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        flight.pump = pump = group.create_task(release.wait())
+        flight.pump = pump = group.create_task(_wait(release))
         flight.open(HEAD)
         flight.finish()
         flight.leave(client)
         release.set()
     assert not pump.cancelled()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def test_a_client_that_is_gone_stops_waiting() -> None:

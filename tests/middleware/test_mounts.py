@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -15,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -23,6 +22,10 @@ from headstart import Endpoint, HeadstartMiddleware
 from headstart.config import ServerSettings, Settings
 from support.proxied import Reply, reply_of
 from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
 
 pytestmark = pytest.mark.anyio
 
@@ -239,10 +242,13 @@ async def test_a_large_body_reaches_the_app_whole() -> None:
     wrapped = HeadstartMiddleware(
         app, settings, endpoints=[Endpoint("/ask")], store="memory:", mode="exact-only"
     )
-    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
-        async with session.post(url + "/ask", data=b"x" * 500_000, headers=ME) as response:
-            assert await response.json() == {"length": 500_000}
-            assert "body-too-large" in response.headers["cache-status"]
+    async with (
+        serving(wrapped) as url,
+        aiohttp.ClientSession() as session,
+        session.post(url + "/ask", data=b"x" * 500_000, headers=ME) as response,
+    ):
+        assert await response.json() == {"length": 500_000}
+        assert "body-too-large" in response.headers["cache-status"]
 
 
 async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its_work() -> None:

@@ -23,8 +23,10 @@ class EventDecoder(Protocol):
     """Reads one streamed answer, frame by frame."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says. Never raises: a frame that cannot be read is an
-        ErrorReported with the code ``upstream_protocol_error``."""
+        """Return what the frame says. Never raises.
+
+        A frame that cannot be read is an ErrorReported with code ``upstream_protocol_error``.
+        """
 
 
 class Rendered(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
@@ -14,7 +14,6 @@ from yarl import URL
 
 from headstart.errors import (
     ConfigError,
-    UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnreachable,
@@ -23,7 +22,7 @@ from headstart.middleware.reading import Piece, body_reader, is_event_stream
 from headstart.middleware.upstreams.headers import headers_down, headers_up
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.types import Call, Headers
@@ -144,29 +143,21 @@ class HTTPUpstream:
         return body, tuple(transforms)
 
 
-class translated:  # noqa: N801 - reads as a statement: ``with translated(name):``
-    """Turn the client library's errors into ours; cancellation passes."""
-
-    def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, UpstreamError) or not isinstance(error, Exception):
-            return
-        name = self._upstream
-        if isinstance(error, (aiohttp.ServerTimeoutError, TimeoutError)):
-            raise UpstreamTimeout(f"upstream {name} did not answer in time") from error
-        if isinstance(error, aiohttp.ClientSSLError):
-            raise UpstreamUnreachable(f"upstream {name}: TLS failed: {error}") from error
-        if isinstance(error, aiohttp.ClientConnectorError):
-            raise UpstreamUnreachable(f"upstream {name} cannot be reached: {error}") from error
-        if isinstance(error, (aiohttp.ClientPayloadError, aiohttp.ClientResponseError)):
-            raise UpstreamProtocolError(f"upstream {name} broke off its answer") from error
-        if isinstance(error, (aiohttp.ClientError, OSError)):
-            raise UpstreamUnreachable(f"upstream {name} closed the connection") from error
+@contextmanager
+def translated(name: str) -> Iterator[None]:
+    """Turn the client library's errors into ours; cancellation and our own errors pass."""
+    try:
+        yield
+    except (aiohttp.ServerTimeoutError, TimeoutError) as error:
+        raise UpstreamTimeout(f"upstream {name} did not answer in time") from error
+    except aiohttp.ClientSSLError as error:
+        raise UpstreamUnreachable(f"upstream {name}: TLS failed: {error}") from error
+    except aiohttp.ClientConnectorError as error:
+        raise UpstreamUnreachable(f"upstream {name} cannot be reached: {error}") from error
+    except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+        raise UpstreamProtocolError(f"upstream {name} broke off its answer") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise UpstreamUnreachable(f"upstream {name} closed the connection") from error
 
 
 class HTTPReply:
