@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from headstart.simulator.app import Simulator
@@ -80,12 +82,12 @@ def simulate(
     simulator = Simulator(
         profile, seed=seed, speed=speed, oracle=Oracle(answer_tokens=answer_tokens)
     )
-    with bind(host, port) as sock:
-        click.echo(
+    with bind(host, port) as sock, contextlib.suppress(KeyboardInterrupt):
+        line = (
             f"simulated provider {profile!r} on {url_of(sock)}/v1 (seed {seed}, speed {speed:g}x): "
             f"{_describe(simulator.profile)}. Ctrl-C stops it."
         )
-        run(simulator, sock)
+        run(simulator, sock, lambda: click.echo(line))
     seen = simulator.stats.snapshot()
     click.echo(f"\nstopped after {seen.calls} calls, {seen.cancelled} of them cancelled by clients")
 

@@ -94,9 +94,10 @@ class Simulator:
         self._fault = fault
         self._clock = clock
         self._limit = RateLimit(self.profile.requests_per_minute, lambda: clock() * speed)
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """Start over: counts, draws, rate limits and the faults that strike a number of times."""
         self._requests = 0
         self._struck: Counter[str] = Counter()
         self._limit.reset()
@@ -155,7 +156,7 @@ class Simulator:
             case "GET", b"/_sim/stats":
                 return json_reply(200, msgspec.json.encode(self.stats.snapshot()))
             case "POST", b"/_sim/reset":
-                self._reset()
+                self.reset()
                 return json_reply(200, b"{}")
         return unknown_url(method, path)
 

@@ -54,7 +54,10 @@ class Performance:
         self.sent = 0
 
     async def play(self) -> Outcome:
-        """Send the reply. Returns early, without error, when the client leaves."""
+        """Send the reply. Returns early, without error, when the client leaves.
+
+        Raises RuntimeError when the reply needs a transport and there is none.
+        """
         if self._reply.at_once:
             await self._send_head()
             await self._send_body(
@@ -62,6 +65,8 @@ class Performance:
             )
             self.deltas = sum(piece.delta for piece in self._reply.pieces)
             return Outcome.COMPLETED
+        if self._reply.needs_transport:
+            self._connection()
         self._start = anyio.current_time()
         outcome = Outcome.CANCELLED
         async with anyio.create_task_group() as group:
@@ -130,7 +135,6 @@ class Performance:
         self.sent += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    @property
     def _connection(self) -> asyncio.Transport:
         if self._transport is None:
             raise RuntimeError("this fault needs the transport: use headstart.simulator.serve")
@@ -139,9 +143,9 @@ class Performance:
     def _break_off(self, ending: Ending) -> None:
         """Close the connection behind what was written."""
         if ending == "reset":
-            raw = self._connection.get_extra_info("socket")
+            raw = self._connection().get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-        self._connection.close()
+        self._connection().close()
 
     async def _trickle(self) -> None:
         """Write the head byte by byte past ASGI, then the body, and close."""
@@ -152,10 +156,10 @@ class Performance:
         head = b"\r\n".join(lines) + b"\r\n\r\n"
         for place in range(len(head)):
             await self._wait((reply.head_at_s or 0.0) + reply.head_takes_s * place / len(head))
-            self._connection.write(head[place : place + 1])
+            self._connection().write(head[place : place + 1])
         for piece in reply.pieces:
             await self._wait(piece.at_s)
-            self._connection.write(piece.data)
+            self._connection().write(piece.data)
             self.sent += len(piece.data)
             self.deltas += piece.delta
-        self._connection.close()
+        self._connection().close()

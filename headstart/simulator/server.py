@@ -14,7 +14,7 @@ from headstart.errors import ConfigError
 from headstart.simulator.app import TRANSPORT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from headstart.simulator.app import Simulator
 
@@ -91,6 +91,18 @@ async def serve(simulator: Simulator, host: str = "127.0.0.1", port: int = 0) ->
         await server.shutdown([sock])
 
 
-def run(simulator: Simulator, sock: socket.socket) -> None:
-    """Serve until a signal: SIGINT raises KeyboardInterrupt, SIGTERM ends the process."""
-    uvicorn.Server(_configure(simulator)).run([sock])
+class _Program(uvicorn.Server):
+    """A server that says when it serves, by which time the signals are in its hands."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
+
+
+def run(simulator: Simulator, sock: socket.socket, announce: Callable[[], None]) -> None:
+    """Call ``announce`` once it serves. SIGINT raises KeyboardInterrupt, SIGTERM ends us."""
+    _Program(_configure(simulator), announce).run([sock])
