@@ -36,7 +36,7 @@ class Levels(Frozen):
 
     entries: int | None
     bytes: int | None
-    partitions: int
+    partitions: int | None
     in_flight: int
     encoder_queue: int
 
@@ -169,9 +169,13 @@ class PrometheusObserver:
 
     def expose(self, levels: Levels) -> bytes:
         """Return all metrics as Prometheus text. Reads the process's figures: call off the loop."""
-        self._entries.set(math.nan if levels.entries is None else levels.entries)
-        self._bytes.set(math.nan if levels.bytes is None else levels.bytes)
-        self._partitions.set(levels.partitions)
+        self._entries.set(_known(levels.entries))
+        self._bytes.set(_known(levels.bytes))
+        self._partitions.set(_known(levels.partitions))
         self._in_flight.set(levels.in_flight)
         self._encoder_queue.set(levels.encoder_queue)
         return generate_latest(self._registry)
+
+
+def _known(level: int | None) -> float:
+    return math.nan if level is None else level

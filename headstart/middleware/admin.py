@@ -1,0 +1,222 @@
+"""The admin API under ``/_headstart/``: health, metrics, the cache's contents, explanations.
+
+``docs/headers.md`` lists the paths. Prompts and answers are shown on ``?texts=1`` alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from anyio import to_thread
+from litestar import Litestar, Request, Response, get
+from litestar.di import Provide
+from litestar.exceptions import (
+    HTTPException,
+    NotAuthorizedException,
+    NotFoundException,
+    PermissionDeniedException,
+    ServiceUnavailableException,
+    ValidationException,
+)
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import FromPath  # noqa: TC002 - Litestar reads it
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from headstart.errors import StoreError
+from headstart.middleware.admin_cache import ENTRY_HANDLERS, Admin, Engine
+from headstart.middleware.admin_state import AdminState, EngineParts, read_levels
+from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
+from headstart.observe import logger
+from headstart.types import Frozen, Outcome
+
+if TYPE_CHECKING:
+    from litestar.connection import ASGIConnection
+    from litestar.handlers import BaseRouteHandler
+
+PREFIX = "/_headstart"
+
+
+class Stats(Frozen, omit_defaults=False):
+    """Counts since the start of this process, and how much there is now."""
+
+    uptime_s: float
+    requests: int
+    hits: dict[str, int]
+    joined: int
+    misses: int
+    bypasses: int
+    now: Levels
+
+
+def admin_app(state: AdminState, *, token: bytes | None, open_access: bool) -> Litestar:
+    """Return the admin app.
+
+    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without one
+    they are open when ``open_access``, for a server that only this machine reaches, and refused
+    with 403 otherwise.
+    """
+
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        if handler.opt.get("public"):
+            return
+        if token is not None:
+            _check_token(connection, token)
+        elif open_access:
+            _check_host(connection)
+        else:
+            raise PermissionDeniedException(
+                "the admin API of a server that others can reach needs a token:"
+                " set server.admin_token_env"
+            )
+
+    def engine() -> EngineParts:
+        started = state.engine()
+        if started is None:
+            raise ServiceUnavailableException("the engine has not started")
+        return started
+
+    return Litestar(
+        path=PREFIX,
+        route_handlers=[health, ready, metrics, stats, explain, config, *ENTRY_HANDLERS],
+        guards=[guard],
+        dependencies={
+            "admin": Provide(lambda: state, sync_to_thread=False),
+            "engine": Provide(engine, sync_to_thread=False),
+        },
+        exception_handlers={Exception: _answer_error},
+        openapi_config=_openapi(),
+        logging_config=None,  # the process's owner configures logging
+    )
+
+
+@get("/health", opt={"public": True})
+async def health() -> dict[str, str]:
+    """Answer as long as the process lives."""
+    return {"status": "alive"}
+
+
+@get("/ready", opt={"public": True})
+async def ready(admin: Admin) -> Response[dict[str, Any]]:
+    """Answer 200 when the encoder is warm and the store is open, else 503 with the reasons."""
+    reasons = await _reasons_to_wait(admin)
+    status = "starting" if reasons else "ready"
+    return Response(
+        {"status": status, "reasons": reasons},
+        status_code=503 if reasons else 200,
+        headers={"cache-control": "no-store"},
+    )
+
+
+@get("/metrics", media_type="text/plain")
+async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
+    """Show the metrics in Prometheus's text format."""
+    text = await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
+    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+@get("/stats")
+async def stats(admin: Admin, engine: Engine) -> Stats:
+    """Count requests, and say how much there is now."""
+    count = admin.metrics.requests_by_outcome()
+    return Stats(
+        uptime_s=admin.clock() - admin.started,
+        requests=sum(count.values()),
+        hits={kind: count[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC)},
+        joined=count[Outcome.JOINED],
+        misses=count[Outcome.MISS],
+        bypasses=count[Outcome.BYPASS],
+        now=await read_levels(engine),
+    )
+
+
+@get("/explain/{id:str}")
+async def explain(id: FromPath[str], admin: Admin) -> dict[str, Any]:
+    """Say how a recent request was answered and why: ids, reasons and times, no texts."""
+    row = admin.recent.find(id)
+    if row is None:
+        raise NotFoundException(
+            f"no request with this id is among the last {admin.recent.maxlen} of this process"
+        )
+    return msgspec.structs.asdict(row)
+
+
+@get("/config")
+async def config(admin: Admin) -> dict[str, Any]:
+    """Show the settings in force, secrets masked."""
+    return dict(admin.config)
+
+
+async def _reasons_to_wait(admin: AdminState) -> list[str]:
+    engine = admin.engine()
+    if engine is None:
+        return ["the engine has not started: the encoder is not warm, the store is not open"]
+    try:
+        await engine.store.stats()
+    except StoreError:
+        return ["the store does not answer"]
+    return []
+
+
+def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:
+    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    right = hmac.compare_digest(given.strip().encode("latin-1"), token)
+    if scheme.lower() != "bearer" or not right:
+        raise NotAuthorizedException(
+            "send the admin token: Authorization: Bearer …", headers={"www-authenticate": "Bearer"}
+        )
+
+
+def _check_host(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Refuse a page that reaches this machine under a name of its own (DNS rebinding)."""
+    try:
+        name = urlsplit("//" + connection.headers.get("host", "")).hostname or ""
+        local = name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise PermissionDeniedException(
+            "without server.admin_token_env the admin API answers to localhost and 127.0.0.1 alone"
+        )
+
+
+def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
+    """Answer in JSON: ``{"error": {"message", "type", "code"}}``."""
+    headers = None
+    if isinstance(error, ValidationException):
+        status, message = HTTPStatus.UNPROCESSABLE_ENTITY, _explain_invalid(error)
+    elif isinstance(error, HTTPException):
+        status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers
+    elif isinstance(error, StoreError):
+        status, message = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    else:
+        logger.error("an admin request failed: %s", request.url.path, exc_info=error)
+        status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
+    code = status.phrase.lower().replace(" ", "_")
+    body = {"error": {"message": message, "type": code, "code": code}}
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+def _explain_invalid(error: ValidationException) -> str:
+    problems = error.extra if isinstance(error.extra, list) else []
+    return (
+        "; ".join(f"{each.get('key')}: {each.get('message')}" for each in problems) or error.detail
+    )
+
+
+def _openapi() -> OpenAPIConfig:
+    bearer = SecurityScheme(type="http", scheme="bearer")
+    return OpenAPIConfig(
+        title="Headstart admin API",
+        version="1",
+        path="/openapi",
+        render_plugins=[JsonRenderPlugin(path="/")],
+        components=Components(security_schemes={"bearer": bearer}),
+        security=[{"bearer": []}],
+    )

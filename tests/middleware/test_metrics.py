@@ -1,0 +1,138 @@
+"""What the metrics count, and what they never take as a label."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from headstart.middleware.metrics import Levels, PrometheusObserver
+from headstart.middleware.recent import RecentRequests
+from headstart.observe import Committed, Encoded, Observation, Served, StageFailed
+from headstart.types import Outcome
+
+LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, encoder_queue=5)
+HIT = Served(
+    id="1",
+    at=1.0,
+    endpoint="/v1/chat/completions",
+    outcome=Outcome.EXACT,
+    status=200,
+    stream=True,
+    total_s=0.3,
+    ttft_s=0.1,
+    model="a-model",
+    upstream="openai",
+    lookup_s=0.001,
+    completion_tokens=11,
+)
+
+
+def changed(**fields: Any) -> Served:
+    return msgspec.structs.replace(HIT, **fields)
+
+
+def counted(*observations: Observation, levels: Levels = LEVELS) -> dict[Any, float]:
+    """Return samples by name and label values, after the observations."""
+    observer = PrometheusObserver(CollectorRegistry())
+    for observation in observations:
+        observer.notify(observation)
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(observer.expose(levels).decode())
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_endpoint_outcome_and_status_class() -> None:
+    samples = counted(HIT, HIT, changed(status=503))
+    name = "headstart_requests_total"
+    assert samples[name, "/v1/chat/completions", "exact", "2xx"] == 2
+    assert samples[name, "/v1/chat/completions", "exact", "5xx"] == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "sample"),
+    [
+        (Outcome.EXACT, None, ("headstart_hits_total", "exact")),
+        (Outcome.SEMANTIC, None, ("headstart_hits_total", "semantic")),
+        (Outcome.MISS, "veto", ("headstart_misses_total", "veto")),
+        (Outcome.MISS, None, ("headstart_misses_total", "unknown")),
+        (Outcome.BYPASS, "no-store", ("headstart_bypasses_total", "no-store")),
+    ],
+)
+def test_an_outcome_counts_as_a_hit_a_miss_or_a_bypass_alone(
+    outcome: Outcome, reason: str | None, sample: tuple[str, str]
+) -> None:
+    samples = counted(changed(outcome=outcome, reason=reason))
+    kinds = ("headstart_hits_total", "headstart_misses_total", "headstart_bypasses_total")
+    assert {key: value for key, value in samples.items() if key[0] in kinds} == {sample: 1}
+
+
+def test_times_are_split_by_outcome_and_upstream() -> None:
+    samples = counted(HIT, changed(outcome=Outcome.MISS, upstream="other", ttft_s=2.0, total_s=4.0))
+    assert samples["headstart_time_to_first_token_seconds_sum", "exact", "openai"] == 0.1
+    assert samples["headstart_request_duration_seconds_sum", "exact", "openai"] == 0.3
+    assert samples["headstart_time_to_first_token_seconds_sum", "miss", "other"] == 2.0
+    assert samples["headstart_request_duration_seconds_sum", "miss", "other"] == 4.0
+
+
+def test_inter_token_time_is_the_mean_gap_of_a_streamed_answer() -> None:
+    gap = ("headstart_inter_token_seconds_sum", "exact", "openai")
+    assert counted(HIT)[gap] == pytest.approx(0.02)
+    count = ("headstart_inter_token_seconds_count", "exact", "openai")
+    assert counted(changed(stream=False))[count] == 0
+    assert counted(changed(completion_tokens=1))[count] == 0
+
+
+def test_a_request_without_an_answer_has_no_first_token_but_a_failure() -> None:
+    samples = counted(changed(ttft_s=None, error="upstream_timeout"))
+    assert samples["headstart_time_to_first_token_seconds_count", "exact", "openai"] == 0
+    assert samples["headstart_failed_requests_total", "openai"] == 1
+
+
+def test_stages_are_observed() -> None:
+    samples = counted(
+        HIT,
+        Encoded(encode_s=0.004, queue_s=0.002, queue_length=1, tokens=9),
+        Committed(id="e", bytes=70),
+        StageFailed(stage="store", error="StoreError"),
+    )
+    assert samples[("headstart_lookup_seconds_sum",)] == 0.001
+    assert samples[("headstart_encode_seconds_sum",)] == 0.004
+    assert samples[("headstart_encoder_queue_seconds_sum",)] == 0.002
+    assert samples[("headstart_stored_entries_total",)] == 1
+    assert samples[("headstart_stored_bytes_total",)] == 70
+    assert samples["headstart_stage_errors_total", "store"] == 1
+
+
+def test_levels_are_gauges_and_unknown_ones_are_not_numbers() -> None:
+    samples = counted()
+    names = ("entries", "entries_bytes", "partitions", "upstream_calls_in_flight",
+             "encoder_queue_length")  # fmt: skip
+    assert [samples[(f"headstart_{name}",)] for name in names] == [3, 400, 2, 1, 5]
+    unknown = msgspec.structs.replace(LEVELS, entries=None)
+    assert str(counted(levels=unknown)[("headstart_entries",)]) == "nan"
+
+
+def test_a_models_name_is_no_label() -> None:
+    assert not any("a-model" in key for key in counted(HIT))
+
+
+def test_requests_are_summed_by_outcome() -> None:
+    observer = PrometheusObserver(CollectorRegistry())
+    for row in (HIT, changed(status=500), changed(outcome=Outcome.JOINED)):
+        observer.notify(row)
+    expected = {"exact": 2, "semantic": 0, "joined": 1, "miss": 0, "bypass": 0}
+    assert observer.requests_by_outcome() == expected
+
+
+def test_recent_requests_forget_the_oldest() -> None:
+    recent = RecentRequests(maxlen=2)
+    recent.notify(Committed(id="0", bytes=1))
+    for id in "123":
+        recent.notify(changed(id=id))
+    assert [recent.find(id) for id in "0123"] == [None, None, changed(id="2"), changed(id="3")]
