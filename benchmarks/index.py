@@ -101,7 +101,7 @@ class InstantEncoder:
     namespace = NAMESPACE
     queue_length = 0
 
-    async def encode(self, text: str, *, background: bool = False) -> Encoding:  # noqa: ARG002 - the Protocol's
+    async def encode(self, text: str, *, background: bool = False) -> Encoding:
         """Encode at once."""
         vector = row(int(text))
         return Encoding(sentence=vector, tokens=vector[None, :], spans=((0, 1),), complete=True)
@@ -116,14 +116,14 @@ class NearEnough:
     def prepare(self, text: str, encoding: Encoding) -> None:
         """Parse nothing."""
 
-    def pack(self, prepared: None) -> bytes:  # noqa: ARG002 - the Protocol's
+    def pack(self, prepared: None) -> bytes:
         """Keep nothing."""
         return b""
 
     def unpack(self, evidence: bytes) -> None:
         """Find nothing."""
 
-    def judge(self, query: None, candidate: None, similarity: float) -> Verdict:  # noqa: ARG002
+    def judge(self, query: None, candidate: None, similarity: float) -> Verdict:
         """Serve."""
         return Verdict(serve=True, similarity=similarity)
 

@@ -1,8 +1,8 @@
 """The official OpenAI client through the sidecar: only ``base_url`` changes.
 
-    headstart simulate --port 9090 &
-    headstart serve --upstream http://127.0.0.1:9090 &
-    python examples/openai_client.py http://127.0.0.1:8080/v1
+headstart simulate --port 9090 &
+headstart serve --upstream http://127.0.0.1:9090 &
+python examples/openai_client.py http://127.0.0.1:8080/v1
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class BertGraph:
         self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
-    def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> str:  # noqa: ANN401 - as ONNX
+    def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> str:
         self._nodes.append(helper.make_node(op, inputs, [out], name=out, **attributes))
         return out
 
@@ -218,7 +218,7 @@ def write_folder(folder: Path, graph: Path, tokenizer: bytes, precision: Precisi
         pooling="mean",
         prefix="",
         precision=precision,
-        unknown_token="[UNK]",  # noqa: S106 - a vocabulary entry, not a secret
+        unknown_token="[UNK]",
         source=SOURCE,
         weights_sha256=WEIGHTS_SHA256,
         onnx_sha256=sha256_file(folder / GRAPH_FILE),

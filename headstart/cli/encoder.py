@@ -55,7 +55,7 @@ def export(
     precision: Precision,
     prefix: str | None,
     pooling: Pooling | None,
-    as_json: bool,  # noqa: FBT001 - the same
+    as_json: bool,
 ) -> None:
     """Turn MODEL, a sentence-transformers hub id or folder, into an encoder folder.
 
@@ -78,7 +78,7 @@ def export(
 @encoder.command(epilog=INFO_EPILOG)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def info(folder: Path | None, as_json: bool) -> None:  # noqa: FBT001 - click passes all by name
+def info(folder: Path | None, as_json: bool) -> None:
     """Describe the encoder in FOLDER, by default the one that ships with Headstart."""
     from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
 

@@ -119,7 +119,7 @@ def _quiet_libraries() -> Iterator[None]:
 
 def _load_original(model: str) -> SentenceTransformer:
     try:
-        import onnxscript  # noqa: F401 - torch.onnx needs it and says so late
+        import onnxscript
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise MissingExtra("export", "exporting an encoder") from error
@@ -155,7 +155,7 @@ def _write_graph(original: SentenceTransformer, target: Path, pooling: Pooling) 
             super().__init__()
             self.transformer = original[0].auto_model
 
-        def forward(self, input_ids: Any) -> tuple[Any, Any]:  # noqa: ANN401 - tensors
+        def forward(self, input_ids: Any) -> tuple[Any, Any]:
             everything = torch.ones_like(input_ids)
             tokens = self.transformer(input_ids=input_ids, attention_mask=everything)[0]
             pooled = tokens[:, 0] if pooling == "cls" else tokens.mean(dim=1)
