@@ -1,7 +1,7 @@
 """Opposites: pairs of words that turn a question around, and the prefixes that do.
 
-The pairs come from general English, not from any data set. Opposites that often stand side by
-side without a change of meaning (in/on, his/her, big/small talk) are left out on purpose.
+The pairs come from general English, not from any data set. Opposites that other
+constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _PAIRS = """
     assemble/dismantle asset/liability async/sync asynchronous/synchronous attach/detach
     attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
     automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
-    backward/forward bad/good bearish/bullish beautiful/ugly before/until begin/end begin/finish
-    begin/stop beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst
-    better/worse big/small bigger/smaller biggest/smallest bind/release birth/death bitter/sweet
-    black/white blame/forgive block/unblock boil/freeze boom/recession boot/shutdown
-    boredom/interest borrow/lend borrower/lender bottom/top boy/girl brave/cowardly break/fix
-    break/repair breakfast/dinner breakfast/lunch bride/groom bright/dark bright/dim brighten/dim
-    broad/narrow brother/sister bug/feature build/demolish build/destroy busy/idle buy/rent
-    buy/sell buyer/seller calm/nervous cancel/confirm cancel/keep cancel/reactivate cancel/renew
-    capitalize/lowercase captive/free careful/careless careful/reckless catch/throw cause/prevent
-    ceiling/floor charge/discharge charge/refund cheap/expensive checkin/checkout child/parent
-    ciphertext/plaintext civilian/military clean/dirty clear/cloudy client/server climb/descend
+    backward/forward bad/good bearish/bullish beautiful/ugly begin/end begin/finish begin/stop
+    beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst better/worse big/small
+    bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
+    block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
+    borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair breakfast/dinner
+    breakfast/lunch bride/groom bright/dark bright/dim brighten/dim broad/narrow brother/sister
+    bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller calm/nervous
+    cancel/confirm cancel/keep cancel/reactivate cancel/renew capitalize/lowercase captive/free
+    careful/careless careful/reckless catch/throw cause/prevent ceiling/floor charge/discharge
+    charge/refund cheap/expensive checkin/checkout child/parent ciphertext/plaintext
+    civilian/military clean/dirty clear/cloudy client/server climb/descend
     clockwise/counterclockwise close/open closed/open closing/opening coarse/fine cold/hot
     cold/warm colder/warmer collapse/expand column/row combine/separate combine/split
     comedy/tragedy complex/simple complicated/simple compress/decompress compress/extract
@@ -67,12 +67,12 @@ _PAIRS = """
     fact/fiction fail/pass fail/succeed failure/success fake/genuine fake/real fall/rise false/true
     famous/obscure far/near farthest/nearest fast/slow fastest/slowest fat/lean fat/slim fat/thin
     father/mother fattening/slimming female/male feminine/masculine few/many fewer/more
-    figurative/literal find/lose finish/start fire/hire first/last flexible/rigid float/sink
-    fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader foolish/wise
-    forbid/permit foreign/native forget/remember formal/informal former/future former/latter
-    forward/reverse found/lost free/paid freeze/melt freeze/unfreeze frequent/rare fresh/stale
-    friendly/hostile front/rear frozen/melted full/part full/partial future/past gain/lose
-    gain/loss generous/stingy give/receive give/take global/local grandparent/parent gross/net
+    figurative/literal find/lose finish/start fire/hire first/last first/second flexible/rigid
+    float/sink fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader
+    foolish/wise forbid/permit foreign/native forget/remember formal/informal former/future
+    former/latter forward/reverse found/lost free/paid freeze/melt freeze/unfreeze frequent/rare
+    fresh/stale friendly/hostile front/rear frozen/melted full/part full/partial future/past
+    gain/lose gain/loss generous/stingy give/take global/local grandparent/parent gross/net
     grow/shrink guest/host guilty/innocent guilty/nonguilty handsome/ugly happy/sad hard/soft
     harden/soften hardware/software harm/help hate/like hate/love healthy/sick heaven/hell
     heavy/light heed/ignore help/hinder hero/villain hidden/visible hide/reveal hide/show high/low

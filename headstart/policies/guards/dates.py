@@ -33,7 +33,7 @@ def dates(words: Sequence[Word]) -> tuple[str, ...]:
     """Return the days and months that a prompt names, sorted, each once."""
     found = set()
     for place, word in enumerate(words):
-        name = _DATE_OF.get(word.text)
+        name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS or _is_date(words, place)):
             found.add(name)
     return tuple(sorted(found))

@@ -22,13 +22,12 @@ _NEGATIONS = frozenset(
 _PRONOUNS = frozenset(listed("i you we they he she it this that there"))
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
+_UNKNOWING = frozenset(listed("remember recall know find see figure understand tell"))
 _IDIOMS = {
-    "not": frozenset(
-        {"only", "sure", "certain", "remember", "know", "find", "understand", "recall"}
-    ),
-    "n't": frozenset({"remember", "know", "find", "understand", "recall", "mind", "hesitate"}),
-    "cannot": frozenset({"remember", "know", "find", "understand", "recall"}),
-    "no": frozenset({"matter", "doubt", "problem", "idea"}),
+    "not": _UNKNOWING | {"only", "sure", "certain"},
+    "n't": _UNKNOWING | {"mind", "hesitate"},
+    "cannot": _UNKNOWING,
+    "no": frozenset(listed("matter doubt problem idea clue")),
 }
 _BEFORE_NOT = frozenset({"or", "why"})
 

@@ -1,8 +1,8 @@
 """Numbers and their units.
 
 "Five", "5", "5.0" and "5th" are one number; "$5", "5 USD" and "5 dollars" one amount. "One" alone
-is as often a pronoun, and "second" a unit, so neither counts as a number; against another number
-the guard fires all the same.
+is as often a pronoun, "first" an adverb and "second" a unit, so none of them counts as a number;
+against another number the guard fires all the same.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _SMALL = (
     {name: value for value, name in enumerate(_ONES)}
     | {name: value for value, name in enumerate(_ORDINALS, 3)}
     | {name: 10 * value for value, name in enumerate(_TENS, 2)}
-    | {"first": 1, "twentieth": 20, "thirtieth": 30, "dozen": 12}
+    | {"twentieth": 20, "thirtieth": 30, "dozen": 12}
 )
+_AFTER_TENS = {"first": 1, "second": 2}
 _SCALE = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _ORDINAL_SUFFIXES = frozenset({"st", "nd", "rd", "th"})
 _ROMAN = {
@@ -143,7 +144,7 @@ def _units(found: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
     """Return the number that begins at ``place``, if any, and the place after it."""
     word = words[place]
-    if word.text[0].isdecimal() or (word.text[0] == "." and word.text[1].isdecimal()):
+    if word.kind == "number":
         return _digits_at(words, place)
     if word.text in _SMALL or word.text in _SCALE:
         return _spelled_at(words, place)
@@ -170,13 +171,14 @@ def _spelled_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
     start, total, current, tens = place, 0, 0, False
     while place < len(words):
         text = words[place].text
-        small, scale = _SMALL.get(text), _SCALE.get(text)
+        scale = _SCALE.get(text)
+        small = _SMALL.get(text, _AFTER_TENS.get(text) if tens else None)
         if small is not None and (place == start or current % 100 == 0 or (tens and small < 10)):
             current += small
             tens = 20 <= small < 100
-        elif scale == 100:
+        elif scale == 100 and current < 100:
             current = max(current, 1) * 100
-        elif scale is not None:
+        elif scale is not None and scale > 100:
             total, current = total + max(current, 1) * scale, 0
         else:
             break

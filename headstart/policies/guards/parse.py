@@ -9,7 +9,7 @@ import numpy as np
 from headstart.policies.guards.dates import dates
 from headstart.policies.guards.negation import is_negated
 from headstart.policies.guards.numbers import quantities
-from headstart.policies.guards.roles import roles
+from headstart.policies.guards.roles import Role, roles
 from headstart.policies.guards.words import Word, is_function_word, split_words, stem
 from headstart.types import Frozen
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
     from headstart.types import Encoding
 
-MOST_VECTORS = 48
-"""Content words beyond which no vectors are kept: 18 KB an entry at 384 dimensions."""
+MOST_VECTORS = 64
+"""Different words beyond which no vectors are kept: 24 KB an entry at 384 dimensions."""
 
 
 class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
-    """What the guards compare. About 400 bytes a content word at 384 dimensions."""
+    """What the guards compare. About 400 bytes for each different word at 384 dimensions."""
 
     stems: tuple[str, ...]
-    """Every word but numbers, in order."""
-    content: tuple[str, ...]
-    """Stems that carry content, each once, in order of appearance."""
+    """Every word and number, in order."""
+    content: frozenset[str]
+    """Those stems that carry content; numbers have guards of their own."""
     vectors: bytes
-    """One int8 row for each of ``content``, scaled to its own maximum; empty if there are none."""
+    """One int8 row for each different stem in order of appearance, scaled to its own maximum.
+    Empty when there are too many words or the encoder did not see them all."""
     quantities: tuple[tuple[str, str], ...] = ()
     dates: tuple[str, ...] = ()
-    roles: tuple[tuple[str, str], ...] = ()
+    roles: tuple[Role, ...] = ()
     negated: bool = False
 
 
@@ -41,17 +42,20 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     """Parse a prompt. ``encoding`` must be of the same text: its spans locate the words."""
     words = split_words(text)
     stems = []
-    content: dict[str, Word] = {}
+    content = set()
+    places: dict[str, Word] = {}
     for word in words:
-        if not word.text[0].isalpha() and word.text[0] != ".":
+        if word.kind == "sign":
             continue
-        stems.append(stem(word.text))
-        if not is_function_word(word.text):
-            content.setdefault(stems[-1], word)
+        stemmed = stem(word.text)
+        stems.append(stemmed)
+        places.setdefault(stemmed, word)
+        if word.kind == "word" and not is_function_word(word.text):
+            content.add(stemmed)
     return Parse(
         stems=tuple(stems),
-        content=tuple(content),
-        vectors=_word_vectors(tuple(content.values()), encoding),
+        content=frozenset(content),
+        vectors=_word_vectors(tuple(places.values()), encoding),
         quantities=quantities(words),
         dates=dates(words),
         roles=roles(words),
@@ -60,16 +64,17 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
 
 
 def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
-    """Average the tokens of each word; words beyond the encoder's limit leave no vectors at all."""
+    """Average the tokens of each word. Empty unless every word has tokens."""
     if not 0 < len(words) <= MOST_VECTORS or not encoding.complete:
         return b""
-    share = np.zeros((len(words), len(encoding.spans)), np.float32)
+    spans = encoding.spans
+    share = np.zeros((len(words), len(spans)), np.float32)
     token = 0
     for row, word in enumerate(words):
-        while token < len(encoding.spans) and encoding.spans[token][1] <= word.start:
+        while token < len(spans) and spans[token][1] <= word.start:
             token += 1
         first = token
-        while token < len(encoding.spans) and encoding.spans[token][0] < word.end:
+        while token < len(spans) and spans[token][0] < word.end:
             token += 1
         if token == first:
             return b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.policies.guards.words import is_function_word, listed, stem
 
@@ -13,21 +13,44 @@ if TYPE_CHECKING:
     from headstart.policies.guards.words import Word
 
 _PREPOSITIONS = frozenset(listed("from to into than over by of for with before after"))
+_DETERMINERS = frozenset(
+    listed("a an the this that these those some any each every my your our his her its their")
+)
 _SYMMETRIC = frozenset(listed("and or vs versus"))
-_REACH = 4
-"""Words after a preposition among which its argument is sought: "to the very same Rome"."""
+_LONGEST = 3
+"""Content words of an argument: "to the new savings account"."""
 
 
-def roles(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
-    """Return each preposition with the stem of its argument: (("from", "pari"), ("to", "rom"))."""
+class Role(NamedTuple):
+    """A preposition between the content word before it, or "", and the words it governs."""
+
+    preposition: str
+    before: str
+    argument: tuple[str, ...]
+
+
+def roles(words: Sequence[Word]) -> tuple[Role, ...]:
+    """Return the prepositions of a prompt that have an argument, in order."""
     found = []
     for place, word in enumerate(words):
         if word.text in _PREPOSITIONS:
-            for argument in words[place + 1 : place + 1 + _REACH]:
-                if not is_function_word(argument.text):
-                    found.append((word.text, stem(argument.text)))
-                    break
+            argument = _argument(words, place + 1)
+            if argument:
+                before = words[place - 1].text if place else ""
+                before = "" if is_function_word(before) else stem(before)
+                found.append(Role(word.text, before, argument))
     return tuple(found)
+
+
+def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
+    while place < len(words) and words[place].text in _DETERMINERS:
+        place += 1
+    argument = []
+    for word in words[place : place + _LONGEST]:
+        if is_function_word(word.text):
+            break
+        argument.append(stem(word.text))
+    return tuple(argument)
 
 
 def roles_swapped(a: Parse, b: Parse) -> bool:
@@ -36,22 +59,39 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
     A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
     pharmacy" asks. Nor is one around "and", "or" or "versus".
     """
+    if a.stems == b.stems:
+        return False
     return _arguments_swapped(a, b) or _words_swapped(a.stems, b.stems)
 
 
 def _arguments_swapped(a: Parse, b: Parse) -> bool:
-    ours, theirs = set(a.roles), set(b.roles)
-    for preposition, argument in ours - theirs:
-        if argument not in b.stems:
-            continue
-        for other, counterpart in theirs - ours:
-            if other == preposition and counterpart in a.stems:
-                return True
-    return False
+    if not a.roles or not b.roles:
+        return False
+    words_a, words_b = frozenset(a.stems), frozenset(b.stems)
+    sourced = _has_source(a) and _has_source(b)
+    return any(
+        one.preposition == other.preposition
+        and (one.preposition != "to" or sourced or _crossed(one, other))
+        and words_b.issuperset(one.argument)
+        and words_a.issuperset(other.argument)
+        and frozenset(one.argument).isdisjoint(other.argument)
+        for one in a.roles
+        for other in b.roles
+    )
+
+
+def _has_source(parse: Parse) -> bool:
+    """Tell a direction, "from A to B", from an infinitive, "how to B"."""
+    return any(role.preposition == "from" for role in parse.roles)
+
+
+def _crossed(one: Role, other: Role) -> bool:
+    """Find "dollars to euros" against "euros to dollars"."""
+    return one.before in other.argument and other.before in one.argument
 
 
 def _words_swapped(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    if len(a) != len(b) or a == b:
+    if len(a) != len(b):
         return False
     changed = [place for place, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]
     if len(changed) != 2:

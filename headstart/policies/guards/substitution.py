@@ -27,21 +27,25 @@ def words_substituted(a: Parse, b: Parse) -> bool:
 
     Without vectors (very long prompts) an exchange cannot be checked, so it is a veto.
     """
-    ours, theirs = frozenset(a.content), frozenset(b.content)
-    only_a, only_b = ours - theirs, theirs - ours
+    only_a, only_b = a.content - b.content, b.content - a.content
     if not 1 <= len(only_a) <= MOST_EXCHANGED or not 1 <= len(only_b) <= MOST_EXCHANGED:
         return False
     if not a.vectors or not b.vectors:
         return True
     vectors_a, vectors_b = _unit_rows(a), _unit_rows(b)
-    rows_a = [place for place, word in enumerate(a.content) if word in only_a]
-    rows_b = [place for place, word in enumerate(b.content) if word in only_b]
-    best_a = (vectors_a[rows_a] @ vectors_b.T).max(axis=1)
-    best_b = (vectors_b[rows_b] @ vectors_a.T).max(axis=1)
-    return bool((best_a.sum() + best_b.sum()) / (len(rows_a) + len(rows_b)) < LEAST_MAXSIM)
+    best = [
+        *(vectors_a[_rows_of(only_a, a)] @ vectors_b.T).max(axis=1),
+        *(vectors_b[_rows_of(only_b, b)] @ vectors_a.T).max(axis=1),
+    ]
+    return bool(sum(best) < LEAST_MAXSIM * len(best))
+
+
+def _rows_of(words: frozenset[str], parse: Parse) -> list[int]:
+    return [row for row, word in enumerate(dict.fromkeys(parse.stems)) if word in words]
 
 
 def _unit_rows(parse: Parse) -> NDArray[np.float32]:
-    rows = np.frombuffer(parse.vectors, np.int8).reshape(len(parse.content), -1).astype(np.float32)
+    count = len(dict.fromkeys(parse.stems))
+    rows = np.frombuffer(parse.vectors, np.int8).reshape(count, -1).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows

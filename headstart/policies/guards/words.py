@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 _TOKEN = re.compile(
     r"""
-      \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?             # 1,000.50
-    | \d+(?:\.\d+)* | (?<![\w.])\.\d+                # 12, 3.11.2, .5
-    | (?<!\w)\.[^\W\d]\w+                            # .NET, .env
-    | [^\W\d]\w*(?:\.\w+)*(?:\+\+|\#|'[^\W\d]+)?     # word, main.py, C++, C#, don't
-    | [$€£¥₹%]
+      (?P<number> \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?    # 1,000.50
+                | \d+(?:\.\d+)* | (?<![\w.])\.\d+ )     # 12, 3.11.2, .5
+    | (?P<sign> [$€£¥₹%] )
+    | (?P<word> (?<!\w)\.[^\W\d]\w+                   # .NET, .env
+              | [^\W\d]\w*(?:\.\w+)*(?:\+\+|\#|'[^\W\d]+)? )    # main.py, C++, C#, don't
     """,
     re.VERBOSE,
 )
@@ -38,7 +38,9 @@ _FUNCTION_WORDS = frozenset(
     not no never none neither without cannot except
     very too also just only even still yet already ever again here there now really quite actually
     please thanks thank hi hello hey ok okay kindly
-    want wants wanted need needs needed like wish way ways let lets got get gets getting
+    help tell know inform possible able try tries tried trying seem seems think believe wonder
+    wondering sure reason want wants wanted need needs needed like wish way ways let lets got get
+    gets getting
     s t d m ll re ve etc
     """)
 )
@@ -69,17 +71,19 @@ class Word(NamedTuple):
     start: int
     end: int
     capital: bool
+    kind: str
+    """``word``, ``number`` (in digits) or ``sign`` (a currency or ``%``)."""
 
 
 def split_words(text: str) -> list[Word]:
-    """Return the tokens of a prompt: words, numbers, currency signs and ``%``.
+    """Return the tokens of a prompt.
 
     ``C++``, ``C#``, ``.NET``, versions, identifiers and file names stay whole; hyphenated words
     are split, so "full-time" equals "full time".
     """
     plain = text.replace("\u2019", "'")
     return [
-        Word(token.lower(), match.start(), match.end(), token[0].isupper())
+        Word(token.lower(), match.start(), match.end(), token[0].isupper(), match.lastgroup or "")
         for match in _TOKEN.finditer(plain)
         for token in (match.group(),)
     ]

@@ -1,0 +1,128 @@
+"""Labelled prompts to judge a match policy by: pairs, or a stream with classes.
+
+One JSON object a line. A pair is ``{"a", "b", "same_answer"}`` with an optional ``category``; a
+stream line is ``{"prompt", "class"}``. Prompts are texts or message lists; other fields are
+ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from headstart.errors import HeadstartError
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class LabelledDataError(HeadstartError):
+    """A line of a labelled file cannot be used; the message names the line and the fix."""
+
+
+class Prompt(Frozen, frozen=True, kw_only=True):
+    """A prompt as the cache sees it: what must be equal, and what may be similar."""
+
+    history: str
+    """Everything but the last user text, canonical. Prompts of other histories never match."""
+    text: str | None
+    """The last user text; None when the last message is not the user's text alone."""
+
+
+class Pair(Frozen, frozen=True, kw_only=True):
+    """Two prompts, and whether one answer serves both."""
+
+    a: Prompt
+    b: Prompt
+    same_answer: bool
+    category: str | None = None
+
+
+class Labelled(Frozen, frozen=True, kw_only=True):
+    """One prompt of a stream. Prompts of one class have one answer."""
+
+    prompt: Prompt
+    label: str
+
+
+class Pairs(Frozen, frozen=True, kw_only=True):
+    """A file of pairs."""
+
+    rows: tuple[Pair, ...]
+
+
+class Stream(Frozen, frozen=True, kw_only=True):
+    """A file of prompts with classes, in the order in which they are asked."""
+
+    rows: tuple[Labelled, ...]
+
+    def without_repeats(self) -> Stream:
+        """Drop exact repeats, which the exact tier answers before any policy is asked."""
+        first: dict[Prompt, Labelled] = {}
+        for row in self.rows:
+            first.setdefault(row.prompt, row)
+        return Stream(rows=tuple(first.values()))
+
+
+class _PairLine(msgspec.Struct):
+    a: str | list[dict[str, Any]]
+    b: str | list[dict[str, Any]]
+    same_answer: bool
+    category: str | None = None
+
+
+class _StreamLine(msgspec.Struct):
+    prompt: str | list[dict[str, Any]]
+    label: str | int = msgspec.field(name="class")
+
+
+def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
+    """Read a file of pairs or of a stream; its first line says which.
+
+    Raises LabelledDataError.
+    """
+    rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise LabelledDataError("the file is empty: give one JSON object a line")
+    fields = _decode(*rows[0], dict[str, Any])
+    if "prompt" in fields:
+        return Stream(rows=tuple(_labelled(_decode(*row, _StreamLine)) for row in rows))
+    if "a" in fields:
+        return Pairs(rows=tuple(_pair(_decode(*row, _PairLine)) for row in rows))
+    raise LabelledDataError(
+        f"line {rows[0][0]}: found {sorted(fields)}; a pair needs a, b and same_answer, "
+        "a stream line needs prompt and class"
+    )
+
+
+def _decode(number: int, line: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LabelledDataError(f"line {number}: {error}") from error
+
+
+def _pair(line: _PairLine) -> Pair:
+    return Pair(
+        a=_prompt(line.a), b=_prompt(line.b), same_answer=line.same_answer, category=line.category
+    )
+
+
+def _labelled(line: _StreamLine) -> Labelled:
+    return Labelled(prompt=_prompt(line.prompt), label=str(line.label))
+
+
+def _prompt(value: str | list[dict[str, Any]]) -> Prompt:
+    if isinstance(value, str):
+        return Prompt(history="", text=value)
+    match value:
+        case [*history, {"role": "user", "content": str(text), **rest}]:
+            return Prompt(history=_encode([*history, rest]).decode(), text=text)
+        case _:
+            return Prompt(history=_encode(value).decode(), text=None)

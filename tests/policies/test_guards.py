@@ -1,0 +1,210 @@
+"""Guards: what each one vetoes, and what it must leave alone. All examples are invented."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headstart.policies.guards.parse import MOST_VECTORS, Parse, parse_prompt
+from headstart.policies.guards.words import split_words, stem
+from headstart.policies.match import GUARDS
+from headstart.types import Encoding
+
+ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}
+"""Words that the fake encoder takes for synonyms."""
+
+
+def encode(text: str, *, complete: bool = True) -> Encoding:
+    """Give each word a direction of its own, and synonyms the same one."""
+    words = split_words(text)
+    rows = []
+    for word in words:
+        name = stem(ALIKE.get(word.text, word.text))
+        rows.append(np.random.default_rng(abs(hash_of(name))).standard_normal(384))
+    tokens = np.array(rows, np.float32).reshape(len(rows), 384)
+    spans = tuple((word.start, word.end) for word in words)
+    return Encoding(sentence=np.ones(4, np.float32), tokens=tokens, spans=spans, complete=complete)
+
+
+def hash_of(name: str) -> int:
+    return int.from_bytes(name.encode(), "big")
+
+
+def parse(text: str) -> Parse:
+    return parse_prompt(text, encode(text))
+
+
+VETOED = [
+    ("number", "Book a table for 4", "Book a table for 6"),
+    ("number", "Is 15 km a long run?", "Is a long run healthy?"),
+    ("number", "Sum of 3 and 3", "Sum of 3"),
+    ("number", "Plan a trip for five days", "Plan a trip for 8 days"),
+    ("number", "What is new in Python 3.12?", "What is new in Python 3.13?"),
+    ("number", "What is new in Go 1.2?", "What is new in Go 1.20?"),
+    ("number", "Compare GPT-4 with others", "Compare GPT-5 with others"),
+    ("number", "Flats under $900k", "Flats under $90k"),
+    ("number", "Causes of World War I", "Causes of World War II"),
+    ("number", "Literature of the twenty-first century", "Literature of the twentieth century"),
+    ("number", "The third chapter", "The second chapter"),
+    ("unit", "Run 5 miles", "Run 5 km"),
+    ("unit", "What is 40% of 12?", "What is 12% of 40?"),
+    ("unit", "Send $20 home", "Send €20 home"),
+    ("unit", "Wait 10 minutes", "Wait 10 hours"),
+    ("negation", "Delete my photos", "Don't delete my photos"),
+    ("negation", "Recipes with nuts", "Recipes without nuts"),
+    ("negation", "Which plants are poisonous?", "Which plants are not poisonous?"),
+    ("negation", "Log in to the portal", "Cant log in to the portal"),
+    ("negation", "List all files except logs", "List all files and logs"),
+    ("date", "Opening hours on Monday", "Opening hours on Tuesday"),
+    ("date", "Trains to Oslo in May", "Trains to Oslo in June"),
+    ("date", "Weather tomorrow", "Weather today"),
+    ("date", "Events on 3 Mar", "Events on 3 Apr"),
+    ("antonym", "How do I enable dark mode?", "How do I disable dark mode?"),
+    ("antonym", "Increasing the font size", "Decrease the font size"),
+    ("antonym", "Stretch before a run", "Stretch after a run"),
+    ("antonym", "Cheapest hotels, please: the cheap ones", "Hotels: the expensive ones"),
+    ("antonym", "Follow a repository", "Unfollow a repository"),
+    ("antonym", "Is the deposit refundable?", "Is the deposit nonrefundable?"),
+    ("antonym", "Is this regular expression valid?", "Is this regular expression invalid?"),
+    ("role-swap", "Convert euros to yen", "Convert yen to euros"),
+    ("role-swap", "Fly from Oslo to Rome", "Fly to Oslo from Rome"),
+    ("role-swap", "Is copper heavier than iron?", "Is iron heavier than copper?"),
+    ("role-swap", "Subtract 5 from 12", "Subtract 12 from 5"),
+    ("role-swap", "Did Ann invite Bob?", "Did Bob invite Ann?"),
+    ("substitution", "What is the capital of Peru?", "What is the capital of Chile?"),
+    ("substitution", "Learn C++ in a week", "Learn C# in a week"),
+    ("substitution", "Open config.toml", "Open setup.py"),
+]
+
+KEPT = [
+    ("number", "Plan seven days in Rome", "Plan 7 days in Rome"),
+    ("number", "Sum 1,000 and 20.00", "Sum 1000 and 20"),
+    ("number", "My 3rd attempt", "My third attempt"),
+    ("number", "Which one is faster?", "Which is faster?"),
+    ("number", "A budget of 5k", "A budget of five thousand"),
+    ("number", "How much is 2 million?", "How much is 2000000?"),
+    ("number", "What should I do first?", "What should I do?"),
+    ("unit", "Send $20 home", "Send 20 dollars home"),
+    ("unit", "Wait 10 min", "Wait 10 minutes"),
+    ("unit", "Wait 10 minutes", "Wait 10"),
+    ("unit", "How long is a mile?", "How long is a kilometer?"),
+    ("unit", "A discount of 15%", "A discount of 15 percent"),
+    ("negation", "Is it raining?", "Isn't it raining?"),
+    ("negation", "I can't find the settings", "Where are the settings?"),
+    ("negation", "Should I upgrade?", "Should I upgrade or not?"),
+    ("negation", "Never say never", "Say it"),
+    ("negation", "Why not use tabs?", "Why use tabs?"),
+    ("negation", "See rule No. 5", "See rule 5"),
+    ("date", "What's today's forecast?", "What's the forecast for today?"),
+    ("date", "May I bring a dog?", "Can I bring a dog?"),
+    ("date", "Open on Sundays?", "Are you open on Sunday?"),
+    ("antonym", "Start the engine", "How do I start the engine?"),
+    ("antonym", "Turn left, then right", "Turn right, then left"),
+    ("antonym", "Which port is under load?", "Which port has an import?"),
+    ("role-swap", "At the library, can I print?", "Can I print at the library?"),
+    ("role-swap", "Tea and coffee compared", "Coffee and tea compared"),
+    ("role-swap", "Rust vs Go for servers", "Go vs Rust for servers"),
+    ("role-swap", "A ticket for a night train", "A train ticket for the night train"),
+    ("role-swap", "How to repair a bike", "Ways to have a bike repaired"),
+    ("substitution", "Sell my car", "Sell my automobile"),
+    ("substitution", "How do I bake bread?", "I want to bake bread"),
+    ("substitution", "Bake bread at home", "Repair shoes in Berlin quickly tonight"),
+]
+
+
+@pytest.mark.parametrize(("guard", "one", "other"), VETOED)
+def test_guard_vetoes_in_both_directions(guard: str, one: str, other: str) -> None:
+    a, b = parse(one), parse(other)
+    assert GUARDS[guard](a, b)
+    assert GUARDS[guard](b, a)
+
+
+@pytest.mark.parametrize(("guard", "one", "other"), KEPT)
+def test_guard_leaves_rewordings_alone(guard: str, one: str, other: str) -> None:
+    a, b = parse(one), parse(other)
+    assert not GUARDS[guard](a, b)
+    assert not GUARDS[guard](b, a)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize(
+    "text", ["", "?!", "Hello", "$5", "II", "12%", "один два", "日本語で", "🙂"]
+)
+def test_a_prompt_never_vetoes_itself(guard: str, text: str) -> None:
+    assert not GUARDS[guard](parse(text), parse(text))
+
+
+def test_guards_cover_each_family() -> None:
+    assert {guard for guard, *_ in VETOED} == {guard for guard, *_ in KEPT} == GUARDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("C++ or C#?", ["c++", "or", "c#"]),
+        ("Is .NET 8.0.1 out?", ["is", ".net", "8.0.1", "out"]),
+        ("main.py, my_var.", ["main.py", "my_var"]),
+        ("It\u2019s full-time", ["it's", "full", "time"]),
+        ("$1,250.50 (5%)", ["$", "1,250.50", "5", "%"]),
+        ("1,2 and .5", ["1", "2", "and", ".5"]),
+    ],
+)
+def test_names_versions_and_amounts_stay_whole(text: str, tokens: list[str]) -> None:
+    assert [word.text for word in split_words(text)] == tokens
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ("cancel", "cancels", "cancelled", "cancelling"),
+        ("create", "creates", "created", "creating"),
+        ("call", "calls", "called", "calling"),
+        ("apply", "applies", "applied", "applying"),
+        ("match", "matches", "matched"),
+        ("quick", "quickly"),
+        ("buy", "bought", "buying"),
+        ("class", "classes"),
+    ],
+)
+def test_forms_of_a_word_have_one_stem(forms: tuple[str, ...]) -> None:
+    assert len({stem(form) for form in forms}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("bus", "bush"), ("pass", "past"), ("sing", "s"), ("red", "r"), ("niger", "nigeria")],
+)
+def test_different_words_have_different_stems(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
+
+
+def test_exchange_that_cannot_be_checked_is_vetoed() -> None:
+    filler = " ".join(f"word{number}" for number in range(MOST_VECTORS))
+    one, other = parse(f"{filler} about Peru"), parse(f"{filler} about Chile")
+    assert one.vectors == b""
+    assert GUARDS["substitution"](one, other)
+
+
+def test_incomplete_encoding_leaves_no_vectors() -> None:
+    text = "What is the capital of Peru?"
+    assert parse_prompt(text, encode(text, complete=False)).vectors == b""
+    missing = Encoding(
+        sentence=np.ones(4, np.float32),
+        tokens=np.ones((1, 384), np.float32),
+        spans=((0, 4),),
+        complete=True,
+    )
+    assert parse_prompt(text, missing).vectors == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("hundred " * 3000, 3000),
+        ("million " * 3000, 1),
+        ("9" * 9000, 1),
+        ("1." * 3000 + "5 hundred", 2),
+    ],
+)
+def test_hostile_numbers_are_read(text: str, count: int) -> None:
+    assert len(parse(text).quantities) == count
