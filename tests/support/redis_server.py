@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -27,7 +28,7 @@ class RedisServer:
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, password: str) -> None:
         self._process = process
-        credential = f":{password}@" if password else ""
+        credential = f":{quote(password, safe='')}@" if password else ""
         self.url = f"redis://{credential}127.0.0.1:{port}/0"
 
     def client(self) -> redis.Redis:

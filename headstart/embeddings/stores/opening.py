@@ -39,7 +39,7 @@ def open_store(
     limits = Limits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
     scheme, _, rest = url.partition(":")
     # Imported when chosen: a store in memory needs neither SQLite nor redis-py.
-    if scheme == "memory" and not rest:
+    if url == "memory:":
         from headstart.embeddings.stores.memory import MemoryStore
 
         return MemoryStore(limits=limits, clock=clock, observer=observer)

@@ -162,7 +162,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 def _check(connection: sqlite3.Connection) -> None:
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _CorruptFileError(verdict)
+        raise _CorruptFileError(verdict.splitlines()[-1])
 
 
 def _move_aside(path: Path) -> Path:

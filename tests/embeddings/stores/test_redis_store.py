@@ -1,0 +1,206 @@
+"""What only a server can do: hang, die, forget, evict, be shared and be somebody else's."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack, closing
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from headstart.embeddings.stores.codec import Limits
+from headstart.embeddings.stores.redis import RedisStore
+from headstart.embeddings.stores.redis_scripts import PREFIX
+from headstart.errors import ConfigError, StoreError
+from support.entries import entry, put
+from support.redis_server import redis_server
+from support.stores import Clock, Stores, follow, scan
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from support.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "p4ss/word#1"
+QUOTED = "p4ss%2Fword%231"
+
+
+@pytest.fixture
+def url(redis: RedisServer) -> str:
+    redis.flush()
+    return redis.url
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server of this test's own, to be hurt."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def hurt(own_server: RedisServer) -> AsyncIterator[Stores]:
+    async with AsyncExitStack() as exits:
+        yield Stores(own_server.url, exits)
+
+
+# --- a server that fails -----------------------------------------------------------------------
+
+
+async def test_a_server_that_died_costs_a_store_error(
+    hurt: Stores, own_server: RedisServer
+) -> None:
+    store = await hurt.open()
+    cursor = await store.cursor()
+    own_server.kill()
+    for call in (store.find("key"), store.load(["a"]), store.append([put("a")]), store.stats()):
+        with pytest.raises(StoreError):
+            await call
+    with pytest.raises(StoreError):
+        await follow(store, cursor, 1)
+
+
+async def test_a_server_that_hangs_is_left_alone_for_a_moment(
+    hurt: Stores, own_server: RedisServer
+) -> None:
+    store = await hurt.open()
+    with own_server.hanging():
+        with pytest.raises(StoreError, match="does not answer"):
+            await store.find("key")
+        with pytest.raises(StoreError, match="a moment ago"):
+            await store.find("key")
+    with anyio.fail_after(30):
+        while True:  # the pause passes
+            try:
+                await store.append([put("a")])
+                break
+            except StoreError:
+                await anyio.sleep(0.05)
+    assert await store.find("exact-a") == entry("a")
+
+
+async def test_connections_that_the_server_closed_are_replaced(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    await store.append([put("a")])
+    with closing(redis.client()) as client:
+        client.client_kill_filter(_type="normal")
+    assert await store.find("exact-a") == entry("a")
+
+
+async def test_a_follower_of_a_flushed_server_is_told_and_can_begin_anew(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    cursor = await store.append([put("a")])
+    redis.flush()
+    with pytest.raises(StoreError, match="no longer reaches"):
+        await follow(store, cursor, 1)
+    cursor = await store.cursor()
+    await store.append([put("b")])
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [put("b")]
+
+
+# --- a server that is shared -------------------------------------------------------------------
+
+
+async def test_the_server_itself_forgets_what_expired(url: str, redis: RedisServer) -> None:
+    clock = time.time  # noqa: TID251 - the server's
+    store = RedisStore(url, clock=clock)
+    await store.open()
+    ends = clock() + 0.05
+    await store.append([put("brief", expires=ends), put("lasting")])
+    with closing(redis.client()) as client, anyio.fail_after(30):
+        while client.exists(f"{PREFIX}entry:brief", f"{PREFIX}exact:exact-brief"):
+            await anyio.sleep(0.01)
+        assert client.exists(f"{PREFIX}entry:lasting", f"{PREFIX}exact:exact-lasting") == 2
+    await store.append([])
+    assert (await store.stats()).entries == 1
+    await store.aclose()
+
+
+async def test_nodes_that_write_at_once_keep_one_bound(stores: Stores) -> None:
+    nodes = [await stores.open(max_entries=5) for _ in range(4)]
+    async with anyio.create_task_group() as tasks:
+        for number, node in enumerate(nodes * 10):
+            tasks.start_soon(node.append, [put(f"{number:02}", exact=f"key-{number % 8}")])
+    kept = await scan(nodes[0])
+    assert len(kept) == 5
+    assert (await nodes[1].stats()).entries == 5
+    assert None not in await nodes[2].load(kept)
+
+
+async def test_an_entry_that_the_server_evicted_is_gone_without_harm(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    cursor = await store.append([put("a"), put("b")])
+    with closing(redis.client()) as client:
+        client.delete(f"{PREFIX}entry:a")
+    assert await store.find("exact-a") is None
+    assert await store.load(["a", "b"]) == [None, entry("b")]
+    assert await scan(store) == ["b"]
+    await store.append([put("a2", exact="exact-a")])
+    assert await store.find("exact-a") == entry("a2", exact="exact-a")
+    assert (await store.stats()).entries == 2
+    assert len(await follow(store, cursor, 2)) == 2
+
+
+async def test_a_value_of_a_newer_version_is_skipped(stores: Stores, redis: RedisServer) -> None:
+    store = await stores.open()
+    await store.append([put("a")])
+    with closing(redis.client()) as client:
+        client.hset(f"{PREFIX}entry:a", "value", b"\x7f\xff")
+    assert await store.find("exact-a") is None
+    assert await store.load(["a"]) == [None]
+
+
+async def test_entries_leave_when_a_bound_is_lowered(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put(f"{number:02}") for number in range(20)])
+    bounded = await stores.open(max_entries=3)
+    await bounded.append([put("new")])
+    assert await scan(store) == ["18", "19", "new"]
+
+
+# --- starting ----------------------------------------------------------------------------------
+
+
+async def test_a_newer_schema_is_refused(stores: Stores, redis: RedisServer) -> None:
+    with closing(redis.client()) as client:
+        client.set(f"{PREFIX}schema", 99)
+    store = RedisStore(stores.url, limits=Limits(), clock=Clock())
+    with pytest.raises(ConfigError, match=r"cache\.store: .* newer Headstart \(schema 99"):
+        await store.open()
+    await store.aclose()
+
+
+async def test_a_server_that_is_not_there_is_refused(free_port: int) -> None:
+    store = RedisStore(f"redis://user:{QUOTED}@127.0.0.1:{free_port}")
+    with pytest.raises(ConfigError, match=r"cache\.store: .* is Redis running there\?") as refused:
+        await store.open()
+    await store.aclose()
+    assert PASSWORD not in str(refused.getrepr(chain=True))
+
+
+async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:
+    with redis_server(password=PASSWORD) as server:
+        store = RedisStore(server.url)
+        await store.open()
+        await store.aclose()
+        store = RedisStore(server.url.replace(QUOTED, "mistaken"))
+        with pytest.raises(ConfigError, match=r"cache\.store") as refused:
+            await store.open()
+        await store.aclose()
+        assert "mistaken" not in f"{refused.value} {refused.value.__cause__}"
+
+
+@pytest.mark.parametrize("url", [f"redis://:{PASSWORD}@host:6379", "redis://:p4ss@host:p4ss"])
+async def test_a_url_that_cannot_be_read_is_refused_unquoted(url: str) -> None:
+    with pytest.raises(ConfigError, match="percent-encoded") as refused:
+        RedisStore(url)
+    assert "p4ss" not in str(refused.getrepr(chain=True, showlocals=False, style="value"))

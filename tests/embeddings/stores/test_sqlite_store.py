@@ -1,0 +1,317 @@
+"""What only the file can do: be bad, be shared, be cut off in the middle of a write."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from headstart.embeddings.stores.codec import Limits
+from headstart.embeddings.stores.sqlite import SQLiteStore
+from headstart.errors import ConfigError, StoreError
+from headstart.types import Delete
+from support.entries import NOW, entry, put
+from support.stores import Clock, follow, scan
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Open = Callable[..., Awaitable[SQLiteStore]]
+
+pytestmark = pytest.mark.anyio
+
+WRITER = Path(__file__).with_name("sqlite_writer_process.py")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "store.db"
+
+
+@pytest.fixture
+async def open_file(path: Path) -> AsyncIterator[Open]:
+    """Open the file, with options, as often as wanted; all are closed when the test ends."""
+    async with AsyncExitStack() as exits:
+
+        async def open_store(**options: object) -> SQLiteStore:
+            store = SQLiteStore(path, **{"clock": Clock(), **options})  # type: ignore[arg-type]
+            await store.open()
+            exits.push_async_callback(store.aclose)
+            return store
+
+        yield open_store
+
+
+async def fill(path: Path, count: int = 200) -> None:
+    store = SQLiteStore(path, clock=Clock())
+    await store.open()
+    await store.append([put(f"{number:03}", text="x" * 2000) for number in range(count)])
+    await store.aclose()
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def files_aside(path: Path) -> list[Path]:
+    """Return the files moved aside, without SQLite's own beside them."""
+    moved = path.parent.glob(f"{path.name}.corrupt-*")
+    return [file for file in moved if not file.name.endswith(("-wal", "-shm"))]
+
+
+# --- files that are refused --------------------------------------------------------------------
+
+
+def write_garbage(path: Path) -> None:
+    path.write_bytes(b"this was a database once, " * 1000)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwrite_pages(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 3)
+        file.write(os.urandom(64 * 1024))
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir(parents=True)
+
+
+def forbid_writing(path: Path) -> None:
+    path.chmod(0o400)
+
+
+DAMAGES = pytest.mark.parametrize("damage", [write_garbage, cut_short, overwrite_pages])
+
+
+@DAMAGES
+async def test_a_damaged_file_is_refused_with_the_fix(
+    damage: Callable[[Path], None], path: Path, open_file: Open
+) -> None:
+    await fill(path)
+    damage(path)
+    before = content(path)
+    with pytest.raises(ConfigError, match=r"cache\.store: .* is damaged .*cache\.on_corrupt"):
+        await open_file()
+    assert content(path) == before
+
+
+@DAMAGES
+async def test_a_damaged_file_is_moved_aside_by_choice(
+    damage: Callable[[Path], None],
+    path: Path,
+    open_file: Open,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await fill(path)
+    damage(path)
+    before = content(path)
+    with caplog.at_level(logging.WARNING, "headstart"):
+        store = await open_file(on_corrupt="fresh")
+    assert (await store.stats()).entries == 0
+    await store.append([put("a")])
+    assert await store.find("exact-a") == entry("a")
+    (aside,) = files_aside(path)
+    assert content(aside) == before
+    assert str(aside) in caplog.text
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "fresh"])
+async def test_another_applications_database_is_never_touched(
+    on_corrupt: str, path: Path, open_file: Open
+) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE accounts (id)")
+    before = content(path)
+    with pytest.raises(ConfigError, match=r"cache\.store: .* another application"):
+        await open_file(on_corrupt=on_corrupt)
+    assert content(path) == before
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "fresh"])
+async def test_a_newer_schema_is_refused(on_corrupt: str, path: Path, open_file: Open) -> None:
+    await fill(path)
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match=r"cache\.store: .* newer Headstart \(schema 99"):
+        await open_file(on_corrupt=on_corrupt)
+
+
+async def test_a_locked_file_is_refused(path: Path, open_file: Open) -> None:
+    await fill(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConfigError, match=r"cache\.store: .* is locked by another process"):
+            await open_file(busy_s=0.01)
+    assert (await (await open_file()).stats()).entries == 200
+
+
+async def test_a_directory_is_refused(path: Path, open_file: Open) -> None:
+    make_folder(path)
+    with pytest.raises(ConfigError, match=r"cache\.store: .* cannot be used"):
+        await open_file()
+
+
+async def test_a_path_below_a_file_is_refused(path: Path, open_file: Open) -> None:
+    path.parent.write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match=r"cache\.store: .* cannot be used"):
+        await open_file()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder closed even to root")
+async def test_a_folder_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cache\.store: /proc/store\.db cannot be used"):
+        await SQLiteStore("/proc/store.db").open()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any file")
+async def test_a_file_that_cannot_be_written_is_refused(path: Path, open_file: Open) -> None:
+    await fill(path)
+    forbid_writing(path)
+    with pytest.raises(ConfigError, match=r"cache\.store: .* cannot be used"):
+        await open_file()
+
+
+async def test_only_the_owner_may_read_the_files(path: Path, open_file: Open) -> None:
+    store = await open_file()
+    await store.append([put("a")])
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("store.db", "store.db-shm", "store.db-wal"), 0o600)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+# --- life and death ----------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_not_open_says_so(path: Path, open_file: Open) -> None:
+    with pytest.raises(StoreError, match="not open"):
+        await SQLiteStore(path).find("key")
+    store = await open_file()
+    await store.aclose()
+    with pytest.raises(StoreError, match="closed"):
+        await store.find("key")
+    with pytest.raises(StoreError, match="closed"):
+        await store.append([put("a")])
+
+
+async def test_closing_waits_for_what_was_appended(open_file: Open) -> None:
+    store = await open_file()
+    async with anyio.create_task_group() as tasks:
+        for number in range(100):
+            tasks.start_soon(store.append, [put(f"{number:03}")])
+        await anyio.lowlevel.checkpoint()
+        await store.aclose()
+    assert len(await scan(await open_file())) == 100
+
+
+async def test_a_cancelled_caller_leaves_the_others_alone(open_file: Open) -> None:
+    store = await open_file()
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as cancelled:
+            cancelled.cancel()
+            await store.append([put("cancelled")])
+        tasks.start_soon(store.append, [put("a")])
+        tasks.start_soon(store.append, [put("b")])
+    assert set(await scan(store)) >= {"a", "b"}
+
+
+async def test_a_write_that_fails_is_an_error_and_the_next_one_works(
+    path: Path, open_file: Open
+) -> None:
+    store = await open_file(busy_s=0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked"):
+            await store.append([put("a")])
+        assert await store.find("exact-a") is None
+    await store.append([put("b")])
+    assert await scan(store) == ["b"]
+
+
+async def test_what_expires_is_purged_without_a_write(open_file: Open) -> None:
+    clock = Clock()
+    store = await open_file(clock=clock)
+    cursor = await store.append([put("brief", expires=NOW + 60), put("lasting")])
+    clock.now += 61
+    (logged,) = await follow(store, cursor, 1)
+    assert logged.record == Delete(ids=("brief",))
+    assert (await store.stats()).entries == 1
+
+
+async def test_a_value_that_cannot_be_read_is_skipped(path: Path, open_file: Open) -> None:
+    store = await open_file()
+    cursor = await store.append([put("a"), put("b")])
+    with closing(sqlite3.connect(path)) as newer, newer:
+        newer.execute("UPDATE entries SET value = x'7fffff' WHERE id = 'a'")
+    assert await store.find("exact-a") is None
+    assert await store.load(["a", "b"]) == [None, entry("b")]
+    await store.append([put("a", text="repaired")])
+    assert await store.find("exact-a") == entry("a", text="repaired")
+    assert len(await follow(store, cursor, 2)) == 2
+
+
+async def test_entries_leave_when_a_bound_is_lowered(path: Path, open_file: Open) -> None:
+    await fill(path)
+    store = await open_file(limits=Limits(max_entries=10))
+    await store.append([put("new")])
+    assert (await store.stats()).entries == 10
+
+
+# --- several processes -------------------------------------------------------------------------
+
+
+def start_writer(path: Path, name: str) -> subprocess.Popen[str]:
+    """Start a process that appends entries for ever and prints the id of each acknowledged one."""
+    return subprocess.Popen(
+        [sys.executable, str(WRITER), str(path), name], stdout=subprocess.PIPE, text=True
+    )
+
+
+def read_acknowledged(writer: subprocess.Popen[str], count: int) -> list[str]:
+    assert writer.stdout is not None
+    return [writer.stdout.readline().strip() for _ in range(count)]
+
+
+def kill(writer: subprocess.Popen[str]) -> list[str]:
+    """Kill a writer with SIGKILL; return what it had still printed."""
+    writer.send_signal(signal.SIGKILL)
+    rest, _ = writer.communicate()
+    # What follows the last newline was cut off: half an id names nothing.
+    return rest.split("\n")[:-1]
+
+
+async def test_kill_9_under_load_loses_nothing_acknowledged(path: Path, open_file: Open) -> None:
+    acknowledged: list[str] = []
+    for life in range(3):
+        writer = start_writer(path, f"life-{life}")
+        acknowledged += read_acknowledged(writer, 150)
+        acknowledged += kill(writer)
+    store = await open_file()
+    recovered = await store.load(acknowledged)
+    assert [entry.id for entry in recovered if entry is not None] == acknowledged
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_processes_that_start_at_once_share_a_new_file(path: Path, open_file: Open) -> None:
+    writers = [start_writer(path, f"process-{number}") for number in range(3)]
+    acknowledged = [id for writer in writers for id in read_acknowledged(writer, 20)]
+    store = await open_file()
+    cursor = await store.cursor()
+    assert len(await follow(store, cursor, 20)) == 20
+    acknowledged += [id for writer in writers for id in kill(writer)]
+    assert None not in await store.load(acknowledged)
