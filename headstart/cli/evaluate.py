@@ -15,8 +15,6 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from collections.abc import Iterable, Sequence
-
     from headstart.policies.evaluation import PairReport, Prepared, Rates, StreamReport
     from headstart.policies.guards.parse import Parse
     from headstart.policies.match import StaticMatch
@@ -87,7 +85,7 @@ def _judge(path: Path, policy: StaticMatch, seed: int | None) -> PairReport | St
         return judge_pairs(_tracked(labelled.rows), prepare, policy)
     prompts = list(labelled.without_repeats().rows)
     if seed is not None:
-        random.Random(seed).shuffle(prompts)
+        random.Random(seed).shuffle(prompts)  # noqa: S311  an order, not a secret
     return judge_stream(_tracked(prompts), prepare, policy)
 
 

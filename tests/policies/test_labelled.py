@@ -1,0 +1,83 @@
+"""Labelled files: what is read, and what an error says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headstart.policies.labelled import LabelledDataError, Pairs, Prompt, Stream, read_labelled
+
+
+def lines(*rows: object) -> list[bytes]:
+    return [msgspec.json.encode(row) for row in rows]
+
+
+def turn(text: str, *history: str, **fields: object) -> list[dict[str, object]]:
+    said: list[dict[str, object]] = [{"role": "assistant", "content": line} for line in history]
+    return [*said, {"role": "user", "content": text, **fields}]
+
+
+def prompts(*values: object) -> list[Prompt]:
+    stream = read_labelled(lines(*({"prompt": value, "class": 1} for value in values)))
+    assert isinstance(stream, Stream)
+    return [row.prompt for row in stream.rows]
+
+
+def test_pairs_are_read_with_their_category() -> None:
+    pairs = read_labelled(
+        lines({"a": "x", "b": "y", "same_answer": True, "category": "c", "id": 5})
+    )
+    assert isinstance(pairs, Pairs)
+    assert (pairs.rows[0].a.text, pairs.rows[0].b.text, pairs.rows[0].category) == ("x", "y", "c")
+
+
+def test_blank_lines_are_skipped() -> None:
+    stream = read_labelled([b"\n", *lines({"prompt": "x", "class": "c"}), b"  \n"])
+    assert isinstance(stream, Stream)
+    assert [row.label for row in stream.rows] == ["c"]
+
+
+def test_conversations_keep_history_and_text_apart() -> None:
+    one, other, longer = prompts(turn("Yes", "Sure?"), turn("Yes", "Really?"), turn("No", "Sure?"))
+    assert one.text == other.text == "Yes"
+    assert one.history != other.history
+    assert one.history == longer.history
+
+
+def test_only_the_users_own_text_can_be_similar() -> None:
+    parts = [{"role": "user", "content": [{"type": "image_url"}]}]
+    ends, image, named, plain = prompts(
+        [*turn("Hi"), {"role": "assistant", "content": "Yes?"}],
+        parts,
+        turn("Hi", name="ann"),
+        turn("Hi"),
+    )
+    assert ends.text is image.text is None
+    assert ends.history != image.history
+    assert named.history != plain.history
+
+
+def test_exact_repeats_are_removed_and_the_first_stays() -> None:
+    rows = [{"prompt": text, "class": label} for text, label in (("x", 1), ("y", 2), ("x", 3))]
+    stream = read_labelled(lines(*rows))
+    assert isinstance(stream, Stream)
+    assert [row.label for row in stream.without_repeats().rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "empty"),
+        ([b"\n"], "empty"),
+        ([b"{oops"], "line 1"),
+        ([b"\xff\xfe"], "line 1"),
+        (lines(["a"]), "line 1"),
+        (lines({"question": "x"}), r"line 1: found \['question'\].*same_answer.*class"),
+        (lines({"a": "x", "b": "y"}), "line 1.*same_answer"),
+        (lines({"prompt": "x", "class": "c"}, {"prompt": "x"}), "line 2.*class"),
+        (lines({"prompt": "x", "class": "c"}, {"prompt": 5, "class": "c"}), "line 2.*prompt"),
+    ],
+)
+def test_errors_name_the_line_and_the_field(content: list[bytes], message: str) -> None:
+    with pytest.raises(LabelledDataError, match=message):
+        read_labelled(content)
