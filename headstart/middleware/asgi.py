@@ -6,8 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.errors import HeadstartError
 from headstart.middleware.exchange import raw_path
+from headstart.middleware.respond import send_whole
 from headstart.observe import logger
 
 if TYPE_CHECKING:
@@ -57,14 +60,24 @@ class Gateway:
             return await self.app(scope, receive, send)
         path = raw_path(scope)
         route = self._routes.match(scope["method"], path)
+        relayed = self._relay_prefix is not None and path.startswith(self._relay_prefix)
+        if route is None and not relayed:
+            return await self.app(scope, receive, send)
+        try:
+            running = await self.running()
+        except HeadstartError as error:
+            logger.error("the engine cannot start: %s", error)
+            return await self._without_engine(scope, receive, send)
         if route is not None:
-            running = await self.running()
-            return await running.engine.handle(route, scope, receive, send, self.app)
-        if self._relay_prefix is not None and path.startswith(self._relay_prefix):
-            running = await self.running()
-            if running.relay is not None:
-                return await running.relay.handle(scope, receive, send)
-        await self.app(scope, receive, send)
+            await running.engine.handle(route, scope, receive, send, self.app)
+        elif running.relay is not None:
+            await running.relay.handle(scope, receive, send)
+
+    async def _without_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Fail open to a wrapped app; a gateway has nowhere to go."""
+        if self._relay_prefix is None:
+            return await self.app(scope, receive, send)
+        await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
 
     async def running(self) -> Running:
         """Return the started engine, starting it on first use. Raises ConfigError."""
@@ -129,7 +142,11 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         return await _own_lifespan(receive, send)
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
-    body = b'{"error":{"message":"no such path","type":"not_found","code":"not_found"}}'
+    await answer_json(send, 404, "not_found", "no such path")
+
+
+async def answer_json(send: Send, status: int, code: str, message: str) -> None:
+    """Answer with an error of our own on a path without a dialect."""
+    body = msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})
     headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": 404, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_whole(send, status, headers, body)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 _FOREVER_S = 1e9
+CLIENT_GONE = 499
+"""Booked for clients that left before an answer began: the status nginx logs for them."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Engine:
             await self._answer(exchange, app)
         except ClientGone:
             exchange.error = "client-gone"
+            exchange.status = exchange.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
             exchange.error = getattr(error, "code", "error")
             if exchange.status:

@@ -291,3 +291,13 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
             "headstart; fwd=miss; detail=exact-only",
         ]
     assert counted.asked == 1
+
+
+async def test_an_engine_that_cannot_start_lets_requests_through() -> None:
+    counted = Counted()
+    wrapped = HeadstartMiddleware(
+        fastapi_app(counted), endpoints=[Endpoint("/ask")], store="sqlite:////dev/null/no.db"
+    )
+    async with serving(wrapped, lifespan="off") as url, aiohttp.ClientSession() as session:
+        assert json.loads((await ask_app(session, url)).body) == answer("why?")
+    assert counted.asked == 1

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "compression": VALUES,
     "embeddings": VALUES,
     "simulator": VALUES,
+    "report": VALUES,
     "middleware": VALUES | {"policies", "compression", "embeddings"},
     # The composition root and what stands on it.
     **dict.fromkeys(ROOT_MODULES, ANYTHING),
