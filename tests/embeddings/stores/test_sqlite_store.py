@@ -20,6 +20,7 @@ from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
 from support.entries import NOW, entry, put
+from support.repository import ROOT
 from support.stores import Clock, follow, scan
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     Open = Callable[..., Awaitable[SQLiteStore]]
 
 pytestmark = pytest.mark.anyio
-
-WRITER = Path(__file__).with_name("sqlite_writer_process.py")
 
 
 @pytest.fixture
@@ -275,9 +274,12 @@ async def test_entries_leave_when_a_bound_is_lowered(path: Path, open_file: Open
 
 
 def start_writer(path: Path, name: str) -> subprocess.Popen[str]:
-    """Start a process that appends entries for ever and prints the id of each acknowledged one."""
+    """Start a process that appends entries and prints the id of each acknowledged one."""
     return subprocess.Popen(
-        [sys.executable, str(WRITER), str(path), name], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.store_crash", "--write", str(path), "--name", name],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -1,0 +1,82 @@
+"""The thread behind the SQLite store: batches, failures and the end."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from headstart.embeddings.stores.worker import BATCH, Worker
+from headstart.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Doubler:
+    """Doubles numbers and keeps the batches in which they came; the first waits for ``gate``."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, jobs: Sequence[int]) -> Sequence[int | Exception]:
+        self.gate.wait(30)
+        self.batches.append(list(jobs))
+        if 13 in jobs:
+            raise ArithmeticError("thirteen")
+        return [2 * job if job >= 0 else ValueError(job) for job in jobs]
+
+
+async def submit_all(worker: Worker[int, int], jobs: Sequence[int], gate: threading.Event) -> None:
+    """Submit jobs while the worker waits, then let it run, and check each result."""
+
+    async def submit(job: int) -> None:
+        assert await worker.submit(job) == 2 * job
+
+    async with anyio.create_task_group() as tasks:
+        for job in jobs:
+            tasks.start_soon(submit, job)
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+
+
+@pytest.mark.anyio
+async def test_jobs_that_come_while_it_works_run_together_in_order() -> None:
+    double = Doubler()
+    worker = Worker("test", double)
+    await submit_all(worker, range(20, 20 + BATCH + 5), double.gate)
+    assert [job for batch in double.batches for job in batch] == [*range(20, 20 + BATCH + 5)]
+    assert len(double.batches) <= 4
+    assert max(map(len, double.batches)) <= BATCH
+    await worker.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_job_that_fails_fails_alone_and_a_batch_that_fails_fails_together() -> None:
+    double = Doubler()
+    double.gate.set()
+    worker = Worker("test", double)
+    with pytest.raises(ValueError, match="-1"):
+        await worker.submit(-1)
+    with pytest.raises(ArithmeticError, match="thirteen"):
+        await worker.submit(13)
+    assert await worker.submit(14) == 28
+    await worker.aclose()
+
+
+@pytest.mark.anyio
+async def test_closing_runs_what_was_submitted_and_refuses_what_follows() -> None:
+    double = Doubler()
+    worker = Worker("test-closing", double)
+    await submit_all(worker, [1, 2, 3], double.gate)
+    await worker.aclose()
+    await worker.aclose()
+    with pytest.raises(StoreError, match="closed"):
+        await worker.submit(4)
+    for thread in threading.enumerate():
+        if thread.name == "test-closing":
+            thread.join(30)
+            assert not thread.is_alive()
