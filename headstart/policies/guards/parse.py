@@ -67,19 +67,28 @@ def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
     """Average the tokens of each word. Empty unless every word has tokens."""
     if not 0 < len(words) <= MOST_VECTORS or not encoding.complete:
         return b""
-    spans = encoding.spans
-    share = np.zeros((len(words), len(spans)), np.float32)
+    pieces = _token_ranges(words, encoding.spans)
+    if any(first == last for first, last in pieces):
+        return b""
+    # Most words are one token. A matrix product would wake BLAS threads for microseconds of work.
+    rows = encoding.tokens[[first for first, _ in pieces]]
+    for row, (first, last) in enumerate(pieces):
+        if last > first + 1:
+            rows[row] = encoding.tokens[first:last].sum(axis=0)
+    rows *= 127.0 / np.abs(rows).max(axis=1, keepdims=True)
+    packed: bytes = np.rint(rows).astype(np.int8).tobytes()
+    return packed
+
+
+def _token_ranges(words: Sequence[Word], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the half-open range of tokens that overlap each word. Both come in text order."""
+    ranges = []
     token = 0
-    for row, word in enumerate(words):
+    for word in words:
         while token < len(spans) and spans[token][1] <= word.start:
             token += 1
         first = token
         while token < len(spans) and spans[token][0] < word.end:
             token += 1
-        if token == first:
-            return b""
-        share[row, first:token] = 1.0
-    rows = share @ encoding.tokens
-    rows *= 127.0 / np.abs(rows).max(axis=1, keepdims=True)
-    packed: bytes = np.rint(rows).astype(np.int8).tobytes()
-    return packed
+        ranges.append((first, token))
+    return ranges
