@@ -1,0 +1,57 @@
+"""Numbers as a reader wants them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headstart.report.values import Interval
+
+UNKNOWN = "-"
+
+
+def duration(seconds: float | None) -> str:
+    """Return ``1.2 ms``, ``3.4 s``, ``2.1 min`` or ``5.6 h``."""
+    if seconds is None:
+        return UNKNOWN
+    size = abs(seconds)
+    if size < 0.9995:
+        return f"{seconds * 1000:.{1 if size < 0.09995 else 0}f} ms"
+    if size < 120:
+        return f"{seconds:.{2 if size < 10 else 1}f} s"
+    if size < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def dollars(usd: float | None) -> str:
+    """Return ``$1.23``, with more digits for small sums."""
+    if usd is None:
+        return UNKNOWN
+    sign = "-" if usd < 0 else ""
+    size = abs(usd)
+    return f"{sign}${size:,.{2 if size >= 1 or size == 0 else 4}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return ``12.3 %``."""
+    return UNKNOWN if share is None else f"{share * 100:.1f} %"
+
+
+def estimate(interval: Interval | None, show: str = "s") -> str:
+    """Return the value with its interval; ``show`` is ``s`` or ``usd``."""
+    write = dollars if show == "usd" else duration
+    if interval is None:
+        return UNKNOWN
+    if interval.low is None or interval.high is None:
+        return f"{write(interval.value)} (too few for an interval)"
+    return f"{write(interval.value)} ({write(interval.low)} to {write(interval.high)})"
+
+
+def verdict(disagree: bool | None) -> str:  # noqa: FBT001 - a value to word, not a switch
+    """Say whether both estimates of the saved time fit together."""
+    if disagree is None:
+        return "too few held-out requests to compare the estimates"
+    if disagree:
+        return "the estimates disagree: trust the one by holdout"
+    return "the estimates agree within their uncertainty"
