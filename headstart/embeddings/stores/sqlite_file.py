@@ -144,7 +144,7 @@ def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file. Takes the write lock in any case: the file must allow it."""
+    """Make the tables of a new file. Raises sqlite3.Error when the file cannot be written."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("PRAGMA user_version").fetchone() == (0,):
@@ -152,7 +152,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
             connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        # Written in any case: a file that may only be read fails here, not on the first entry.
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
