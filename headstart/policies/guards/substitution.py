@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_EXCHANGED = 2
 """More exchanged words than this a side make a new sentence, which the similarity judges."""
 LEAST_MAXSIM = 0.60
-"""Below it, exchanged words mean different things. Chosen on labelled pairs: ``docs/how-a-hit-is-decided.md``."""
+"""Below it, exchanged words mean different things (``docs/how-a-hit-is-decided.md``)."""
 
 
 def words_substituted(a: Parse, b: Parse) -> bool:
