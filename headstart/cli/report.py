@@ -16,7 +16,7 @@ import msgspec
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Iterator
 
     from rich.console import Console
     from rich.table import Table
@@ -132,7 +132,7 @@ def _configured_store(path: Path | None) -> str:
     return store
 
 
-async def _booked(url: str, since: float) -> AsyncIterator[Served]:
+async def _booked(url: str, since: float) -> AsyncGenerator[Served, None]:
     from headstart.embeddings.stores.opening import open_store
 
     await _refuse_missing_file(url)
@@ -212,7 +212,7 @@ def _print_holdout(console: Console, found: Report) -> None:
     holdout = found.holdout
     if holdout is None:
         return
-    table = _table("with 95 % interval", "time saved", "money saved")
+    table = _table("saved", "time", "money")
     table.add_row("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd"))
     table.add_row(
         "by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")
@@ -220,7 +220,7 @@ def _print_holdout(console: Console, found: Report) -> None:
     console.print(table)
     console.print(
         f"{holdout.held_out:,} would-be hits held out, {holdout.hits:,} hits: "
-        f"{verdict(holdout.disagree)}"
+        f"{verdict(disagree=holdout.disagree)} (95 % intervals)"
     )
 
 
@@ -248,7 +248,7 @@ def _groups(title: str, groups: tuple[Group, ...]) -> Table:
 
     from headstart.report.wording import dollars, duration, percent
 
-    table = _table(title, "requests", "failed", "exact", "semantic", "time saved", "money saved")
+    table = _table(title, "requests", "failed", "exact", "semantic", "saved", "money")
     for group in groups:
         table.add_row(
             escape(group.name),

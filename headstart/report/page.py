@@ -109,7 +109,7 @@ def _holdout(holdout: Holdout) -> str:
     table = _table(("estimate, with 95 % interval", "time saved", "money saved"), rows)
     words = (
         f"{holdout.held_out:,} would-be hits were sent upstream at random, beside "
-        f"{holdout.hits:,} hits: {verdict(holdout.disagree)}."
+        f"{holdout.hits:,} hits: {verdict(disagree=holdout.disagree)}."
     )
     return f"<p>{escape(words)}</p>{table}"
 

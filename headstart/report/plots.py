@@ -8,7 +8,6 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from headstart.report.statistics import quantile
-from headstart.report.wording import duration
 from headstart.types import Outcome
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from headstart.report.values import Point, Span
 
 WIDTH, HEIGHT = 720, 280
-LEFT, RIGHT, TOP, BOTTOM = 46, 704, 14, 244
+LEFT, RIGHT, TOP, BOTTOM = 54, 696, 14, 244
 SHORTEST_S = 1e-5
 """A logarithmic axis has no zero."""
 MAX_BAR = 24.0
@@ -38,14 +37,14 @@ def distributions(hits: Sequence[Point], misses: Sequence[Point]) -> str:
 
     parts = [_rule(_y(share / 4), f"{share * 25} %") for share in range(5)]
     parts += [
-        _text(x(10.0**power), BOTTOM + 20, duration(10.0**power), "middle")
+        _text(x(10.0**power), BOTTOM + 20, _decade(power), "middle")
         for power in range(low, high + 1)
     ]
     for name, points in (("misses", misses), ("hits", hits)):
         if points:
             parts.append(_curve(name, [(x(point.seconds), _y(point.share)) for point in points]))
-            # At different heights, so that close curves keep their labels apart.
-            share = 0.6 if name == "hits" else 0.4
+            # Low on the curve there is room at its right; unequal heights keep labels apart.
+            share = 0.3 if name == "hits" else 0.15
             place = x(quantile([point.seconds for point in points], share)) + 8
             anchor = "start" if place < RIGHT - 60 else "end"
             place -= 0 if anchor == "start" else 16
@@ -91,6 +90,10 @@ def _bar(span: Span, left: float, width: float, tallest: int) -> str:
             below += count
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(span.outcomes.items()))
     return f"<g><title>{instant(span.start)}: {escape(counts)}</title>{''.join(parts)}</g>"
+
+
+def _decade(power: int) -> str:
+    return f"{10.0 ** (power + 3):g} ms" if power < 0 else f"{10**power:,} s"
 
 
 def _curve(name: str, points: Sequence[tuple[float, float]]) -> str:

@@ -48,7 +48,7 @@ def estimate(interval: Interval | None, show: str = "s") -> str:
     return f"{write(interval.value)} ({write(interval.low)} to {write(interval.high)})"
 
 
-def verdict(disagree: bool | None) -> str:  # noqa: FBT001 - a value to word, not a switch
+def verdict(*, disagree: bool | None) -> str:
     """Say whether both estimates of the saved time fit together."""
     if disagree is None:
         return "too few held-out requests to compare the estimates"

@@ -1,0 +1,216 @@
+"""From booked requests to numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from headstart.observe import Served
+from headstart.report import Accounts, Report
+from headstart.types import Outcome
+
+
+def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
+    row = Served(
+        id="01",
+        at=1000.0,
+        endpoint="/v1/chat/completions",
+        outcome=outcome,
+        status=200,
+        stream=True,
+        total_s=2.0,
+        ttft_s=0.5,
+        model="m",
+    )
+    return msgspec.structs.replace(row, **changes)
+
+
+def hit(total_s: float = 0.01, original_s: float = 2.0, **changes: Any) -> Served:
+    row = served(
+        Outcome.EXACT,
+        total_s=total_s,
+        ttft_s=total_s,
+        saved_total_s=original_s - total_s,
+        saved_ttft_s=0.5 - total_s,
+        saved_tokens=100,
+        saved_usd=0.02,
+    )
+    return msgspec.structs.replace(row, **changes)
+
+
+def report_on(*rows: Served) -> Report:
+    accounts = Accounts()
+    for row in rows:
+        accounts.add(row)
+    return accounts.report()
+
+
+def test_empty_books_give_a_report_of_unknowns() -> None:
+    report = report_on()
+    assert report.first is None
+    assert report.overall.hit_rate is None
+    assert report.overall.hits.ttft is None
+    assert report.overall.savings.usd is None
+    assert report.holdout is None
+    assert report.timeline == ()
+
+
+def test_hit_rates_are_shares_of_all_requests_by_kind() -> None:
+    report = report_on(
+        hit(),
+        hit(outcome=Outcome.SEMANTIC),
+        served(),
+        served(Outcome.JOINED),
+    )
+    group = report.overall
+    assert (group.hit_rate, group.exact_rate, group.semantic_rate) == (0.5, 0.25, 0.25)
+    assert group.outcomes == {"exact": 1, "semantic": 1, "joined": 1, "miss": 1, "bypass": 0}
+
+
+def test_quantiles_stand_side_by_side_and_leave_failures_out() -> None:
+    failed = served(status=504, error="UpstreamTimeout", total_s=60.0)
+    rows = [served(total_s=float(n), ttft_s=n / 10) for n in range(1, 102)]
+    group = report_on(hit(), failed, *rows).overall
+    assert group.failures == 1
+    assert group.misses.total is not None
+    assert group.misses.ttft is not None
+    assert group.hits.total is not None
+    assert group.misses.total.n == 101
+    assert (group.misses.total.p50_s, group.misses.total.p95_s, group.misses.total.p99_s) == (
+        51.0,
+        96.0,
+        100.0,
+    )
+    assert group.misses.ttft.p50_s == pytest.approx(5.1)
+    assert group.hits.total.p50_s == 0.01
+
+
+def test_savings_are_net_of_the_hits_own_time_and_of_lookups_in_vain() -> None:
+    savings = report_on(hit(), hit(), served(overhead_s=0.1)).overall.savings
+    assert savings.total_s == pytest.approx(2 * 1.99 - 0.1)
+    assert savings.ttft_s == pytest.approx(2 * 0.49 - 0.1)
+    assert savings.overhead_s == 0.1
+    assert savings.tokens == 200
+    assert savings.usd == pytest.approx(0.04)
+
+
+def test_hits_slower_than_the_original_call_count_against_the_saving() -> None:
+    savings = report_on(hit(total_s=3.0)).overall.savings
+    assert savings.total_s == pytest.approx(-1.0)
+
+
+def test_money_says_how_many_hits_have_no_known_price() -> None:
+    savings = report_on(hit(), hit(saved_usd=None), hit(estimated=True)).overall.savings
+    assert savings.usd == pytest.approx(0.04)
+    assert (savings.unpriced_hits, savings.estimated_hits) == (1, 1)
+
+
+def test_money_is_unknown_when_no_hit_has_a_price() -> None:
+    assert report_on(hit(saved_usd=None)).overall.savings.usd is None
+
+
+def test_failed_hit_saves_nothing() -> None:
+    savings = report_on(hit(error="ClientGone")).overall.savings
+    assert (savings.total_s, savings.tokens, savings.usd) == (0.0, 0, None)
+
+
+def test_groups_are_by_model_and_endpoint_busiest_first() -> None:
+    report = report_on(
+        served(model="a"), hit(model="b"), served(model="b"), served(endpoint="/ask", model="")
+    )
+    assert [(group.name, group.requests) for group in report.models] == [
+        ("b", 2),
+        ("a", 1),
+        ("(none)", 1),
+    ]
+    assert [group.name for group in report.endpoints] == ["/v1/chat/completions", "/ask"]
+
+
+def test_models_past_the_twentieth_are_one_group() -> None:
+    report = report_on(*(served(model=f"m{n}") for n in range(50)))
+    assert len(report.models) == 21
+    assert report.models[0].name == "other"
+    assert report.models[0].requests == 30
+
+
+def test_reasons_of_misses_and_bypasses_are_counted_most_frequent_first() -> None:
+    report = report_on(
+        served(reason="veto"),
+        served(Outcome.BYPASS, reason="tools"),
+        served(Outcome.BYPASS, reason="tools"),
+    )
+    assert list(report.reasons.items()) == [("tools", 2), ("veto", 1)]
+
+
+@pytest.mark.parametrize("span_s", [0.5, 50.0, 3_000.0, 86_400.0, 40 * 86_400.0, 5e8])
+def test_timeline_counts_every_request_in_at_most_sixty_bars(span_s: float) -> None:
+    count = 500
+    rows = [served(at=1000.3 + span_s * n / (count - 1)) for n in range(count)]
+    report = report_on(*rows)
+    assert sum(sum(span.outcomes.values()) for span in report.timeline) == count
+    starts = [span.start for span in report.timeline]
+    assert (starts[-1] - starts[0]) / report.timeline_step_s <= 60
+    assert starts[0] <= 1000.3
+
+
+def test_curves_end_at_the_slowest_request_and_stay_small() -> None:
+    report = report_on(*(served(ttft_s=n / 1000) for n in range(1, 1001)))
+    assert len(report.miss_curve) == 200
+    assert report.miss_curve[-1].seconds == 1.0
+    assert report.miss_curve[-1].share == 1.0
+    assert report.hit_curve == ()
+
+
+def test_nothing_held_out_means_no_experiment() -> None:
+    assert report_on(hit(), served()).holdout is None
+
+
+def test_estimates_agree_when_held_out_calls_take_as_long_as_the_originals_did() -> None:
+    hits = [hit(original_s=2.0 + n % 5) for n in range(100)]
+    held_out = [
+        served(holdout=True, reason="holdout", total_s=2.0 + n % 5, cost_usd=0.02)
+        for n in range(50)
+    ]
+    holdout = report_on(*hits, *held_out).holdout
+    assert holdout is not None
+    assert (holdout.hits, holdout.held_out, holdout.disagree) == (100, 50, False)
+    assert holdout.by_hits_s is not None
+    assert holdout.by_holdout_s is not None
+    assert holdout.by_hits_s.value == pytest.approx(100 * 3.99)
+    assert holdout.by_holdout_s.value == pytest.approx(100 * 3.99)
+    assert holdout.by_holdout_usd is not None
+    assert holdout.by_holdout_usd.value == pytest.approx(2.0)
+
+
+def test_estimates_disagree_when_the_provider_became_faster_since_the_originals() -> None:
+    hits = [hit(original_s=4.0 + n % 3) for n in range(100)]
+    held_out = [served(holdout=True, total_s=1.0 + n % 3) for n in range(30)]
+    holdout = report_on(*hits, *held_out).holdout
+    assert holdout is not None
+    assert holdout.disagree is True
+    assert holdout.difference_s is not None
+    assert holdout.difference_s.value == pytest.approx(3.0, abs=0.1)
+    assert holdout.difference_s.low is not None
+    assert holdout.difference_s.low > 0
+
+
+def test_few_held_out_calls_give_values_without_intervals_and_no_verdict() -> None:
+    holdout = report_on(hit(), hit(), served(holdout=True)).holdout
+    assert holdout is not None
+    assert holdout.disagree is None
+    assert holdout.by_holdout_s is not None
+    assert holdout.by_holdout_s.low is None
+    assert holdout.by_holdout_usd is None
+
+
+def test_failed_held_out_calls_measure_nothing() -> None:
+    failed = served(holdout=True, status=502, error="UpstreamUnreachable")
+    assert report_on(hit(), failed).holdout is None
+
+
+def test_report_survives_json() -> None:
+    report = report_on(hit(), served(holdout=True))
+    decoded = msgspec.json.decode(msgspec.json.encode(report), type=Report)
+    assert decoded == report

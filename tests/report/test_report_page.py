@@ -1,0 +1,137 @@
+"""The HTML page: well formed, self-contained, honest about what it does not know."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from headstart.observe import Served
+from headstart.report import Accounts, render_page
+from headstart.report.values import Interval
+from headstart.report.wording import dollars, duration, estimate, percent, verdict
+from headstart.types import Outcome
+
+VOID = {"meta", "br"}
+
+
+def rows(count: int = 40) -> list[Served]:
+    return [
+        Served(
+            id=str(n),
+            at=1000.0 + 60 * n,
+            endpoint="/v1/chat/completions",
+            outcome=list(Outcome)[n % 5],
+            status=200,
+            stream=True,
+            total_s=1.0 + n,
+            ttft_s=0.0 if n == 0 else 0.01 * n,
+            model="<script>alert(1)</script>",
+            reason="no-neighbor",
+            holdout=n % 5 == 3,
+            saved_total_s=1.0,
+        )
+        for n in range(count)
+    ]
+
+
+def page(*booked: Served) -> str:
+    accounts = Accounts()
+    for row in booked:
+        accounts.add(row)
+    return render_page(accounts.report())
+
+
+class Balance(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_with_both_plots() -> None:
+    text = page(*rows())
+    balance = Balance()
+    balance.feed(text)
+    assert balance.open == []
+    assert balance.seen.isdisjoint({"script", "img", "link", "iframe"})
+    plots = [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]  # noqa: S314
+    assert len(plots) == 2
+    assert len(plots[0].findall("path")) == 2
+    assert len(plots[1].findall("g")) == 40
+
+
+def test_page_asks_nobody_for_anything() -> None:
+    text = page(*rows())
+    assert not re.search(r"https?:|url\(|@import|\bsrc=|\bhref=", text)
+    assert "default-src 'none'" in text
+
+
+def test_names_that_clients_chose_are_escaped() -> None:
+    text = page(*rows())
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_page_over_empty_books_says_so() -> None:
+    assert "No requests are booked." in page()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_page_over_few_requests_renders(count: int) -> None:
+    text = page(*rows(count))
+    assert text.count("<svg") == 2
+
+
+def test_coordinates_stay_inside_the_plot() -> None:
+    text = page(*rows())
+    for x in re.findall(r' x="([-\d.]+)"', text):
+        assert 0 <= float(x) <= 720
+    for y in re.findall(r' y="([-\d.]+)"', text):
+        assert 0 <= float(y) <= 280
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wording"),
+    [
+        (None, "-"),
+        (0.00042, "0.4 ms"),
+        (0.1234, "123 ms"),
+        (1.5, "1.50 s"),
+        (99.0, "99.0 s"),
+        (600.0, "10.0 min"),
+        (36_000.0, "10.0 h"),
+        (-1.5, "-1.50 s"),
+    ],
+)
+def test_durations_have_a_readable_unit(seconds: float | None, wording: str) -> None:
+    assert duration(seconds) == wording
+
+
+def test_wording_of_money_shares_and_estimates() -> None:
+    assert [dollars(usd) for usd in (None, 0.0, 1234.5, 0.00012, -2.0)] == [
+        "-",
+        "$0.00",
+        "$1,234.50",
+        "$0.0001",
+        "-$2.00",
+    ]
+    assert (percent(None), percent(0.1234)) == ("-", "12.3 %")
+    assert estimate(Interval(value=2.0, low=1.0, high=3.0)) == "2.00 s (1.00 s to 3.00 s)"
+    assert estimate(Interval(value=2.0), "usd") == "$2.00 (too few for an interval)"
+    assert estimate(None) == "-"
+    assert "disagree" in verdict(disagree=True)
+    assert "agree within" in verdict(disagree=False)
+    assert "too few" in verdict(disagree=None)
