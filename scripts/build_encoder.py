@@ -218,7 +218,7 @@ def write_folder(folder: Path, graph: Path, tokenizer: bytes, precision: Precisi
         pooling="mean",
         prefix="",
         precision=precision,
-        unknown_token="[UNK]",
+        unknown_token="[UNK]",  # noqa: S106 - a word of the vocabulary
         source=SOURCE,
         weights_sha256=WEIGHTS_SHA256,
         onnx_sha256=sha256_file(folder / GRAPH_FILE),

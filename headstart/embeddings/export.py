@@ -119,7 +119,7 @@ def _quiet_libraries() -> Iterator[None]:
 
 def _load_original(model: str) -> SentenceTransformer:
     try:
-        import onnxscript
+        import onnxscript  # noqa: F401 - torch.onnx needs it; better to say so now
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise MissingExtra("export", "exporting an encoder") from error
