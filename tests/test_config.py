@@ -1,0 +1,382 @@
+"""Settings: where they come from, what is refused, and what is never shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from headstart.config import (
+    GUARDS,
+    CacheSettings,
+    EncoderSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+    checked,
+    discover_upstreams,
+    is_loopback_host,
+    load_settings,
+    masked,
+)
+from headstart.config.masking import masked_url
+from headstart.errors import ConfigError
+from headstart.policies.match import GUARDS as POLICY_GUARDS
+from headstart.policies.match import StaticMatch
+from support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "sk-very-secret"
+
+
+def load(
+    toml: str = "", tmp_path: Path | None = None, environ: dict[str, str] | None = None, **over: Any
+) -> Settings:
+    path = None
+    if tmp_path is not None:
+        path = tmp_path / "headstart.toml"
+        path.write_text(toml, encoding="utf-8")
+    return load_settings(path, environ or {}, {k.replace("__", "."): v for k, v in over.items()})
+
+
+def refusal(toml: str, tmp_path: Path, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(toml, tmp_path, environ)
+    return str(caught.value)
+
+
+def test_defaults_need_no_file() -> None:
+    settings = load()
+    assert settings == Settings()
+    assert settings.server.is_loopback
+    assert settings.cache.scope == "credential"
+    assert settings.cache.store == "sqlite:///headstart.db"
+    assert settings.upstream == ()
+
+
+def test_file_then_environment_then_overrides(tmp_path: Path) -> None:
+    toml = "[server]\nport = 1\nhost = '127.0.0.2'\nmax_queue = 7\n[cache]\nthreshold = 0.91"
+    environ = {"HEADSTART_SERVER__PORT": "2", "HEADSTART_SERVER__HOST": "127.0.0.3"}
+    settings = load(toml, tmp_path, environ, server__port=3)
+    assert (settings.server.max_queue, settings.server.host, settings.server.port) == (
+        7,
+        "127.0.0.3",
+        3,
+    )
+    assert settings.cache.threshold == 0.91
+
+
+def test_override_of_none_leaves_the_setting(tmp_path: Path) -> None:
+    settings = load("[server]\nport = 1", tmp_path, None, server__port=None, upstream=None)
+    assert settings.server.port == 1
+
+
+def test_every_kind_of_upstream_setting_is_read(tmp_path: Path) -> None:
+    toml = """
+    [[upstream]]
+    name = "groq"
+    base_url = "https://api.groq.com/openai/v1"
+    api_key_env = "GROQ_API_KEY"
+    models = { fast = "llama-3.3-70b-versatile" }
+    headers = { "x-team" = "search" }
+    read_s = 30
+    [upstream.price.default]
+    input_per_million = 0.5
+    output_per_million = 1
+    """
+    [upstream] = load(toml, tmp_path).upstream
+    assert upstream.name == "groq"
+    assert upstream.models == {"fast": "llama-3.3-70b-versatile"}
+    assert upstream.price["default"].output_per_million == 1.0
+    assert (upstream.read_s, upstream.include_usage, upstream.dialect) == (30.0, True, "openai")
+
+
+def test_upstream_without_a_name_is_named_by_its_host() -> None:
+    settings = load(upstream=[{"base_url": "http://127.0.0.1:9090/v1"}])
+    assert settings.upstream[0].name == "127.0.0.1:9090"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "section", "value"),
+    [
+        ("SERVER__PORT", "9000", "server.port", 9000),
+        ("SERVER__DEADLINE_S", "none", "server.deadline_s", None),
+        ("SERVER__TRUSTED_PROXIES", "::1", "server.trusted_proxies", ("::1",)),
+        ("CACHE__ENABLED", "false", "cache.enabled", False),
+        ("CACHE__HOLDOUT", "0.02", "cache.holdout", 0.02),
+        ("CACHE__GUARDS", "number, negation", "cache.guards", ("number", "negation")),
+        ("CACHE__GUARDS", "none", "cache.guards", ()),
+        ("CACHE__SCOPE", "header:x-tenant", "cache.scope", "header:x-tenant"),
+        ("CACHE__STORE", "", "cache.store", "sqlite:///headstart.db"),
+        ("ENCODER__THREADS", "2", "encoder.threads", 2),
+    ],
+)  # fmt: skip
+def test_variable_is_read_as_its_settings_type(
+    variable: str, text: str, section: str, value: object
+) -> None:
+    settings = load(environ={f"HEADSTART_{variable}": text})
+    table, _, key = section.partition(".")
+    assert getattr(getattr(settings, table), key) == value
+
+
+def test_upstreams_come_from_one_variable_as_json() -> None:
+    tables = [{"base_url": "http://a/v1"}, {"base_url": "http://b/v1"}]
+    settings = load(environ={"HEADSTART_UPSTREAM": json.dumps(tables)})
+    assert [upstream.name for upstream in settings.upstream] == ["a", "b"]
+
+
+def test_other_variables_of_the_prefix_are_left_alone() -> None:
+    assert load(environ={"HEADSTART_ADMIN_TOKEN": "x", "HEADSTARTER": "y"}) == Settings()
+
+
+def test_none_clears_an_optional_setting(tmp_path: Path) -> None:
+    assert load("[cache]\nttl_s = 'none'", tmp_path).cache.ttl_s is None
+
+
+def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> None:
+    toml = "[server]\nclient_keys = ['literal', 'env:TEAM_KEY']"
+    assert load(toml, tmp_path, {"TEAM_KEY": "k"}).server.client_keys == ("literal", "k")
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("[cashe]", ["cashe", "did you mean 'cache'?"]),
+        ("[cache]\ntreshold = 1", ["cache.treshold", "did you mean 'threshold'?"]),
+        ("[cache]\nxyzzy = 1", ["cache.xyzzy", "known: enabled"]),
+        ("[[upstream]]\nbase_ulr = 'x'", ["upstream[0].base_ulr", "did you mean 'base_url'?"]),
+        (
+            "[[upstream]]\nbase_url = 'http://a'\nprice.m = { input_per_milion = 1 }",
+            ["upstream[0].price.m.input_per_milion", "input_per_million"],
+        ),
+        ("[[upstream]]\nbase_url = 'http://a'\nprice.m = 1", ["upstream[0].price.m", "table"]),
+        ("[cache]\nguards = ['numbers']", ["cache.guards", "did you mean 'number'?"]),
+        ("[cache]\nmode = 'exact'", ["cache.mode", "did you mean 'exact-only'?"]),
+        ("[server]\nport = 70000", ["server.port", "<= 65535"]),
+        ("[server]\nport = '80'", ["server.port", "expected `int`"]),
+        ("[cache]\nholdout = 1.5", ["cache.holdout", "<= 1.0"]),
+        ("[cache]\nthreshold = -0.1", ["cache.threshold", ">= 0.0"]),
+        ("[cache]\nttl_s = 0", ["cache.ttl_s", "> 0.0"]),
+        ("[cache]\nmax_entries = 0", ["cache.max_entries", ">= 1"]),
+        ("[cache]\nscope = 'everyone'", ["cache.scope"]),
+        ("[cache]\nscope = 'header:'", ["cache.scope"]),
+        ("[cache]\nsampled = 'variants:0'", ["cache.sampled"]),
+        ("[cache]\nstore = 'postgres://h/db'", ["cache.store", "sqlite:///path"]),
+        ("[cache]\nstore = 'sqlite:headstart.db'", ["cache.store", "sqlite:///"]),
+        ("[[upstream]]\nname = 'x'", ["upstream[0]", "base_url"]),
+        ("[[upstream]]\nbase_url = 'api.openai.com/v1'", ["upstream[0].base_url", "https://"]),
+        ("[[upstream]]\nbase_url = 'http://h:99999/'", ["upstream[0].base_url", "not a URL"]),
+        ("[[upstream]]\nbase_url = 'http://h/v1?x=1'", ["upstream[0].base_url", "query"]),
+        ("[[upstream]]\nbase_url = 'http://a'\nproxy = 'a:1'", ["upstream[0].proxy"]),
+        (
+            "[[upstream]]\nbase_url = 'http://a/1'\n[[upstream]]\nbase_url = 'http://a/2'",
+            ["upstream[1].name", "taken"],
+        ),
+        ("[server]\ntrusted_proxies = ['nginx']", ["server.trusted_proxies[0]", "10.0.0.0/8"]),
+        ("[server]\nclient_keys = ['']", ["server.client_keys", "empty"]),
+        ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
+        ("server = 1", ["server", "expected `object`"]),
+        ("[server", ["headstart.toml"]),
+    ],
+)
+def test_refusal_names_the_setting_and_the_fix(toml: str, words: list[str], tmp_path: Path) -> None:
+    message = refusal(toml, tmp_path)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "[cache]\nmode = 'shadow'",
+        "[cache]\nmatch = 'verified'",
+        "[cache]\nmax_error = 0.01",
+        "[compression]\nmode = 'safe'",
+        "[[route]]\nstrategy = 'race'",
+        "[[upstream]]\nbase_url = 'http://a'\npreset = 'groq'",
+        "[[upstream]]\nbase_url = 'http://a'\ndialect = 'anthropic'",
+    ],
+)
+def test_setting_of_a_later_version_is_refused_and_not_ignored(toml: str, tmp_path: Path) -> None:
+    assert "not supported in this version" in refusal(toml, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "word"),
+    [
+        ("HEADSTART_CACHE__TRESHOLD", "1", "did you mean 'threshold'?"),
+        ("HEADSTART_CASHE__THRESHOLD", "1", "did you mean 'cache'?"),
+        ("HEADSTART_CACHE__THRESHOLD", "high", "float"),
+        ("HEADSTART_CACHE__MODE", "shadow", "not supported"),
+        ("HEADSTART_UPSTREAM__0__BASE_URL", "http://a", "HEADSTART_UPSTREAM"),
+        ("HEADSTART_UPSTREAM", "http://a", "JSON list"),
+    ],
+)
+def test_refused_variable_is_named(variable: str, text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{variable}: ") as caught:
+        load(environ={variable: text})
+    assert word in str(caught.value)
+
+
+def test_misspelt_override_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cache\.treshold.*threshold"):
+        load(cache__treshold=0.9)
+
+
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
+        load_settings(tmp_path / "absent.toml", {})
+
+
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_bytes(b"# \xff")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 2"):
+        load_settings(path, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.test"])
+def test_own_key_on_a_public_address_needs_client_keys(host: str) -> None:
+    upstream = [{"base_url": "http://a/v1", "api_key_env": "A_KEY"}]
+    with pytest.raises(ConfigError, match=r"api_key_env.*server\.client_keys"):
+        load(server__host=host, upstream=upstream)
+    load(server__host=host, upstream=upstream, server__client_keys=["k"])
+    load(server__host=host, upstream=[{"base_url": "http://a/v1"}])
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("localhost.example.test", False),
+    ],
+)
+def test_loopback_hosts(host: str, loopback: bool) -> None:
+    assert is_loopback_host(host) is loopback
+    assert ServerSettings(host=host).is_loopback is loopback
+
+
+def test_settings_built_in_code_are_checked_alike() -> None:
+    with pytest.raises(ConfigError, match=r"cache\.threshold"):
+        checked(Settings(cache=CacheSettings(threshold=7.0)))
+    named = checked(Settings(upstream=(UpstreamSettings(base_url="http://a:1/v1"),)))
+    assert named.upstream[0].name == "a:1"
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        load().server.port = 1  # type: ignore[misc]
+
+
+def test_guards_and_threshold_are_those_of_the_policy() -> None:
+    assert set(GUARDS) == set(POLICY_GUARDS)
+    for guards in (GUARDS, GUARDS[:3], ()):
+        settings = CacheSettings(guards=guards)
+        assert settings.effective_threshold == StaticMatch(guards=guards).minimum
+    assert CacheSettings(threshold=0.7).effective_threshold == 0.7
+
+
+def settings_with_secrets() -> Settings:
+    return load(
+        server__client_keys=[SECRET],
+        cache__store=f"redis://user:{SECRET}@h:6379/0?password={SECRET}",
+        upstream=[
+            {
+                "base_url": "http://a/v1",
+                "headers": {"x-api-key": SECRET},
+                "proxy": f"http://u:{SECRET}@p:1",
+            }
+        ],
+    )
+
+
+def test_repr_shows_no_secret() -> None:
+    settings = settings_with_secrets()
+    shown = [repr(part) for part in (settings, settings.server, settings.cache, settings.upstream)]
+    assert SECRET not in "".join(shown)
+    assert "port=8080" in shown[1]
+
+
+def test_masked_settings_are_plain_data_without_secrets() -> None:
+    settings = settings_with_secrets()
+    document = json.loads(msgspec.json.encode(masked(settings)))
+    assert SECRET not in json.dumps(document)
+    assert document["server"]["client_keys"] == ["***"]
+    assert document["upstream"][0]["headers"] == {"x-api-key": "***"}
+    assert document["cache"]["store"] == "redis://***@h:6379/0?***"
+    assert set(document) == {"server", "cache", "encoder", "upstream"}
+
+
+def test_refusals_show_no_secret() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(cache__store=f"amqp://u:{SECRET}@h/")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        load(upstream=[{"base_url": f"http://u:{SECRET}@h/v1"}])
+    assert SECRET not in str(caught.value)
+    assert "api_key_env" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///headstart.db", "sqlite:///headstart.db"),
+        ("memory:", "memory:"),
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:p@ss/w@h:1/0", "redis://***@h:1/0"),
+        ("http://h/?key=k", "http://h/?***"),
+    ],
+)
+def test_url_keeps_everything_but_its_secrets(url: str, shown: str) -> None:
+    assert masked_url(url) == shown
+
+
+def test_providers_are_found_by_their_usual_variables() -> None:
+    environ = {"OPENAI_API_KEY": SECRET, "GROQ_API_KEY": SECRET, "ANTHROPIC_API_KEY": SECRET}
+    upstreams, notes = discover_upstreams({**environ, "COHERE_API_KEY": ""})
+    assert [(each.name, each.api_key_env) for each in upstreams] == [
+        ("openai", "OPENAI_API_KEY"),
+        ("groq", "GROQ_API_KEY"),
+    ]
+    assert len(notes) == 3
+    assert "anthropic is not supported in this version" in notes[2]
+    assert SECRET not in "".join(notes)
+    assert checked(Settings(upstream=upstreams)).upstream == upstreams
+
+
+def test_nothing_is_found_in_an_empty_environment() -> None:
+    assert discover_upstreams({}) == ((), ())
+
+
+def test_every_preset_is_a_valid_upstream() -> None:
+    names = ("OPENAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS", "DEEPINFRA")
+    upstreams, _ = discover_upstreams({f"{name}_API_KEY": "k" for name in names})
+    assert len(checked(Settings(upstream=upstreams)).upstream) == len(names)
+
+
+def test_every_setting_and_its_default_is_documented() -> None:
+    text = (ROOT / "docs/configuration.md").read_text("utf-8")
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", text, re.MULTILINE))
+    sections = (ServerSettings, CacheSettings, EncoderSettings, UpstreamSettings)
+    fields = [field for section in sections for field in msgspec.structs.fields(section)]
+    assert documented.keys() == {field.name for field in fields}
+    for field in fields:
+        shown = documented[field.name].replace("_", "").strip('`"')
+        default = field.default
+        if isinstance(default, bool):
+            assert shown == str(default).lower()
+        elif isinstance(default, int | float):
+            assert float(shown) == default
+        elif isinstance(default, str) and default:
+            assert shown == default
