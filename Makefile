@@ -6,6 +6,7 @@ ARGS ?=
 
 RUN := .venv-run
 DEV := .venv
+EXPORT := .venv-export
 
 .DEFAULT_GOAL := help
 .PHONY: help serve demo test check format bench lock test-export clean
@@ -42,12 +43,13 @@ lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml --output-file requirements-dev.txt
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt pyproject.toml - --output-file requirements.txt
 
-test-export: $(DEV)/.installed  ## export an encoder with torch for real (a large download)
-	$(DEV)/bin/uv pip install --python $(DEV)/bin/python --editable '.[export]'
-	$(DEV)/bin/pytest -m export $(ARGS)
+test-export:  ## export an encoder with torch for real (a large download)
+	$(PYTHON) -m venv $(EXPORT)
+	$(EXPORT)/bin/pip install --quiet --editable '.[export]' pytest pytest-timeout blockbuster safetensors
+	$(EXPORT)/bin/pytest tests/embeddings/test_export.py $(ARGS)
 
 clean:  ## remove the environments, the caches and what was built
-	rm -rf $(DEV) $(RUN) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(DEV) $(RUN) $(EXPORT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(RUN)/.installed: requirements.txt pyproject.toml
 	$(call install,$(RUN),requirements.txt,--no-compile)

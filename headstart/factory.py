@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headstart.compression.tokens import warm as warm_tokenizers
 from headstart.errors import ConfigError
 from headstart.identifiers import new_ulid
 from headstart.middleware.asgi import Running
@@ -82,6 +83,7 @@ async def start_engine(
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         stack.push_async_callback(books.aclose)
+        supervisor.spawn(asyncio.to_thread, warm_tokenizers)
         flights = Flights()
         gate = Gate(settings.server.max_concurrency, settings.server.max_queue)
         parts = Parts(settings, observers, cache, store, encoder, flights, gate, supervisor)

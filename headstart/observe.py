@@ -42,7 +42,6 @@ class Served(Frozen, tag="served"):
     holdout: bool = False
     """A would-be hit that was sent upstream to measure what hits really save."""
     error: str | None = None
-    queue_s: float = 0.0
     encode_s: float = 0.0
     lookup_s: float = 0.0
     upstream_s: float | None = None

@@ -140,9 +140,10 @@ class Engine:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             reason = prepared.bypass or "disabled"
             return await self._bypass(exchange, app, reason)
-        variants = self._admission.variants(prepared.request) if prepared.request else 1
-        if variants > 1:
-            key = variant(key, self._random.randrange(variants))
+        if prepared.request is not None and exchange.route.dialect is not None:
+            variants = self._admission.variants(prepared.request)
+            if variants > 1:
+                key = variant(key, self._random.randrange(variants))
         exchange.lookup = lookup = await self._look_up(prepared, key)
         _note_times(exchange, lookup)
         if lookup.entry is not None and not self._held_out(exchange, lookup):

@@ -174,14 +174,16 @@ class Preparer:
             subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
             user=None if self._sharing.share_users else request.user,
         )
-        refusal = "no-store" if directives.no_store else self._admission.refuse_lookup(request)
+        refusal = "no-store" if directives.no_store else None
+        if refusal is None and route.dialect is not None:
+            refusal = self._admission.refuse_lookup(request)
         if refusal is not None:
             return Prepared(request, None, directives, scope_name, refusal)
         context = KeyContext(
             dialect=route.dialect.name if route.dialect else "custom",
             path=scope.get("raw_path") or scope["path"].encode(),
             upstream=self._upstream,
-            query_string=_without_key(scope["query_string"]),
+            query_string=scope["query_string"],
             headers=keyed_headers(headers, self._sharing.key_headers),
             wrapped_app=self._wrapped,
         )
@@ -191,12 +193,5 @@ class Preparer:
             key = raw_key(
                 request.document["rest"], query=request.query, scope=scope_name, context=context
             )
-        semantic = "no-question" if key.query is None else self._admission.refuse_semantic(request)
+        semantic = self._admission.refuse_semantic(request)
         return Prepared(request, key, directives, scope_name, None, semantic)
-
-
-def _without_key(query_string: bytes) -> bytes:
-    """Drop ``key=``: a credential belongs to the scope, not to the partition."""
-    if b"key=" not in query_string:
-        return query_string
-    return b"&".join(part for part in query_string.split(b"&") if not part.startswith(b"key="))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.compression.tokens import count_tokens
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
@@ -107,7 +109,8 @@ class Pump:
             _close_stream(collector)
         total_s = time.perf_counter() - flight.began
         completion = collector.completion(self._clock()) if reads else None
-        flight.origin = self._origin(plan, reply, completion, collector, flight, total_s)
+        tokens = await _tokens(plan, completion, collector)
+        flight.origin = self._origin(plan, reply, completion, tokens, flight, total_s)
         entry = self._entry(plan, reply, completion, b"".join(raw) if raw else None, flight.origin)
         flight.stored = entry is not None
         flight.finish()
@@ -124,23 +127,12 @@ class Pump:
         plan: Plan,
         reply: UpstreamReply,
         completion: Completion | None,
-        collector: Collector,
+        tokens: _Tokens,
         flight: Flight,
         total_s: float,
     ) -> Origin:
-        request, dialect = plan.call.request, plan.route.dialect
+        request = plan.call.request
         model = completion.model if completion is not None else request.model if request else ""
-        prompt_tokens = completion_tokens = 0
-        estimated = False
-        if dialect is not None and request is not None:
-            usage = collector.usage
-            if usage is not None:
-                prompt_tokens, completion_tokens = dialect.tokens(usage)
-            elif completion is not None:
-                # Four characters a token: marked as an estimate wherever it shows.
-                estimated = True
-                prompt_tokens = len(plan.call.body) // 4
-                completion_tokens = _characters(completion) // 4
         price = self._prices(reply.upstream, request.model if request else "")
         first = flight.first_content
         return Origin(
@@ -148,10 +140,10 @@ class Pump:
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,
             total_s=total_s,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cost_usd=price.cost_usd(prompt_tokens, completion_tokens) if price else None,
-            estimated=estimated,
+            prompt_tokens=tokens.prompt,
+            completion_tokens=tokens.completion,
+            cost_usd=price.cost_usd(tokens.prompt, tokens.completion) if price else None,
+            estimated=tokens.estimated,
         )
 
     def _entry(
@@ -205,11 +197,30 @@ def _close_stream(collector: Collector) -> None:
     collector.feed((Ended(),))
 
 
-def _characters(completion: Completion) -> int:
+class _Tokens(NamedTuple):
+    prompt: int
+    completion: int
+    estimated: bool
+
+
+async def _tokens(plan: Plan, completion: Completion | None, collector: Collector) -> _Tokens:
+    """Return the answer's usage; one that the upstream did not report is counted, and marked."""
+    request, dialect = plan.call.request, plan.route.dialect
+    if dialect is None or request is None:
+        return _Tokens(0, 0, estimated=False)
+    if collector.usage is not None:
+        return _Tokens(*dialect.tokens(collector.usage), estimated=False)
+    if completion is None:
+        return _Tokens(0, 0, estimated=False)
+    return await asyncio.to_thread(_count, plan.call.body, completion, request.model)
+
+
+def _count(body: bytes, completion: Completion, model: str) -> _Tokens:
     parts = (part for choice in completion.choices for part in choice.parts)
-    return sum(
-        len(part.arguments) if isinstance(part, ToolCall) else len(part.text) for part in parts
-    )
+    answer = "".join(part.arguments if isinstance(part, ToolCall) else part.text for part in parts)
+    # A request's body is its prompt and some JSON around it: close enough for an estimate.
+    prompt = count_tokens(body.decode("utf-8", "replace"), model).tokens
+    return _Tokens(prompt, count_tokens(answer, model).tokens, estimated=True)
 
 
 def _tags(headers: Headers) -> tuple[str, ...]:

@@ -47,14 +47,20 @@ class StreamReader(BodyReader):
 
     def feed(self, data: bytes) -> Piece:
         """Decode whole frames. Only a stripped stream holds back an unfinished one."""
-        events: tuple[StreamEvent, ...] = ()
+        frames = self._frames.feed(data)
+        read = self._decoder.feed
+        events: list[StreamEvent] = []
+        if not self._strip:
+            for frame in frames:
+                events += read(frame)
+            return Piece(data, tuple(events))
         kept: list[bytes] = []
-        for frame in self._frames.feed(data):
-            found = self._decoder.feed(frame)
+        for frame in frames:
+            found = read(frame)
             events += found
-            if self._strip and not self._dialect.usage_only(found):
+            if not self._dialect.usage_only(found):
                 kept.append(frame.raw)
-        return Piece(b"".join(kept) if self._strip else data, events)
+        return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
         """Hand out an unfinished frame that was held back."""

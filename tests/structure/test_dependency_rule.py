@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VALUES = {"types", "interfaces", "errors", "observe", "identifiers"}
 SETTINGS = {"config"}
-COMPONENTS = {*ROOMS, "simulator"}
+COMPONENTS = {"report", *ROOMS, "simulator"}
 ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
 
@@ -90,7 +90,8 @@ def test_decisions_are_pure(room: str) -> None:
         for name in imported(path)
         if name.split(".")[0] in IMPURE
     }
-    assert not used
+    # tiktoken would download a missing file inside a count: its cache folder is looked at first.
+    assert used <= {("tokens.py", "os"), ("tokens.py", "tempfile")}
 
 
 def test_rooms_are_imported_through_the_package() -> None:

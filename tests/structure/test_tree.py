@@ -12,7 +12,7 @@ import pytest
 
 from support.repository import PACKAGE, ROOMS, ROOT, tracked_files
 
-MAX_LINES = 320
+MAX_LINES = 330
 MAX_TEST_LINES = 400  # tables of cases
 LONGER = {
     # The vocabulary of all rooms is read as one page.
