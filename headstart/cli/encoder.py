@@ -27,7 +27,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(epilog="\b\nExample:\n  headstart encoder info")
 def encoder() -> None:
     """Export an embedding model to Headstart's format, or describe one."""
 

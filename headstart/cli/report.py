@@ -123,19 +123,13 @@ async def print_report(console: Console, url: str) -> None:
 def _configured_store(path: Path | None) -> str:
     from headstart.config import load_settings
 
-    store = load_settings(path, os.environ).cache.store
-    if store == "memory:":
-        raise ConfigError(
-            "cache.store: a store in memory ends with its server; use a sqlite:/// or redis:// "
-            "store to report on, or ask the server at /_headstart/stats"
-        )
-    return store
+    return load_settings(path, os.environ).cache.store
 
 
 async def _booked(url: str, since: float) -> AsyncGenerator[Served, None]:
     from headstart.embeddings.stores.opening import open_store
 
-    await _refuse_missing_file(url)
+    await _refuse_what_holds_no_books(url)
     store = open_store(url)
     await store.open()
     try:
@@ -145,8 +139,13 @@ async def _booked(url: str, since: float) -> AsyncGenerator[Served, None]:
         await store.aclose()
 
 
-async def _refuse_missing_file(url: str) -> None:
-    """Opening a SQLite store would make one."""
+async def _refuse_what_holds_no_books(url: str) -> None:
+    """Opening a SQLite store would make one, and a store in memory is always new."""
+    if url == "memory:":
+        raise ConfigError(
+            "cache.store: a store in memory ends with its server; keep it in sqlite:/// or redis://"
+            " to report on it, or ask the server at /_headstart/stats"
+        )
     path = url.removeprefix("sqlite:///")
     if path != url and not await anyio.Path(path).is_file():
         raise ConfigError(f"cache.store: there is no store at {path} yet; name one with --store")

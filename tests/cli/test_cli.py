@@ -1,0 +1,133 @@
+"""The command line as a user meets it: help, exit codes, messages, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from headstart import __version__
+from headstart.cli import FIRST, MORE, cli, main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEAVY = {"aiohttp", "faiss", "litestar", "numpy", "onnxruntime", "redis", "rich", "uvicorn"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HEADSTART_CACHE__STORE", "HEADSTART_UPSTREAM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str) -> int | str | None:
+    try:
+        main(arguments)
+    except SystemExit as left:
+        return left.code
+    return 0
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield name, command
+
+
+def test_help_lists_the_everyday_commands_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    everyday, _, more = capsys.readouterr().out.partition("More commands:")
+    assert [line.split()[0] for line in everyday.splitlines() if line[2:].startswith(tuple(FIRST))][
+        :3
+    ] == ["serve", "demo", "report"]
+    assert all(name in more for name in MORE)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom headstart.cli import main\nmain(['--help'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert HEAVY.isdisjoint(done.stderr.split())
+    assert "headstart.cli" in done.stderr.split()
+
+
+@pytest.mark.parametrize("name", [*FIRST, *MORE])
+def test_every_command_helps_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: headstart {name}" in shown
+    _, found, examples = shown.partition("Example")
+    assert found
+    assert f"headstart {name}" in examples
+
+
+def test_every_listed_summary_is_a_command() -> None:
+    assert [name for name, _ in commands()] == [*FIRST, *MORE]
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"headstart, version {__version__}\n"
+
+
+def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sevre") == 2
+    assert "No such command 'sevre'" in capsys.readouterr().err
+
+
+def test_bad_setting_ends_with_2_and_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text("[cache]\ntreshold = 1", encoding="utf-8")
+    assert run("serve", "--config", str(path)) == 2
+    error = capsys.readouterr().err
+    assert error == "headstart: cache.treshold: unknown setting; did you mean 'threshold'?\n"
+
+
+def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headstart.cli.config.load_settings", interrupt)
+    assert run("config", "show") == 130
+
+
+def test_config_check_accepts_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config", "check") == 0
+    assert "valid" in capsys.readouterr().out
+
+
+def test_config_check_names_a_key_variable_that_is_not_set(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text(
+        "[[upstream]]\nbase_url = 'http://a/v1'\napi_key_env = 'NO_SUCH_KEY'", encoding="utf-8"
+    )
+    assert run("config", "check", "--config", str(path)) != 0
+    assert "NO_SUCH_KEY" in capsys.readouterr().err
+
+
+def test_config_show_prints_json_without_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSTART_SERVER__CLIENT_KEYS", "sk-secret")
+    monkeypatch.setenv("HEADSTART_SERVER__PORT", "9001")
+    assert run("config", "show") == 0
+    shown = capsys.readouterr().out
+    assert "sk-secret" not in shown
+    assert json.loads(shown)["server"]["port"] == 9001

@@ -1,0 +1,181 @@
+"""``headstart report`` over real stores and logs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+import pytest
+
+from headstart.cli import main
+from headstart.embeddings.stores.opening import open_store
+from headstart.observe import Served
+from headstart.types import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+NOW = time.time()  # noqa: TID251 - the command compares with the real clock
+DAY_S = 86400.0
+
+
+def row(number: int, outcome: Outcome, age_s: float = 0.0) -> Served:
+    hit = outcome is Outcome.EXACT
+    return Served(
+        id=f"{number:026d}",
+        at=NOW - age_s,
+        endpoint="/v1/chat/completions",
+        outcome=outcome,
+        status=200,
+        stream=True,
+        total_s=0.002 if hit else 2.0,
+        ttft_s=0.001 if hit else 0.5,
+        model="[bold]gpt",
+        saved_total_s=1.998 if hit else 0.0,
+        saved_tokens=120 if hit else 0,
+        saved_usd=0.01 if hit else None,
+    )
+
+
+ROWS = [
+    row(1, Outcome.MISS, age_s=9 * DAY_S),
+    row(2, Outcome.MISS, age_s=60.0),
+    row(3, Outcome.EXACT, age_s=30.0),
+]
+
+
+async def book(url: str, rows: Sequence[Served]) -> None:
+    store = open_store(url)
+    await store.open()
+    await store.book(rows)
+    await store.aclose()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/books.db"
+    anyio.run(book, url, ROWS)
+    return url
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "served.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(each) for each in ROWS) + b"\n\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADSTART_CACHE__STORE", raising=False)
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(["report", *arguments])
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["report", *arguments])
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_report_reads_the_books_of_a_store(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(report(capsys, "--store", store, "--json"))
+    assert found["overall"]["requests"] == 3
+    assert found["overall"]["hit_rate"] == pytest.approx(1 / 3)
+    assert found["overall"]["savings"]["tokens"] == 120
+    assert found["overall"]["hits"]["ttft"]["p50_s"] == 0.001
+    assert found["holdout"] is None
+
+
+def test_report_reads_the_configured_store(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSTART_CACHE__STORE", store)
+    assert json.loads(report(capsys, "--json"))["overall"]["requests"] == 3
+
+
+def test_log_and_store_give_the_same_report(
+    store: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from_log = report(capsys, "--log", str(log), "--json")
+    assert json.loads(from_log) == json.loads(report(capsys, "--store", store, "--json"))
+
+
+@pytest.mark.parametrize(("since", "requests"), [("45s", 1), ("1h", 2), ("1.5d", 2), ("2w", 3)])
+def test_since_leaves_older_requests_out(
+    store: str, log: Path, since: str, requests: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source in (("--store", store), ("--log", str(log))):
+        found = json.loads(report(capsys, *source, "--since", since, "--json"))
+        assert found["overall"]["requests"] == requests
+
+
+def test_terminal_shows_hits_beside_misses(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = report(capsys, "--store", store)
+    assert "33.3 % hits" in shown
+    assert "hits, first token" in shown
+    assert "misses, whole answer" in shown
+    assert "$0.01" in shown
+    assert "[bold]gpt" in shown, "names that clients chose are no markup"
+
+
+def test_html_is_written_beside_the_terminal_report(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    shown = report(capsys, "--store", store, "--html", str(page))
+    assert "report.html" in shown
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_empty_books_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    anyio.run(book, url, [])
+    assert report(capsys, "--store", url) == "No requests are booked yet.\n"
+
+
+def test_store_that_does_not_exist_is_refused_and_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal(capsys, "--store", f"sqlite:///{tmp_path}/absent.db")
+    assert "absent.db" in error
+    assert not (tmp_path / "absent.db").exists()
+
+
+def test_store_in_memory_cannot_be_reported_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSTART_CACHE__STORE", "memory:")
+    assert "/_headstart/stats" in refusal(capsys)
+    assert "/_headstart/stats" in refusal(capsys, "--store", "memory:")
+
+
+def test_bad_line_of_a_log_is_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with log.open("ab") as file:
+        file.write(b"{}\n")
+    assert "line 5" in refusal(capsys, "--log", str(log))
+
+
+@pytest.mark.parametrize("since", ["7", "d", "-1d", "7y", "1 d"])
+def test_bad_duration_is_a_usage_error(since: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--since" in refusal(capsys, f"--since={since}")
+
+
+def test_log_and_store_exclude_each_other(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exclude" in refusal(capsys, "--log", str(log), "--store", "memory:")
+
+
+def test_page_that_cannot_be_written_is_refused(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "absent" / "report.html"
+    assert "--html" in refusal(capsys, "--store", store, "--html", str(target))
