@@ -211,7 +211,7 @@ def _print_holdout(console: Console, found: Report) -> None:
     holdout = found.holdout
     if holdout is None:
         return
-    table = _table("saved", "time", "money")
+    table = _table("saved, 95 % interval", "time", "money")
     table.add_row("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd"))
     table.add_row(
         "by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")
@@ -219,7 +219,7 @@ def _print_holdout(console: Console, found: Report) -> None:
     console.print(table)
     console.print(
         f"{holdout.held_out:,} would-be hits held out, {holdout.hits:,} hits: "
-        f"{verdict(disagree=holdout.disagree)} (95 % intervals)"
+        f"{verdict(disagree=holdout.disagree)}"
     )
 
 

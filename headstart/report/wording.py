@@ -11,12 +11,13 @@ UNKNOWN = "-"
 
 
 def duration(seconds: float | None) -> str:
-    """Return ``1.2 ms``, ``3.4 s``, ``2.1 min`` or ``5.6 h``."""
+    """Return ``0.25 ms``, ``1.2 ms``, ``3.4 s``, ``2.1 min`` or ``5.6 h``."""
     if seconds is None:
         return UNKNOWN
     size = abs(seconds)
     if size < 0.9995:
-        return f"{seconds * 1000:.{1 if size < 0.09995 else 0}f} ms"
+        digits = 2 if 0 < size < 0.000995 else 1 if size < 0.09995 else 0
+        return f"{seconds * 1000:.{digits}f} ms"
     if size < 120:
         return f"{seconds:.{2 if size < 10 else 1}f} s"
     if size < 7200:
@@ -44,7 +45,7 @@ def estimate(interval: Interval | None, show: str = "s") -> str:
     if interval is None:
         return UNKNOWN
     if interval.low is None or interval.high is None:
-        return f"{write(interval.value)} (too few for an interval)"
+        return f"{write(interval.value)} (too few)"
     return f"{write(interval.value)} ({write(interval.low)} to {write(interval.high)})"
 
 

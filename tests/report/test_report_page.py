@@ -107,7 +107,8 @@ def test_coordinates_stay_inside_the_plot() -> None:
     ("seconds", "wording"),
     [
         (None, "-"),
-        (0.00042, "0.4 ms"),
+        (0.000042, "0.04 ms"),
+        (0.0042, "4.2 ms"),
         (0.1234, "123 ms"),
         (1.5, "1.50 s"),
         (99.0, "99.0 s"),
@@ -130,7 +131,7 @@ def test_wording_of_money_shares_and_estimates() -> None:
     ]
     assert (percent(None), percent(0.1234)) == ("-", "12.3 %")
     assert estimate(Interval(value=2.0, low=1.0, high=3.0)) == "2.00 s (1.00 s to 3.00 s)"
-    assert estimate(Interval(value=2.0), "usd") == "$2.00 (too few for an interval)"
+    assert estimate(Interval(value=2.0), "usd") == "$2.00 (too few)"
     assert estimate(None) == "-"
     assert "disagree" in verdict(disagree=True)
     assert "agree within" in verdict(disagree=False)
