@@ -92,14 +92,13 @@ async def test_the_gate_admits_queues_and_refuses() -> None:
 
 async def test_a_cancelled_waiter_gives_its_place_back() -> None:
     gate = Gate(1, 1)
-    async with asyncio.TaskGroup() as group:
-        async with gate.enter():
-            waiting = group.create_task(_enter(gate))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.sleep(0)
-            group.create_task(_enter(gate))
-            await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as group, gate.enter():
+        waiting = group.create_task(_enter(gate))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        group.create_task(_enter(gate))
+        await asyncio.sleep(0)
     assert gate.active == 0
 
 

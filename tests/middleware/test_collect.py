@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
-from support.completions import completions
 
 from headstart.middleware.collect import Collector, events_of
 from headstart.types import (
@@ -23,6 +22,7 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
 )
+from support.completions import completions
 
 if TYPE_CHECKING:
     from headstart.types import Choice, Completion

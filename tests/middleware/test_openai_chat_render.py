@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
-from support.completions import completions
 
 from headstart.errors import InvalidRequest, Overloaded, StoreError, UpstreamTimeout
 from headstart.middleware.collect import Collector
@@ -24,6 +23,7 @@ from headstart.types import (
     Text,
     ToolCall,
 )
+from support.completions import completions
 
 if TYPE_CHECKING:
     from headstart.errors import HeadstartError

@@ -98,5 +98,5 @@ def accept(entry: Entry) -> str | None:
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what another task brings about."""
     with anyio.fail_after(5):
-        while not condition():  # noqa: ASYNC110 - nothing announces a change of the index
+        while not condition():
             await anyio.sleep(0.001)
