@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, cast
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.config import masked
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, MissingExtra
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
 from headstart.middleware.metrics import PrometheusObserver
+from headstart.middleware.otel import OpenTelemetryObserver
 from headstart.middleware.recent import RecentRequests
 from headstart.middleware.sidecar import behind_gateway
 from headstart.mount import build_gateway
@@ -21,6 +23,7 @@ from headstart.observe import Observers
 if TYPE_CHECKING:
     from headstart.config import ServerSettings, Settings
     from headstart.factory import Parts
+    from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp
 
 
@@ -44,10 +47,13 @@ def build_sidecar(settings: Settings) -> ASGIApp:
     admin = admin_app(
         state, token=_admin_token(settings.server), open_access=settings.server.is_loopback
     )
+    observers: list[Observer] = [metrics, recent]
+    with contextlib.suppress(MissingExtra):  # without the extra ``otel`` nobody asked for it
+        observers.append(OpenTelemetryObserver())
     return build_gateway(
         settings,
         behind_gateway(cast("ASGIApp", admin)),  # the same calls in Litestar's own types
-        observers=Observers([metrics, recent]),
+        observers=Observers(observers),
         on_start=engine.append,
     )
 

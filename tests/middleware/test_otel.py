@@ -1,0 +1,74 @@
+"""OpenTelemetry metrics, read back through the real SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from headstart.middleware.otel import OpenTelemetryObserver
+from headstart.observe import Served, StageFailed
+from headstart.types import Outcome
+
+
+def row(outcome: Outcome, **fields: Any) -> Served:
+    values: dict[str, Any] = {
+        "id": "r",
+        "at": 1.0,
+        "endpoint": "/v1/chat/completions",
+        "outcome": outcome,
+        "status": 200,
+        "stream": True,
+        "total_s": 2.0,
+        "ttft_s": 0.5,
+        "model": "m",
+        "upstream": "sim",
+    }
+    return Served(**(values | fields))
+
+
+def measured(*rows: Served) -> dict[str, list[Any]]:
+    reader = InMemoryMetricReader()
+    observer = OpenTelemetryObserver(MeterProvider([reader]).get_meter("test"))
+    observer.notify(StageFailed(stage="store", error="StoreError"))
+    for each in rows:
+        observer.notify(each)
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    return {
+        metric.name: list(metric.data.data_points)
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+
+
+def test_a_miss_records_its_times_and_the_tokens_paid_for() -> None:
+    found = measured(row(Outcome.MISS, prompt_tokens=30, completion_tokens=20))
+    (duration,) = found["gen_ai.client.operation.duration"]
+    assert duration.sum == 2.0
+    assert dict(duration.attributes) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.provider.name": "sim",
+        "headstart.outcome": "miss",
+    }
+    assert found["gen_ai.server.time_to_first_token"][0].sum == 0.5
+    tokens = {
+        point.attributes["gen_ai.token.type"]: point.sum
+        for point in found["gen_ai.client.token.usage"]
+    }
+    assert tokens == {"input": 30, "output": 20}
+
+
+def test_a_hit_counts_what_it_saved_and_pays_nothing() -> None:
+    found = measured(row(Outcome.SEMANTIC, saved_tokens=50, prompt_tokens=30))
+    assert found["headstart.saved.tokens"][0].value == 50
+    assert "gen_ai.client.token.usage" not in found
+
+
+def test_a_failure_names_its_type() -> None:
+    found = measured(row(Outcome.MISS, status=502, error="upstream_unreachable", ttft_s=None))
+    (duration,) = found["gen_ai.client.operation.duration"]
+    assert duration.attributes["error.type"] == "upstream_unreachable"
+    assert "gen_ai.server.time_to_first_token" not in found
