@@ -123,7 +123,8 @@ def _requirement_name(line: str) -> str:
 
 
 def _import_name(distribution: str) -> str:
-    return {"faiss-cpu": "faiss"}.get(distribution, distribution.replace("-", "_"))
+    names = {"faiss-cpu": "faiss", "opentelemetry-api": "opentelemetry"}
+    return names.get(distribution, distribution.replace("-", "_"))
 
 
 def test_table_names_only_what_exists() -> None:
