@@ -237,7 +237,6 @@ def _assemble(
         gate=parts.gate,
         prices=_prices(settings),
         clock=clock,
-        new_id=new_id,
         ttl_s=cache.ttl_s,
         key_headers=sharing.key_headers,
     )
@@ -255,7 +254,7 @@ def _assemble(
             admission,
             accepted,
             secret=secret,
-            upstream="app" if wrapped else ",".join(u.name for u in upstreams),
+            upstream=partial(_identity_of, () if wrapped else settings.upstream),
             wrapped=wrapped,
         ),
         pump=pump,
@@ -279,6 +278,15 @@ def _assemble(
         client_keys=sharing.client_keys,
     )
     return engine, relay
+
+
+def _identity_of(upstreams: Sequence[UpstreamSettings], request: ChatRequest) -> str:
+    """Name who would answer: another provider, or another model behind an alias, is another key."""
+    if not upstreams:
+        return "app"
+    chosen = next((each for each in upstreams if request.model in each.models), upstreams[0])
+    model = chosen.models.get(request.model, request.model)
+    return f"{chosen.name} {chosen.base_url} {model}"
 
 
 def _pick(

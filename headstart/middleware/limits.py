@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from headstart.errors import Overloaded
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 class Gate:
-    """Admits ``concurrency`` at once and lets ``queue`` wait, first come first served."""
+    """Admits ``concurrency`` at once and lets ``queue`` wait; ``async with gate:`` is a place."""
 
     def __init__(self, concurrency: int, queue: int) -> None:
         self._free = concurrency
@@ -22,19 +17,18 @@ class Gate:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.active = 0
 
-    @asynccontextmanager
-    async def enter(self) -> AsyncIterator[None]:
-        """Hold a place while the block runs. Raises Overloaded when the queue is full too."""
+    async def __aenter__(self) -> None:
+        """Take a place. Raises Overloaded when the queue is full too."""
         if self._free > 0:
             self._free -= 1
         else:
             await self._wait()
         self.active += 1
-        try:
-            yield
-        finally:
-            self.active -= 1
-            self._release()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give the place to the next in the queue."""
+        self.active -= 1
+        self._release()
 
     async def _wait(self) -> None:
         if len(self._waiting) >= self._queue:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
+MEMO_SCOPES = 4096
 _READ_HEADERS = frozenset(
     (*CREDENTIAL_HEADERS, b"cookie", b"cache-control", b"content-encoding")
 ) | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
@@ -70,7 +71,7 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        upstream: str,
+        upstream: Callable[[ChatRequest], str],
         wrapped: bool,
     ) -> None:
         self._sharing = sharing
@@ -88,6 +89,7 @@ class Preparer:
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._memo: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
         self._memo_size = 0
+        self._scopes: dict[tuple[bytes, bytes | None, str | None], str] = {}
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
         """Return what the body and headers mean. Raises InvalidRequest or Unauthorized."""
@@ -157,6 +159,22 @@ class Preparer:
             return False
         return any(address in network for network in self._trusted)
 
+    def _scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
+        """Hash who is asking; callers repeat, so the last hashes are kept."""
+        asking = (identity, subdivision, user)
+        name = self._scopes.get(asking)
+        if name is None:
+            name = scope_of(
+                self._secret,
+                credential=identity,
+                subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
+                user=user,
+            )
+            if len(self._scopes) >= MEMO_SCOPES:
+                self._scopes.clear()
+            self._scopes[asking] = name
+        return name
+
     def _prepare(
         self, route: Route, scope: Scope, headers: Headers, identity: bytes | None, body: bytes
     ) -> Prepared:
@@ -168,12 +186,8 @@ class Preparer:
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity")
         subdivision = found.get(b"x-headstart-scope")
-        scope_name = scope_of(
-            self._secret,
-            credential=identity,
-            subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
-            user=None if self._sharing.share_users else request.user,
-        )
+        user = None if self._sharing.share_users else request.user
+        scope_name = self._scope_name(identity, subdivision, user)
         refusal = "no-store" if directives.no_store else None
         if refusal is None and route.dialect is not None:
             refusal = self._admission.refuse_lookup(request)
@@ -182,7 +196,7 @@ class Preparer:
         context = KeyContext(
             dialect=route.dialect.name if route.dialect else "custom",
             path=scope.get("raw_path") or scope["path"].encode(),
-            upstream=self._upstream,
+            upstream=self._upstream(request),
             query_string=scope["query_string"],
             headers=keyed_headers(headers, self._sharing.key_headers),
             wrapped_app=self._wrapped,

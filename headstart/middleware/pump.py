@@ -57,7 +57,6 @@ class Pump:
         gate: Gate,
         prices: Callable[[str, str], Price | None],
         clock: Callable[[], float],
-        new_id: Callable[[], str],
         ttl_s: float | None,
         key_headers: tuple[bytes, ...] = (),
     ) -> None:
@@ -68,7 +67,6 @@ class Pump:
         self._gate = gate
         self._prices = prices
         self._clock = clock
-        self._new_id = new_id
         self._ttl_s = ttl_s
         self._key_headers = key_headers
 
@@ -76,7 +74,7 @@ class Pump:
         """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
         entry: Entry | None = None
         try:
-            async with self._gate.enter(), plan.upstream.stream(plan.call) as reply:
+            async with self._gate, plan.upstream.stream(plan.call) as reply:
                 entry = await self._carry(flight, plan, reply)
         except Exception as error:
             flight.fail(error)
@@ -174,7 +172,7 @@ class Pump:
             answer = completion
         now = self._clock()
         return Entry(
-            id=self._new_id(),
+            id=plan.call.id,
             key=plan.key,
             answer=answer,
             origin=origin,

@@ -74,7 +74,7 @@ class Relay:
             editable=False,
         )
         body = iterate_body(None, receive) if _has_body(headers) else None
-        async with self._gate.enter(), self._upstream.stream(call, body) as reply:
+        async with self._gate, self._upstream.stream(call, body) as reply:
             await send(
                 {
                     "type": "http.response.start",

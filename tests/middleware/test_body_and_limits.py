@@ -72,7 +72,7 @@ async def test_the_gate_admits_queues_and_refuses() -> None:
     entered = []
 
     async def hold(name: str) -> None:
-        async with gate.enter():
+        async with gate:
             entered.append(name)
             await release.wait()
 
@@ -85,14 +85,14 @@ async def test_the_gate_admits_queues_and_refuses() -> None:
         assert entered == ["first"]
         release.set()
     assert entered == ["first", "second"]
-    async with gate.enter():
+    async with gate:
         assert gate.active == 1
     assert gate.active == 0
 
 
 async def test_a_cancelled_waiter_gives_its_place_back() -> None:
     gate = Gate(1, 1)
-    async with asyncio.TaskGroup() as group, gate.enter():
+    async with asyncio.TaskGroup() as group, gate:
         waiting = group.create_task(_enter(gate))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -103,7 +103,7 @@ async def test_a_cancelled_waiter_gives_its_place_back() -> None:
 
 
 async def _enter(gate: Gate) -> None:
-    async with gate.enter():
+    async with gate:
         pass
 
 

@@ -1,0 +1,58 @@
+"""Choosing an upstream, and what of that choice is in the key."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.config import CacheSettings, Settings, UpstreamSettings
+from headstart.errors import ConfigError
+from headstart.factory import _identity_of, start_engine
+from headstart.observe import Observers
+from headstart.types import ChatRequest
+from support.proxied import proxied
+
+
+IN_MEMORY = CacheSettings(store="memory:")
+
+
+def request(model: str) -> ChatRequest:
+    return ChatRequest(model=model, stream=False, document={}, query=None)
+
+
+def test_the_key_binds_the_provider_its_address_and_the_model_behind_an_alias() -> None:
+    one = UpstreamSettings(name="a", base_url="https://a.test", models={"fast": "small-1"})
+    identities = {
+        _identity_of((), request("fast")),
+        _identity_of((one,), request("fast")),
+        _identity_of((one,), request("small-1")) + " unaliased",
+        _identity_of((UpstreamSettings(name="a", base_url="https://b.test"),), request("fast")),
+        _identity_of(
+            (UpstreamSettings(name="a", base_url="https://a.test", models={"fast": "small-2"}),),
+            request("fast"),
+        ),
+    }
+    assert len(identities) == 5
+
+
+@pytest.mark.anyio
+async def test_an_alias_is_replaced_upstream_and_named_in_a_header() -> None:
+    async with proxied(provider={"models": {"m": "m-real"}, "include_usage": False}) as proxy:
+        reply = await proxy.ask()
+        assert proxy.upstream.calls[0].json["model"] == "m-real"
+        assert reply.headers["x-headstart-transforms"] == "model"
+
+
+@pytest.mark.anyio
+async def test_a_gateway_without_an_upstream_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match="no upstream"):
+        await start_engine(Settings(cache=IN_MEMORY), Observers(), wrapped=False)
+
+
+@pytest.mark.anyio
+async def test_a_missing_provider_key_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    upstream = UpstreamSettings(name="a", base_url="https://a.test", api_key_env="NO_SUCH_KEY")
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
+        await start_engine(
+            Settings(cache=IN_MEMORY, upstream=(upstream,)), Observers(), wrapped=False
+        )
