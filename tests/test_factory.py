@@ -11,7 +11,6 @@ from headstart.observe import Observers
 from headstart.types import ChatRequest
 from support.proxied import proxied
 
-
 IN_MEMORY = CacheSettings(store="memory:")
 
 
