@@ -1,0 +1,149 @@
+"""The gateway in front of a simulated provider, both on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from headstart.config import load_settings
+from headstart.middleware.asgi import not_found
+from headstart.mount import build_gateway
+from headstart.observe import Observers, Served
+from headstart.simulator import Simulator
+from support.fakes import Recorder
+from support.proxied import CHAT, Reply, reply_of
+from support.serving import serving
+from support.simulated import chat, simulated, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.factory import Parts
+    from headstart.simulator.faults import Fault
+    from headstart.types import Outcome
+
+PROMPT = "How can I sign up for ChatGPT?"
+REWORDED = "I want to sign up for ChatGPT"
+
+
+class Provider(Simulator):
+    """A simulator that can be told to keep its callers waiting."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.open = asyncio.Event()
+        """Calls wait for it before they are read."""
+        self.open.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.open.wait()
+        await super().__call__(scope, receive, send)
+
+    @property
+    def calls(self) -> int:
+        return self.stats.snapshot().calls
+
+
+@dataclass
+class Sidecar:
+    """A running gateway: what a test talks to and looks at."""
+
+    url: str
+    provider_url: str
+    provider: Provider
+    session: aiohttp.ClientSession
+    recorder: Recorder
+    parts: list[Parts]
+
+    @property
+    def served(self) -> list[Served]:
+        return [row for row in self.recorder.seen if isinstance(row, Served)]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [row.outcome for row in self.served]
+
+    async def indexed(self, count: int) -> None:
+        """Wait until so many entries can be found by meaning."""
+        cache = self.parts[0].cache
+        assert cache is not None
+        async with asyncio.timeout(20):
+            while (await cache.stats()).vectors < count:
+                await asyncio.sleep(0.005)
+
+    async def in_flight(self, clients: int) -> None:
+        """Wait until so many callers share the calls in the air."""
+        flights = self.parts[0].flights
+        await until(
+            lambda: sum(flight.clients for flight in flights._by_identity.values()) == clients
+        )
+
+    async def finished(self, count: int) -> None:
+        """Wait until so many requests were answered, or left."""
+        await until(lambda: len(self.served) == count)
+
+    async def ask(
+        self,
+        prompt: str = PROMPT,
+        *,
+        fault: Fault | None = None,
+        headers: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Reply:
+        """Send a chat request; ``fault`` strikes the provider's answer to it."""
+        return await self.post(json.dumps(chat(prompt, **fields)).encode(), fault, headers)
+
+    async def post(
+        self, body: Any, fault: Fault | None = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        """Send bytes, or an asynchronous iterator of them, as the body of a chat request."""
+        async with self.session.post(
+            self.url + CHAT, data=body, headers=headers_of(fault, headers)
+        ) as response:
+            return await reply_of(response)
+
+
+def headers_of(fault: Fault | None = None, more: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the headers of a chat request."""
+    named = {} if fault is None else {"x-sim-fault": fault.header()}
+    return {
+        "authorization": "Bearer sk-test",
+        "content-type": "application/json",
+        **named,
+        **(more or {}),
+    }
+
+
+@contextlib.asynccontextmanager
+async def sidecar(
+    provider: Provider | None = None,
+    *,
+    upstream: dict[str, Any] | None = None,
+    others: tuple[dict[str, Any], ...] = (),
+    **sections: dict[str, Any],
+) -> AsyncIterator[Sidecar]:
+    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams."""
+    provider = provider or Provider()
+    async with simulated(provider) as base, aiohttp.ClientSession() as session:
+        sections = {**sections, "cache": {"store": "memory:", **sections.get("cache", {})}}
+        dotted = {
+            f"{section}.{name}": value
+            for section, table in sections.items()
+            for name, value in table.items()
+        }
+        first = {"name": "sim", "base_url": base, **(upstream or {})}
+        settings = load_settings(None, {}, {**dotted, "upstream": [first, *others]})
+        running = Sidecar("", base, provider, session, Recorder(), [])
+        app = build_gateway(
+            settings,
+            not_found,
+            observers=Observers([running.recorder]),
+            on_start=running.parts.append,
+        )
+        async with serving(app) as running.url:
+            yield running
