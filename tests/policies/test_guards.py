@@ -67,6 +67,8 @@ VETOED = [
     ("antonym", "Is the deposit refundable?", "Is the deposit nonrefundable?"),
     ("antonym", "Is this regular expression valid?", "Is this regular expression invalid?"),
     ("role-swap", "Convert euros to yen", "Convert yen to euros"),
+    ("role-swap", "How do I turn miles into feet?", "Tell me how to turn feet to miles"),
+    ("role-swap", "How are litres converted to pints?", "Converting pints to litres"),
     ("role-swap", "Fly from Oslo to Rome", "Fly to Oslo from Rome"),
     ("role-swap", "Is copper heavier than iron?", "Is iron heavier than copper?"),
     ("role-swap", "Subtract 5 from 12", "Subtract 12 from 5"),

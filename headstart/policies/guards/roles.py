@@ -22,23 +22,25 @@ _LONGEST = 3
 
 
 class Role(NamedTuple):
-    """A preposition between the content word before it, or "", and the words it governs."""
+    """A preposition between the content words before it and those it governs."""
 
     preposition: str
-    before: str
+    before: frozenset[str]
     argument: tuple[str, ...]
 
 
 def roles(words: Sequence[Word]) -> tuple[Role, ...]:
     """Return the prepositions of a prompt that have an argument, in order."""
     found = []
+    before: set[str] = set()
     for place, word in enumerate(words):
         if word.text in _PREPOSITIONS:
             argument = _argument(words, place + 1)
             if argument:
-                before = words[place - 1].text if place else ""
-                before = "" if is_function_word(before) else stem(before)
-                found.append(Role(word.text, before, argument))
+                preposition = "to" if word.text == "into" else word.text
+                found.append(Role(preposition, frozenset(before), argument))
+        elif not is_function_word(word.text):
+            before.add(stem(word.text))
     return tuple(found)
 
 
@@ -86,8 +88,8 @@ def _has_source(parse: Parse) -> bool:
 
 
 def _crossed(one: Role, other: Role) -> bool:
-    """Find "dollars to euros" against "euros to dollars"."""
-    return one.before in other.argument and other.before in one.argument
+    """Find "dollars to euros" against "euros to dollars", whatever stands between."""
+    return one.before.issuperset(other.argument) and other.before.issuperset(one.argument)
 
 
 def _words_swapped(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
