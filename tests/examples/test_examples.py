@@ -1,0 +1,112 @@
+"""The examples as a reader runs them: real servers, real clients, the simulated provider."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from examples import openai_client
+from headstart.simulator import Simulator
+from support.proxied import Reply, reply_of
+from support.serving import serving
+from support.sidecar import sidecar
+from support.simulated import chat, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+ASK = {"question": "What is a semantic cache?"}
+
+
+@contextlib.asynccontextmanager
+async def running(name: str) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
+    """Serve an example, imported afresh so that no test finds another's answers."""
+    sys.modules.pop(f"examples.{name}", None)
+    app = importlib.import_module(f"examples.{name}").app
+    async with serving(app) as url, aiohttp.ClientSession() as session:
+        yield url, session
+
+
+async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any], token: str) -> Reply:
+    headers = {"authorization": f"Bearer {token}"}
+    async with session.post(url, json=body, headers=headers) as response:
+        return await reply_of(response)
+
+
+async def test_a_repeated_question_to_the_fastapi_app_is_a_hit() -> None:
+    async with running("fastapi_app") as (url, session):
+        first = await post(session, url + "/ask", ASK, "me")
+        again = await post(session, url + "/ask", ASK, "me")
+        stranger = await post(session, url + "/ask", ASK, "you")
+    assert [reply.headers["x-cache"] for reply in (first, again, stranger)] == [
+        "MISS",
+        "HIT",
+        "MISS",
+    ]
+    assert json.loads(again.body) == {"answer": "You asked: What is a semantic cache?"}
+
+
+async def test_a_login_that_is_revoked_gets_no_hit() -> None:
+    async with running("fastapi_auth") as (url, session):
+        sessions = sys.modules["examples.fastapi_auth"].SESSIONS
+        await post(session, url + "/ask", ASK, "token-of-ann")
+        hit = await post(session, url + "/ask", ASK, "token-of-ann")
+        others = await post(session, url + "/ask", ASK, "token-of-bob")
+        del sessions["token-of-ann"]
+        revoked = await post(session, url + "/ask", ASK, "token-of-ann")
+    assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
+    assert (others.status, others.headers["x-cache"]) == (200, "MISS")
+    assert revoked.status == 401
+    assert "x-cache" not in revoked.headers
+    assert json.loads(revoked.body) == {"error": "log in first"}
+
+
+async def test_two_tokens_of_one_user_share_answers() -> None:
+    async with running("fastapi_auth") as (url, session):
+        sys.modules["examples.fastapi_auth"].SESSIONS["second-token-of-ann"] = "ann"
+        await post(session, url + "/ask", ASK, "token-of-ann")
+        hit = await post(session, url + "/ask", ASK, "second-token-of-ann")
+    assert hit.headers["x-cache"] == "HIT"
+
+
+async def test_the_gateway_answers_below_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with simulated(Simulator("instant")) as provider:
+        upstream = json.dumps([{"base_url": f"{provider}/v1"}])
+        monkeypatch.setenv("HEADSTART_UPSTREAM", upstream)
+        async with running("gateway_in_starlette") as (url, session):
+            body = chat("How can I sign up for ChatGPT?")
+            miss = await post(session, url + "/llm/v1/chat/completions", body, "me")
+            hit = await post(session, url + "/llm/v1/chat/completions", body, "me")
+            async with session.get(url + "/llm/v1/models") as models:
+                assert models.status == 200
+    assert (miss.headers["x-cache"], hit.headers["x-cache"]) == ("MISS", "HIT")
+    assert json.loads(hit.body)["choices"] == json.loads(miss.body)["choices"]
+
+
+async def test_the_openai_client_sees_a_miss_then_a_hit_then_a_reworded_hit() -> None:
+    async with sidecar() as running_sidecar:
+        base_url = running_sidecar.url + "/v1"
+
+        async def ask(question: str) -> tuple[str, str]:
+            return await asyncio.to_thread(openai_client.ask, base_url, question)
+
+        missed, verdict = await ask("How can I sign up for ChatGPT?")
+        assert "fwd=miss" in verdict
+        await running_sidecar.indexed(1)
+        for question, kind in (
+            ("How can I sign up for ChatGPT?", "exact"),
+            ("I want to sign up for ChatGPT", "semantic"),
+        ):
+            answer, verdict = await ask(question)
+            assert answer == missed
+            assert verdict.startswith("headstart; hit;")
+            assert verdict.endswith(f"detail={kind}")
