@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from headstart.config import ServerSettings, Settings
     from headstart.factory import Parts
     from headstart.interfaces import Observer
+    from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp
 
 
-def build_sidecar(settings: Settings) -> ASGIApp:
+def build_sidecar(settings: Settings) -> Gateway:
     """Return the provider routes with the admin API beside them, under ``/_headstart/``.
 
     The app's lifespan starts and stops the engine. Raises ConfigError when the variable of

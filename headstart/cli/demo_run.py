@@ -17,7 +17,7 @@ from headstart.config.settings import CacheSettings
 from headstart.middleware.sse import SSEDecoder
 from headstart.sidecar import build_sidecar
 from headstart.simulator import Simulator, serve
-from headstart.simulator.server import bind, url_of
+from headstart.sockets import bind, url_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,6 +14,8 @@ from headstart.config import checked, discover_upstreams, load_settings
 from headstart.config.masking import masked_url
 
 if TYPE_CHECKING:
+    import socket
+
     from headstart.config import Settings
 
 EPILOG = """\b
@@ -70,23 +72,31 @@ def serve(
 
 
 def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
-    """Serve until interrupted. Exits with 1 when start-up fails; the log says why."""
+    """Serve until interrupted. Raises ConfigError or StoreError when it cannot start."""
     import uvicorn
 
+    from headstart.errors import HeadstartError
     from headstart.sidecar import build_sidecar
+    from headstart.sockets import bind
+
+    sidecar = build_sidecar(settings)
+    failures: list[HeadstartError] = []
 
     class Server(uvicorn.Server):
-        async def startup(self, sockets: list[Any] | None = None) -> None:
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            # Before uvicorn's own start-up, which would print a traceback over the reason.
+            try:
+                await sidecar.running()
+            except HeadstartError as error:
+                failures.append(error)
+                self.should_exit = True
+                return
             await super().startup(sockets)
-            if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                click.echo(banner(settings, port))
+            click.echo(banner(settings, listening.getsockname()[1]))
 
-    server = Server(
-        uvicorn.Config(
-            build_sidecar(settings),
-            host=settings.server.host,
-            port=settings.server.port,
+    with bind(settings.server.host, settings.server.port) as listening:
+        config = uvicorn.Config(
+            sidecar,
             log_level=log_level,
             access_log=False,
             # The upstream's own Date and Server headers pass; ours would double them.
@@ -95,10 +105,9 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             lifespan="on",
             timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
         )
-    )
-    server.run()
-    if not server.started:
-        raise SystemExit(1)
+        Server(config).run([listening])
+    if failures:
+        raise failures[0]
 
 
 def banner(settings: Settings, port: int) -> str:

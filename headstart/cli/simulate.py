@@ -77,7 +77,8 @@ def simulate(
     if list_them:
         click.echo(_table())
         return
-    from headstart.simulator.server import bind, run, url_of
+    from headstart.simulator.server import run
+    from headstart.sockets import bind, url_of
 
     simulator = Simulator(
         profile, seed=seed, speed=speed, oracle=Oracle(answer_tokens=answer_tokens)

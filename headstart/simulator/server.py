@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headstart.errors import ConfigError
 from headstart.simulator.app import TRANSPORT
+from headstart.sockets import BACKLOG, bind, url_of
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Callable
 
     from headstart.simulator.app import Simulator
-
-
-_BACKLOG = 2048
 
 
 class _Protocol(HttpToolsProtocol):
@@ -40,34 +36,9 @@ def _configure(simulator: Simulator) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         ws="none",
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=1,
     )
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raises ConfigError when it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol spelled out asyncio sets TCP_NODELAY; without it small writes wait 40 ms.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        sock.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} on {host} is already in use; choose another one with --port"
-            ) from error
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from error
-    return sock
-
-
-def url_of(sock: socket.socket) -> str:
-    """Return the base URL of a listening socket, without a path."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @asynccontextmanager
