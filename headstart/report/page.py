@@ -130,7 +130,7 @@ def _groups(title: str, groups: Sequence[Group]) -> str:
         for group in groups
     ]
     header = (
-        title, "requests", "failed", "exact", "semantic", "hit p50", "miss p50", "saved", "saved",
+        title, "requests", "failed", "exact", "semantic", "hit p50", "miss p50", "saved", "money",
     )  # fmt: skip
     return _table(header, rows)
 
