@@ -11,6 +11,7 @@ from headstart.compression.tokens import count_tokens
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
+from headstart.middleware.reading import is_plain
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
 
@@ -102,9 +103,11 @@ class Pump:
                 raw = None if flight.full else [*raw, piece.data]
             if piece.data:
                 await flight.push(piece.data)
-        reads = plan.route.dialect is not None and reply.status == 200
+        reads = plan.route.dialect is not None and reply.status == 200 and is_plain(reply.headers)
         if reads and head.stream:
             _close_stream(collector)
+        elif reads and plan.key is not None:
+            _check_document(collector)
         total_s = time.perf_counter() - flight.began
         completion = collector.completion(self._clock()) if reads else None
         tokens = await _tokens(plan, completion, collector)
@@ -181,6 +184,12 @@ class Pump:
             tags=_tags(plan.call.headers),
             transforms=reply.transforms,
         )
+
+
+def _check_document(collector: Collector) -> None:
+    """Raise when the body under a 200 is no answer: no client's library would notice."""
+    if collector.error is not None:
+        raise UpstreamProtocolError(f"the upstream answered 200: {collector.error.message}")
 
 
 def _close_stream(collector: Collector) -> None:

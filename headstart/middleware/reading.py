@@ -94,7 +94,7 @@ def body_reader(
     status: int, headers: Headers, dialect: Dialect | None, *, strip: bool = False
 ) -> BodyReader:
     """Return the reader for an answer; an encoded or foreign body is passed on unread."""
-    if dialect is None or not _is_plain(headers):
+    if dialect is None or not is_plain(headers):
         return BodyReader()
     if is_event_stream(headers):
         return StreamReader(dialect, strip=strip)
@@ -109,7 +109,8 @@ def is_event_stream(headers: Headers) -> bool:
     return False
 
 
-def _is_plain(headers: Headers) -> bool:
+def is_plain(headers: Headers) -> bool:
+    """Whether the body can be read as it is: nobody compressed it."""
     for name, value in headers:
         if name == b"content-encoding":
             return value.strip().lower() == b"identity"

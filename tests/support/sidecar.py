@@ -12,6 +12,7 @@ import aiohttp
 
 from headstart.config import load_settings
 from headstart.middleware.asgi import not_found
+from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
 from headstart.simulator import Simulator
@@ -130,7 +131,12 @@ async def sidecar(
     """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams."""
     provider = provider or Provider()
     async with simulated(provider) as base, aiohttp.ClientSession() as session:
-        sections = {**sections, "cache": {"store": "memory:", **sections.get("cache", {})}}
+        sections = {
+            **sections,
+            "cache": {"store": "memory:", **sections.get("cache", {})},
+            # However busy the machine is, a lookup waits for its encoding.
+            "encoder": {"max_wait_ms": 20_000.0},
+        }
         dotted = {
             f"{section}.{name}": value
             for section, table in sections.items()
@@ -145,5 +151,5 @@ async def sidecar(
             observers=Observers([running.recorder]),
             on_start=running.parts.append,
         )
-        async with serving(app) as running.url:
+        async with serving(app, http=BoundedHeadProtocol) as running.url:
             yield running

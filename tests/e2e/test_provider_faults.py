@@ -1,0 +1,236 @@
+"""A provider's fault is answered with 5xx in the caller's dialect, or ends a stream in an error."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from headstart.simulator import Oracle
+from headstart.simulator.faults import (
+    Cut,
+    Empty,
+    ErrorFrame,
+    Gzip,
+    InvalidEvent,
+    LongLine,
+    NoDone,
+    Stall,
+    Status,
+)
+from support.scripted import ScriptedUpstream
+from support.serving import bind_free_port, serving
+from support.sidecar import PROMPT, sidecar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headstart.simulator.faults import Fault
+    from support.proxied import Reply
+    from support.sidecar import Sidecar
+
+pytestmark = pytest.mark.anyio
+
+EXACT = {"mode": "exact-only"}
+ANSWER = Oracle().truth(PROMPT).text
+
+
+def code_of(reply: Reply) -> tuple[int, str]:
+    """Return status and code of an error in the caller's dialect."""
+    error = json.loads(reply.body)["error"]
+    assert error["type"] == "server_error"
+    assert error["message"]
+    return reply.status, error["code"]
+
+
+def events_of(reply: Reply) -> list[Any]:
+    """Return the events of a stream, decoded; ``[DONE]`` stays text."""
+    lines = [line[6:] for line in reply.body.split(b"\n") if line.startswith(b"data: ")]
+    return [line.decode() if line == b"[DONE]" else json.loads(line) for line in lines]
+
+
+def text_of(events: list[Any]) -> str:
+    chunks = [event for event in events if isinstance(event, dict) and event.get("choices")]
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+
+async def assert_healthy(gateway: Sidecar, *, stream: bool = False) -> None:
+    """The same request, unharmed, is a miss (nothing was stored), then a hit."""
+    for verdict in ("MISS", "HIT"):
+        reply = await gateway.ask(stream=stream)
+        assert (reply.status, reply.headers["x-cache"]) == (200, verdict)
+        said = (
+            text_of(events_of(reply))
+            if stream
+            else json.loads(reply.body)["choices"][0]["message"]["content"]
+        )
+        assert said == ANSWER
+
+
+def closed_port() -> str:
+    with bind_free_port() as bound:
+        return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+async def assert_unreachable(base_url: str) -> None:
+    broken = {"name": "broken", "base_url": base_url, "models": {"broken": "broken"}}
+    async with sidecar(cache=EXACT, others=(broken,)) as gateway:
+        for stream in (False, True, False):
+            reply = await gateway.ask(model="broken", stream=stream)
+            assert code_of(reply) == (502, "upstream_unreachable")
+        await assert_healthy(gateway)
+
+
+async def test_a_provider_that_refuses_connections_is_502() -> None:
+    await assert_unreachable(closed_port())
+
+
+async def test_a_provider_whose_name_does_not_resolve_is_502() -> None:
+    await assert_unreachable("http://provider.invalid")
+
+
+async def test_a_provider_that_speaks_no_tls_is_502() -> None:
+    async with serving(ScriptedUpstream()) as plain:
+        await assert_unreachable(plain.replace("http:", "https:"))
+
+
+async def test_a_provider_with_a_certificate_of_a_stranger_is_502_until_its_ca_is_named(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    key_file, chain_file, ca_file = (tmp_path / name for name in ("key", "chain", "ca"))
+    certificate.private_key_pem.write_to_path(key_file)
+    authority.cert_pem.write_to_path(ca_file)
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(chain_file, append=True)
+    async with serving(
+        ScriptedUpstream(), ssl_certfile=str(chain_file), ssl_keyfile=str(key_file)
+    ) as secure:
+        await assert_unreachable(secure)
+        trusted = {"base_url": secure, "ca_file": str(ca_file)}
+        async with sidecar(cache=EXACT, upstream=trusted) as gateway:
+            assert (await gateway.ask()).status == 200
+
+
+BEFORE_THE_HEAD = {
+    "reset": (Cut(), 502, "upstream_unreachable"),
+    "closed": (Cut(how="close"), 502, "upstream_unreachable"),
+    "stall": (Stall(), 504, "upstream_timeout"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("fault", "status", "code"), BEFORE_THE_HEAD.values(), ids=BEFORE_THE_HEAD)
+async def test_a_provider_that_fails_before_its_status_line(
+    fault: Fault, status: int, code: str, stream: bool
+) -> None:
+    async with sidecar(cache=EXACT, upstream={"first_token_s": 0.3}) as gateway:
+        assert code_of(await gateway.ask(fault=fault, stream=stream)) == (status, code)
+        await assert_healthy(gateway, stream=stream)
+
+
+IN_THE_BODY = {
+    "reset": (Cut(after=0), 502, "upstream_protocol_error"),
+    "closed": (Cut(after=0, how="close"), 502, "upstream_protocol_error"),
+    "too-short": (Cut(after=0, how="end"), 502, "upstream_protocol_error"),
+    "stall": (Stall(after=0), 504, "upstream_timeout"),
+    "empty": (Empty(), 502, "upstream_protocol_error"),
+    "error-inside-200": (ErrorFrame(), 502, "upstream_protocol_error"),
+    "not-json": (InvalidEvent(), 502, "upstream_protocol_error"),
+}
+
+
+@pytest.mark.parametrize(("fault", "status", "code"), IN_THE_BODY.values(), ids=IN_THE_BODY)
+async def test_a_provider_that_fails_within_a_json_answer(
+    fault: Fault, status: int, code: str
+) -> None:
+    slow = {"first_token_s": 0.3, "read_s": 0.3}
+    async with sidecar(cache=EXACT, upstream=slow) as gateway:
+        assert code_of(await gateway.ask(fault=fault)) == (status, code)
+        await assert_healthy(gateway)
+
+
+IN_THE_STREAM = {
+    "reset": (Cut, {}, "upstream_protocol_error"),
+    "closed": (Cut, {"how": "close"}, "upstream_protocol_error"),
+    "truncated": (Cut, {"how": "end"}, "upstream_protocol_error"),
+    "stall": (Stall, {}, "upstream_timeout"),
+    "error": (ErrorFrame, {}, "server_error"),
+    "named-error": (ErrorFrame, {"named": True}, "server_error"),
+    "endless-line": (LongLine, {"bytes": 9 << 20}, "upstream_protocol_error"),
+}
+
+
+@pytest.mark.parametrize("after", [0, 5], ids=["before-the-first-token", "after-the-fifth"])
+@pytest.mark.parametrize(("fault", "fields", "code"), IN_THE_STREAM.values(), ids=IN_THE_STREAM)
+async def test_a_provider_that_fails_within_a_stream(
+    fault: type[Any], fields: dict[str, Any], code: str, after: int
+) -> None:
+    slow = {"first_token_s": 0.5, "read_s": 0.5}
+    async with sidecar(cache=EXACT, upstream=slow) as gateway:
+        reply = await gateway.ask(fault=fault(after=after, **fields), stream=True)
+        *before, last = events_of(reply)
+        assert reply.status == 200
+        assert last["error"]["code"] == code
+        assert ANSWER.startswith(text_of(before))
+        assert bool(text_of(before)) == bool(after)
+        await assert_healthy(gateway, stream=True)
+
+
+async def test_an_event_that_is_not_json_passes_and_nothing_is_stored() -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        reply = await gateway.ask(fault=InvalidEvent(after=3), stream=True)
+        assert b'data: {"id":"chatcmpl-broken"' in reply.body
+        await assert_healthy(gateway, stream=True)
+
+
+async def test_a_lone_done_is_not_an_answer() -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        await gateway.ask(fault=Empty(done=True), stream=True)
+        await assert_healthy(gateway, stream=True)
+
+
+@pytest.mark.parametrize("status", [500, 503, 529])
+async def test_a_providers_own_error_passes(status: int) -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        reply = await gateway.ask(fault=Status(status=status, body="<html>Oops</html>"))
+        assert (reply.status, reply.body) == (status, b"<html>Oops</html>")
+        await assert_healthy(gateway)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_line_of_a_mebibyte_is_an_answer_like_others(stream: bool) -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        reply = await gateway.ask(fault=LongLine(), stream=stream)
+        assert (reply.status, reply.headers["x-cache"]) == (200, "MISS")
+        assert len(reply.body) > 1 << 20
+        assert (await gateway.ask(stream=stream)).headers["x-cache"] == "HIT"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_compressed_answer_passes_whole_and_is_not_stored(stream: bool) -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        async with gateway.session.post(
+            gateway.url + "/v1/chat/completions",
+            json={
+                "model": "m",
+                "messages": [{"role": "user", "content": PROMPT}],
+                "stream": stream,
+            },
+            headers={"authorization": "Bearer sk-test", "x-sim-fault": Gzip().header()},
+        ) as response:
+            body = await response.read()  # aiohttp has unpacked it
+        assert response.headers["content-encoding"] == "gzip"
+        assert ANSWER.split()[0].encode() in body
+        assert b"upstream_protocol_error" not in body
+        await assert_healthy(gateway, stream=stream)
+
+
+async def test_a_stream_without_its_terminal_event_is_whole_if_it_said_why_it_finished() -> None:
+    async with sidecar(cache=EXACT) as gateway:
+        reply = await gateway.ask(fault=NoDone(), stream=True)
+        assert text_of(events_of(reply)) == ANSWER
+        assert (await gateway.ask(stream=True)).headers["x-cache"] == "HIT"
