@@ -76,6 +76,7 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     import uvicorn
 
     from headstart.errors import HeadstartError
+    from headstart.middleware.http_protocol import BoundedHeadProtocol
     from headstart.sidecar import build_sidecar
     from headstart.sockets import bind
 
@@ -102,6 +103,7 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             # The upstream's own Date and Server headers pass; ours would double them.
             date_header=False,
             server_header=False,
+            http=BoundedHeadProtocol,
             lifespan="on",
             timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
         )
