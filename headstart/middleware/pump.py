@@ -100,14 +100,17 @@ class Pump:
             if flight.first_content is None and (collector.content_started or raw is not None):
                 flight.first_content = time.perf_counter()
             if raw is not None:
-                raw = None if flight.full else [*raw, piece.data]
+                raw.append(piece.data)
+                if flight.full:
+                    raw = None
             if piece.data:
                 await flight.push(piece.data)
         reads = plan.route.dialect is not None and reply.status == 200 and is_plain(reply.headers)
-        if reads and head.stream:
-            _close_stream(collector)
-        elif reads and plan.key is not None:
-            _check_document(collector)
+        if reads and not plan.wrapped:
+            # A wrapped app may answer as it likes: what it sends passes, and is just not stored.
+            _refuse_broken(collector, stream=head.stream, cacheable=plan.key is not None)
+        elif collector.finished and not collector.ended:
+            collector.feed((Ended(),))
         total_s = time.perf_counter() - flight.began
         completion = collector.completion(self._clock()) if reads else None
         tokens = await _tokens(plan, completion, collector)
@@ -186,17 +189,17 @@ class Pump:
         )
 
 
-def _check_document(collector: Collector) -> None:
-    """Raise when the body under a 200 is no answer: no client's library would notice."""
-    if collector.error is not None:
-        raise UpstreamProtocolError(f"the upstream answered 200: {collector.error.message}")
+def _refuse_broken(collector: Collector, *, stream: bool, cacheable: bool) -> None:
+    """Raise unless the answer was whole: one cut short must never look finished.
 
-
-def _close_stream(collector: Collector) -> None:
-    """Raise unless the stream was whole: an answer cut short must never look finished.
-
-    Some providers leave out the terminal event; every choice's finish reason stands in for it.
+    Some providers leave out a stream's terminal event; every choice's finish reason stands in for
+    it. A body under status 200 that is no answer is refused where we read it for the cache: no
+    client's library would notice.
     """
+    if not stream:
+        if cacheable and collector.error is not None:
+            raise UpstreamProtocolError(f"the upstream answered 200: {collector.error.message}")
+        return
     if collector.ended or collector.error is not None:
         return
     if not collector.finished:

@@ -301,3 +301,23 @@ async def test_an_engine_that_cannot_start_lets_requests_through() -> None:
     async with serving(wrapped, lifespan="off") as url, aiohttp.ClientSession() as session:
         assert json.loads((await ask_app(session, url)).body) == answer("why?")
     assert counted.asked == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_app_may_answer_in_its_own_shape_under_the_dialects_path(stream: bool) -> None:
+    counted = Counted()
+
+    async def chat(_: Request) -> StreamingResponse:
+        counted.asked += 1
+        kind = "text/event-stream" if stream else "application/json"
+        return StreamingResponse(iter([b'{"mine": 1}\n\n']), media_type=kind)
+
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    async with mounted(app) as (url, session):
+        for _ in range(2):
+            async with session.post(
+                url + "/v1/chat/completions", json=body, headers=ME
+            ) as response:
+                assert (response.status, await response.read()) == (200, b'{"mine": 1}\n\n')
+    assert counted.asked == 2
