@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -49,6 +50,16 @@ def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
         assert reply.status == 200
     started.send_signal(signal.SIGINT)
     assert started.wait(20) in (0, 130)
+
+
+def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_port: int) -> None:
+    assert started.stdout is not None
+    started.stdout.readline()
+    with socket.create_connection(("127.0.0.1", free_port), timeout=20) as caller:
+        caller.sendall(b"GET /_headstart/ready HTTP/1.1\r\nhost: h\r\nx-bomb: ")
+        with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+            caller.sendall(b"b" * (4 << 20))
+        assert caller.recv(12) == b"HTTP/1.1 400"
 
 
 @pytest.mark.parametrize(
