@@ -184,5 +184,9 @@ async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
     """Answer with an error in the caller's dialect."""
     status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
     exchange.status = status
+    named = {name for name, _ in headers}
     own = own_headers(exchange.id, exchange.lookup, exchange.timings)
-    await send_whole(exchange.send, status, (*headers, *own), body)
+    added = [pair for pair in own if pair[0] not in named]
+    if exchange.upstream:
+        added.append((b"x-headstart-upstream", exchange.upstream.encode()))
+    await send_whole(exchange.send, status, (*headers, *added), body)

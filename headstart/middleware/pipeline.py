@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import (
+    HeadstartError,
     InvalidRequest,
     NotCached,
     RequestError,
@@ -24,6 +25,7 @@ from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.upstreams.app import AppUpstream
+from headstart.observe import logger
 from headstart.policies.key import variant
 from headstart.types import Call, Lookup, Outcome
 
@@ -109,7 +111,10 @@ class Engine:
             await error_answer(exchange, error)
         except Exception as error:
             exchange.error = type(error).__name__
-            raise
+            if self._upstream_for is None or exchange.status:
+                raise
+            logger.exception("request %s failed", exchange.id)
+            await error_answer(exchange, HeadstartError("an error inside Headstart; see its log"))
         finally:
             self._observer.notify(exchange.served(self._clock()))
 

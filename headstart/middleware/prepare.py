@@ -14,6 +14,7 @@ from headstart.middleware.identity import (
     credential_of,
 )
 from headstart.middleware.upstreams.headers import OWN_PREFIX
+from headstart.observe import logger
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
 
@@ -89,6 +90,7 @@ class Preparer:
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._memo: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
         self._memo_size = 0
+        self._hinted = False
         self._scopes: dict[tuple[bytes, bytes | None, str | None], str] = {}
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
@@ -159,6 +161,15 @@ class Preparer:
             return False
         return any(address in network for network in self._trusted)
 
+    def _hint_at_identity(self) -> None:
+        """Say once why nothing is cached for callers that nobody knows."""
+        if not self._hinted:
+            self._hinted = True
+            logger.warning(
+                "requests without a credential bypass the cache: send a key header, or set "
+                "cache.scope or the middleware's scope="
+            )
+
     def _scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
         """Hash who is asking; callers repeat, so the last hashes are kept."""
         asking = (identity, subdivision, user)
@@ -184,6 +195,7 @@ class Preparer:
             return Prepared(None, None, directives, bypass="encoded-body")
         request = route.parse(body)
         if identity is None:
+            self._hint_at_identity()
             return Prepared(request, None, directives, bypass="no-identity")
         subdivision = found.get(b"x-headstart-scope")
         user = None if self._sharing.share_users else request.user

@@ -317,3 +317,12 @@ async def test_a_row_is_booked_for_each_request_with_its_savings() -> None:
     assert hit.saved_usd == pytest.approx(70e-6)
     assert hit.saved_tokens == 50
     assert hit.saved_total_s == pytest.approx(paid.total_s - hit.total_s, abs=0.05)
+
+
+async def test_an_unreachable_upstream_is_one_clear_502() -> None:
+    async with proxied(provider={"base_url": "http://127.0.0.1:9"}) as proxy:
+        reply = await proxy.ask()
+        error = json.loads(reply.body)["error"]
+    assert (reply.status, error["code"]) == (502, "upstream_unreachable")
+    assert "refused" in error["message"].lower()
+    assert "ssl" not in error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -153,11 +154,19 @@ def translated(name: str) -> Iterator[None]:
     except aiohttp.ClientSSLError as error:
         raise UpstreamUnreachable(f"upstream {name}: TLS failed: {error}") from error
     except aiohttp.ClientConnectorError as error:
-        raise UpstreamUnreachable(f"upstream {name} cannot be reached: {error}") from error
+        raise UpstreamUnreachable(f"upstream {name} cannot be reached: {_reason(error)}") from error
     except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
         raise UpstreamProtocolError(f"upstream {name} broke off its answer") from error
     except (aiohttp.ClientError, OSError) as error:
         raise UpstreamUnreachable(f"upstream {name} closed the connection") from error
+
+
+def _reason(error: aiohttp.ClientConnectorError) -> str:
+    """Say why in the system's words: the library's speak of its own parameters."""
+    number = error.os_error.errno
+    if number is not None and number > 0:
+        return os.strerror(number)
+    return error.os_error.strerror or type(error.os_error).__name__
 
 
 class HTTPReply:
