@@ -41,6 +41,9 @@ class Deliverer:
         age = max(0, int(now - entry.created))
         ttl = None if entry.expires is None else max(0.0, entry.expires - now)
         own = own_headers(exchange.id, exchange.lookup, exchange.timings, ttl_s=ttl)
+        if exchange.request is not None and not exchange.request.stream:
+            saved = entry.origin.prompt_tokens + entry.origin.completion_tokens
+            own.append((b"x-headstart-tokens-saved", str(saved).encode()))
         headers, body = self._replay(exchange, entry, now)
         exchange.status = 200
         exchange.take_origin(entry.origin, paid=False)

@@ -42,6 +42,7 @@ async def test_the_second_equal_request_is_an_exact_hit_in_either_mode() -> None
         assert hit.headers["age"] == "0"
     assert json.loads(second.body)["choices"][0]["message"]["content"] == "Hello from upstream"
     assert json.loads(second.body)["usage"] == USAGE
+    assert second.headers["x-headstart-tokens-saved"] == "50"
     assert json.loads(second.body)["id"] != json.loads(first.body)["id"]
     assert text_of(streamed.body) == "Hello from upstream"
     assert streamed.body.endswith(b"data: [DONE]\n\n")
