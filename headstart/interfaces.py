@@ -1,8 +1,8 @@
 """Extension points. An implementation needs no base class: matching the Protocol is enough.
 
 Who implements what: rooms ``embeddings`` (Encoder, VectorIndex, Store), ``policies``
-(MatchPolicy, AdmissionPolicy), ``middleware`` (Upstream). Third parties register theirs under
-the entry point groups ``headstart.encoders``, ``headstart.stores`` and ``headstart.upstreams``.
+(MatchPolicy, AdmissionPolicy), ``middleware`` (Upstream). A third party's store is found by its
+URL's scheme under the entry point group ``headstart.stores``.
 """
 
 from __future__ import annotations
