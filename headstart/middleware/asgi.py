@@ -6,11 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headstart.errors import HeadstartError
 from headstart.middleware.exchange import raw_path
-from headstart.middleware.respond import send_whole
+from headstart.middleware.respond import JSON, plain_error, send_whole
 from headstart.observe import logger
 
 if TYPE_CHECKING:
@@ -147,6 +145,6 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     """Answer with an error of our own on a path without a dialect."""
-    body = msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})
-    headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+    body = plain_error(code, message)
+    headers = ((b"content-type", JSON), (b"content-length", b"%d" % len(body)))
     await send_whole(send, status, headers, body)

@@ -9,6 +9,8 @@ import msgspec
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.body import replay_body, watching
 from headstart.middleware.respond import (
+    NO_STORE,
+    STREAM_HEADERS,
     error_response,
     own_headers,
     relayed_headers,
@@ -23,10 +25,6 @@ if TYPE_CHECKING:
     from headstart.middleware.replay import Replays
     from headstart.middleware.supervisor import Spawn
     from headstart.types import ChatRequest, Completion, Entry, Headers
-
-_NO_STORE = (b"cache-control", b"no-store")
-_NO_CACHE = (b"cache-control", b"no-cache")
-_NO_BUFFERING = (b"x-accel-buffering", b"no")
 
 
 class Deliverer:
@@ -64,7 +62,7 @@ class Deliverer:
     def _replay(self, exchange: Exchange, entry: Entry, now: float) -> tuple[Headers, bytes]:
         answer, dialect, request = entry.answer, exchange.route.dialect, exchange.request
         if isinstance(answer, RawResponse):
-            return (*answer.headers, _NO_STORE), answer.body
+            return (*answer.headers, NO_STORE), answer.body
         assert dialect is not None
         assert request is not None
         fitted = fit(answer, request)
@@ -74,9 +72,9 @@ class Deliverer:
         if request.stream:
             body = rendered.sse(dialect.new_id(), int(now), include_usage=request.include_usage)
             kind = (b"content-type", dialect.content_types.stream)
-            return (kind, _NO_CACHE, _NO_BUFFERING), body
+            return (kind, *STREAM_HEADERS), body
         kind = (b"content-type", dialect.content_types.json)
-        return (kind, _NO_STORE), rendered.json(dialect.new_id(), int(now))
+        return (kind, NO_STORE), rendered.json(dialect.new_id(), int(now))
 
     async def flight(
         self, exchange: Exchange, flight: Flight, client: Client, deadline: float | None
@@ -187,9 +185,7 @@ async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
     """Answer with an error in the caller's dialect."""
     status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
     exchange.status = status
-    named = {name for name, _ in headers}
     own = own_headers(exchange.id, exchange.lookup, exchange.timings)
-    added = [pair for pair in own if pair[0] not in named]
     if exchange.upstream:
-        added.append((b"x-headstart-upstream", exchange.upstream.encode()))
-    await send_whole(exchange.send, status, (*headers, *added), body)
+        own.append((b"x-headstart-upstream", exchange.upstream.encode()))
+    await send_whole(exchange.send, status, (*headers, *own), body)

@@ -25,13 +25,12 @@ class Endpoint:
     ``prompt`` names the question in the JSON body: ``"question"``, ``"input.text"``,
     ``"messages.-1.content"``, or a function that returns the prompt and everything else.
     Requests that differ in anything else never share an answer; without ``prompt`` only equal
-    requests do. ``idempotent=True`` allows the app to be called more often than its clients call.
+    requests do. The app is never called more often than its clients call.
     """
 
     path: str
     prompt: Prompt | None = None
     method: str = "POST"
-    idempotent: bool = False
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

@@ -119,4 +119,5 @@ def _has_body(headers: Headers) -> bool:
 
 async def _refuse(send: Send, error: HeadstartError, request_id: str) -> None:
     status, headers, body = error_response(error, None, request_id)
-    await send_whole(send, status, headers, body)
+    own = ((b"x-headstart-request-id", request_id.encode()),)
+    await send_whole(send, status, (*headers, *own), body)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 JSON = b"application/json"
 _OWN = (b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing")
-_NO_STORE = (b"cache-control", b"no-store")
-_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+NO_STORE = (b"cache-control", b"no-store")
+STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
 def cache_status(lookup: Lookup, *, ttl_s: float | None = None, stored: bool = False) -> bytes:
@@ -69,7 +69,7 @@ def server_timing(timings: dict[str, float]) -> bytes:
 def relayed_headers(headers: Headers, own: list[tuple[bytes, bytes]], *, stream: bool) -> Headers:
     """Return an upstream's headers with ours; ours replace those of an upstream Headstart."""
     names = {name for name, _ in headers}
-    defaults = _STREAM_HEADERS if stream else (_NO_STORE,)
+    defaults = STREAM_HEADERS if stream else (NO_STORE,)
     return (
         *(pair for pair in headers if pair[0] not in _OWN),
         *own,
@@ -86,22 +86,26 @@ async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> 
 def error_response(
     error: HeadstartError, dialect: Dialect | None, request_id: str
 ) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body of an error, in the caller's dialect."""
+    """Return status, headers and body of an error, in the caller's dialect.
+
+    Our own headers are the caller's to add: a matched request has more of them than a relayed one.
+    """
     status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
-    body = dialect.error_body(error, request_id) if dialect else plain_error(error)
+    if dialect is not None:
+        body = dialect.error_body(error, request_id)
+    else:
+        body = plain_error(getattr(error, "code", "error"), str(error))
     headers = [
         (b"content-type", JSON),
         (b"content-length", str(len(body)).encode()),
-        (b"x-headstart-request-id", request_id.encode()),
         (b"x-request-id", request_id.encode()),
-        _NO_STORE,
+        NO_STORE,
     ]
     if status == 429:
         headers.append((b"retry-after", b"1"))
     return status, tuple(headers), body
 
 
-def plain_error(error: HeadstartError) -> bytes:
+def plain_error(code: str, message: str) -> bytes:
     """Return an error body for a path that has no dialect."""
-    code = getattr(error, "code", "error")
-    return msgspec.json.encode({"error": {"message": str(error), "type": code, "code": code}})
+    return msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})

@@ -37,7 +37,6 @@ class Counted:
 
     def __init__(self) -> None:
         self.asked = 0
-        self.cancelled = asyncio.Event()
         self.release = asyncio.Event()
 
 
