@@ -34,7 +34,6 @@ class Served(Frozen, tag="served"):
     scope: str = ""
     model: str = ""
     upstream: str = ""
-    route: str = ""
     reason: str | None = None
     similarity: float | None = None
     veto: str | None = None

@@ -39,7 +39,7 @@ class Accounts:
         """Count one request."""
         self._overall.add(row)
         _member(self._models, row.model or "(none)").add(row)
-        _member(self._endpoints, row.route or row.endpoint).add(row)
+        _member(self._endpoints, row.endpoint).add(row)
         self._arrivals[row.outcome].append(row.at)
         self._experiment.add(row)
         if row.outcome in (Outcome.MISS, Outcome.BYPASS) and row.reason is not None:
