@@ -25,24 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headstart.decisions import Encoding, Nearby, Outcome, Verdict
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.hot import HotTier
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import Replica
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.observe import Observers
-from headstart.types import (
-    CacheKey,
-    Choice,
-    Completion,
-    Encoding,
-    Entry,
-    Origin,
-    Outcome,
-    Put,
-    Text,
-    Verdict,
-)
+from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Put, Text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -123,9 +113,14 @@ class NearEnough:
     def unpack(self, evidence: bytes) -> None:
         """Find nothing."""
 
-    def judge(self, query: None, candidate: None, similarity: float) -> Verdict:
+    def veto(self, query: None, candidate: None) -> None:
+        """Let every neighbour pass."""
+
+    def judge(
+        self, query: None, candidate: None, nearby: Nearby, veto: str | None = None
+    ) -> Verdict:
         """Serve."""
-        return Verdict(serve=True, similarity=similarity)
+        return Verdict(serve=True, similarity=nearby.neighbor.similarity)
 
 
 async def measure_memory(path: Path) -> dict[str, float]:

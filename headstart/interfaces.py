@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from headstart.decisions import Encoding, Label, Nearby, Neighbor, Verdict
     from headstart.observe import Observation, Served
     from headstart.types import (
         Call,
         ChatRequest,
         Completion,
-        Encoding,
         Entry,
         Headers,
         Logged,
-        Neighbor,
         Record,
         StoreStats,
         StreamEvent,
         VectorRow,
-        Verdict,
     )
 
 P = TypeVar("P")
@@ -116,6 +114,22 @@ class Store(Protocol):
 
     async def stats(self) -> StoreStats: ...
 
+    async def label(self, labels: Sequence[Label]) -> None:
+        """Append labels; on return they are acknowledged."""
+
+    async def labels(self, after: str = "", limit: int = 1000) -> Sequence[tuple[str, Label]]:
+        """Return up to ``limit`` labels after a cursor, each with its own cursor, oldest first.
+
+        All who share the store see the same labels in the same order, and none is skipped by
+        going on from the last cursor. The oldest leave when there are very many.
+        """
+
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a document, such as a snapshot of what was learned; it replaces its name's."""
+
+    async def kept(self, name: str) -> bytes | None:
+        """Return a kept document, or None."""
+
     async def secret(self) -> bytes:
         """Return the store's 32 random bytes: made once, the same for all who share the store."""
 
@@ -145,8 +159,11 @@ class MatchPolicy(Protocol[P]):
 
     def unpack(self, evidence: bytes) -> P: ...
 
-    def judge(self, query: P, candidate: P, similarity: float) -> Verdict:
-        """Judge one neighbour."""
+    def veto(self, query: P, candidate: P) -> str | None:
+        """Return the guard that keeps a neighbour's answer from this prompt, or None."""
+
+    def judge(self, query: P, candidate: P, nearby: Nearby, veto: str | None = None) -> Verdict:
+        """Judge one neighbour that ``veto`` returned this for; a vetoed one is never served."""
 
 
 class AdmissionPolicy(Protocol):

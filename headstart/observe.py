@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeAlias
 
-from headstart.types import Frozen, Outcome
+from headstart.decisions import Outcome  # noqa: TC001 - msgspec reads it
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

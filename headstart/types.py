@@ -6,14 +6,9 @@ seconds; ``similarity`` is a cosine, higher is closer.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, dataclass_transform
+from typing import Any, TypeAlias, dataclass_transform
 
 import msgspec
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs, in order, repeats kept; names are lower case."""
@@ -302,55 +297,3 @@ class VectorRow(Frozen):
 class StoreStats(Frozen):
     entries: int
     bytes: int
-
-
-# --- decisions -------------------------------------------------------------------------------
-
-
-class Encoding(msgspec.Struct, frozen=True):
-    """One prompt, encoded: ``sentence`` f32[d], unit; ``tokens`` f32[n, d]; n ``spans``."""
-
-    sentence: NDArray[np.float32]
-    tokens: NDArray[np.float32]
-    spans: tuple[tuple[int, int], ...]
-    complete: bool
-    """False when the prompt exceeded the encoder's limit: never serve it semantically."""
-
-
-class Neighbor(Frozen):
-    id: str
-    similarity: float
-
-
-class Verdict(Frozen):
-    """A MatchPolicy's word on one neighbour. ``veto`` names the guard, or ``threshold``."""
-
-    serve: bool
-    similarity: float
-    veto: str | None = None
-
-
-class Outcome(StrEnum):
-    """How a request was answered; the value is the ``detail`` of ``Cache-Status`` on a hit."""
-
-    EXACT = "exact"
-    SEMANTIC = "semantic"
-    JOINED = "joined"
-    MISS = "miss"
-    BYPASS = "bypass"
-
-
-class Lookup(Frozen):
-    """The cache's answer for a request. On a miss ``reason``, ``similarity``, ``veto`` say why."""
-
-    outcome: Outcome
-    entry: Entry | None = None
-    similarity: float | None = None
-    veto: str | None = None
-    reason: str | None = None
-    encode_s: float = 0.0
-    """Waiting for the encoding, its time in the encoder's queue included."""
-    lookup_s: float = 0.0
-    """Searching the index and loading candidates."""
-    match_s: float = 0.0
-    """Parsing the prompt and judging candidates."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from headstart.decisions import Terms
 from headstart.embeddings.hot import HotTier
 from headstart.embeddings.index import pack_vector
 from headstart.embeddings.replica import Replica, report
@@ -20,12 +21,16 @@ from headstart.types import Delete, Frozen, Put
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.decisions import Lookup
     from headstart.embeddings.similar import Accept, PromptEncoder
     from headstart.interfaces import MatchPolicy, Observer, Store, VectorIndex
-    from headstart.types import CacheKey, Entry, Lookup
+    from headstart.types import CacheKey, Entry
 
 MAX_QUEUE = 1000
 """Encodings that wait, some 8 s of work: past it, new entries are kept for exact lookups alone."""
+
+
+ANY_TERMS = Terms()
 
 
 class CacheStats(Frozen):
@@ -134,18 +139,15 @@ class SemanticCache:
         return entry
 
     async def find_semantic(
-        self, key: CacheKey, accept: Accept, *, minimum: float | None = None
+        self, key: CacheKey, accept: Accept, terms: Terms = ANY_TERMS
     ) -> Lookup:
-        """Return the most similar entry that ``accept`` and the policy let pass, or why none does.
-
-        ``minimum`` may raise the policy's own least similarity, never lower it.
-        """
+        """Return the nearest entry that ``accept`` and the policy let pass, or why none does."""
         if self._similar is None or key.query is None:
             return miss("exact-only")
         if not self._index.size(key.partition):
             return miss("empty-partition")
-        floor = self._policy.minimum if minimum is None else max(minimum, self._policy.minimum)
-        lookup = await self._similar.find(key.partition, key.query, accept, floor)
+        floor = self._policy.minimum
+        lookup = await self._similar.find(key.partition, key.query, accept, floor, terms)
         if lookup.entry is not None:
             self._touched.add(lookup.entry.id)
         return lookup

@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 from tokenizers import Tokenizer
 
+from headstart.decisions import Encoding
 from headstart.embeddings.model_card import (
     DEFAULT_MODEL,
     GRAPH_FILE,
@@ -22,7 +23,6 @@ from headstart.embeddings.model_card import (
     sha256_file,
 )
 from headstart.errors import ConfigError, EncoderError
-from headstart.types import Encoding
 
 if TYPE_CHECKING:
     from pathlib import Path

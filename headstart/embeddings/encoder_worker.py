@@ -17,8 +17,8 @@ from headstart.observe import Encoded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headstart.decisions import Encoding
     from headstart.interfaces import Encoder, Observer
-    from headstart.types import Encoding
 
 Outcome: TypeAlias = "Encoding | EncoderError"
 Ts = TypeVarTuple("Ts")

@@ -18,8 +18,8 @@ import faiss
 import msgspec
 import numpy as np
 
+from headstart.decisions import Neighbor
 from headstart.errors import EncoderError, VectorIndexError
-from headstart.types import Neighbor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

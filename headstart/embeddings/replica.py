@@ -18,9 +18,10 @@ from headstart.types import Delete, VectorRow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headstart.decisions import Neighbor
     from headstart.embeddings.hot import HotTier
     from headstart.interfaces import Observer, Store, VectorIndex
-    from headstart.types import Entry, Neighbor, Record
+    from headstart.types import Entry, Record
 
 INLINE_ROWS = 2048
 """Larger partitions are searched in a thread: 2,048 rows take 40 µs, about what the hop costs."""

@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
 import anyio
 import msgspec
 
+from headstart.decisions import Lookup, Nearby, Outcome, Trial
 from headstart.embeddings.index import pack_vector
 from headstart.embeddings.replica import report
 from headstart.errors import StageError
 from headstart.interfaces import P
-from headstart.types import Lookup, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headstart.decisions import Encoding, Neighbor, Terms
     from headstart.embeddings.hot import HotTier
     from headstart.embeddings.replica import Replica
     from headstart.interfaces import MatchPolicy, Observer
-    from headstart.types import Encoding, Entry, Neighbor
+    from headstart.types import Entry
 
     Accept: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request, or None."""
@@ -82,9 +83,14 @@ class SimilarEntries(Generic[P]):
         self._neighbors = neighbors
         self._observers = observers
 
-    async def find(self, partition: str, text: str, accept: Accept, floor: float) -> Lookup:
-        """Return the first neighbour of at least ``floor`` that survives, or a miss. Fails open."""
-        wanted = Wanted(partition, text, accept, floor, Stopwatch())
+    async def find(
+        self, partition: str, text: str, accept: Accept, floor: float, terms: Terms
+    ) -> Lookup:
+        """Ask the policy about the first neighbour of at least ``floor`` that no guard vetoes.
+
+        Fails open: an error is a miss.
+        """
+        wanted = Wanted(partition, text, accept, floor, terms, Stopwatch())
         try:
             lookup = await self._find(wanted)
         except StageError as error:
@@ -104,50 +110,84 @@ class SimilarEntries(Generic[P]):
             near = await self._replica.search(wanted.partition, vector, self._neighbors)
         if not near:
             return miss("empty-partition")
-        similar = [neighbor for neighbor in near if neighbor.similarity >= wanted.floor]
-        if not similar:
+        if near[0].similarity < wanted.floor:
             return miss("below-threshold", near[0].similarity, "threshold")
         with wanted.watch.measure("match_s"):
             prepared = self._policy.prepare(wanted.text, encoding)
-        return await self._match(similar, prepared, wanted)
+        return await self._match(near, prepared, wanted)
 
-    async def _match(self, similar: Sequence[Neighbor], prepared: P, wanted: Wanted) -> Lookup:
-        """Walk down the neighbours. The store is asked at most once, when the hot tier runs out."""
-        stopped: Lookup | None = None
+    async def _match(self, near: Sequence[Neighbor], prepared: P, wanted: Wanted) -> Lookup:
+        """Walk down the neighbours to the first that no guard vetoes: the candidate.
+
+        The store is asked at most once, when the hot tier runs out. If none survives, the nearest
+        is what the miss reports and what is learned from.
+        """
+        similar = [neighbor for neighbor in near if neighbor.similarity >= wanted.floor]
+        stopped: _Stopped[P] | None = None
         read: Mapping[str, Entry] | None = None
         deletions = self._replica.deletions
-        for place, neighbor in enumerate(similar):
+        for rank, neighbor in enumerate(similar):
             entry = self._hot.get(neighbor.id)
             if entry is None:
                 if read is None:
                     with wanted.watch.measure("lookup_s"):
-                        read = await self._read(similar[place:])
+                        read = await self._read(similar[rank:])
                 entry = read.get(neighbor.id)
             if entry is None:
                 continue
+            nearby = Nearby(wanted.terms, near, rank)
             with wanted.watch.measure("match_s"):
-                lookup = self._judge(entry, neighbor.similarity, prepared, wanted.accept)
-            if lookup.entry is not None:
-                self._replica.keep(entry, deletions)
-                return lookup
-            stopped = stopped or lookup
-        return stopped or miss("gone")
+                refusal, candidate = self._refuse(entry, prepared, wanted.accept)
+                if refusal is None and candidate is not None:
+                    lookup = self._judge(entry, prepared, candidate, nearby)
+                    self._replica.keep(entry, deletions)
+                    return lookup if stopped is None or lookup.entry else stopped.report(lookup)
+            stopped = stopped or _Stopped(entry, nearby, candidate, refusal)
+        if stopped is None:
+            return miss("gone")
+        if stopped.candidate is None:
+            return miss("veto", stopped.nearby.neighbor.similarity, stopped.veto)
+        with wanted.watch.measure("match_s"):
+            return self._judge(
+                stopped.entry, prepared, stopped.candidate, stopped.nearby, stopped.veto
+            )
 
     async def _read(self, similar: Sequence[Neighbor]) -> Mapping[str, Entry]:
         return await self._replica.read([near.id for near in similar if near.id not in self._hot])
 
-    def _judge(self, entry: Entry, similarity: float, prepared: P, accept: Accept) -> Lookup:
+    def _refuse(self, entry: Entry, prepared: P, accept: Accept) -> tuple[str | None, P | None]:
+        """Return what stops an entry, if anything, and its parse unless that must not be used."""
         refusal = accept(entry)
         if refusal is not None:
-            return miss("veto", similarity, refusal)
+            return refusal, None
         if entry.evidence_version != self._policy.version:
-            return miss("veto", similarity, "evidence-version")
+            return "evidence-version", None
         candidate = self._policy.unpack(entry.evidence)
-        verdict = self._policy.judge(prepared, candidate, similarity)
+        return self._policy.veto(prepared, candidate), candidate
+
+    def _judge(
+        self, entry: Entry, prepared: P, candidate: P, nearby: Nearby, veto: str | None = None
+    ) -> Lookup:
+        verdict = self._policy.judge(prepared, candidate, nearby, veto)
+        trial = Trial(domain=nearby.terms.domain, entry=entry, verdict=verdict)
+        similarity = verdict.similarity
         if verdict.serve:
-            return Lookup(outcome=Outcome.SEMANTIC, entry=entry, similarity=verdict.similarity)
+            return Lookup(outcome=Outcome.SEMANTIC, entry=entry, similarity=similarity, trial=trial)
         reason = "below-threshold" if verdict.veto == "threshold" else "veto"
-        return miss(reason, verdict.similarity, verdict.veto)
+        return miss(reason, similarity, verdict.veto, trial)
+
+
+class _Stopped(NamedTuple, Generic[P]):
+    """The nearest neighbour that something stopped; ``candidate`` is None if it may not be used."""
+
+    entry: Entry
+    nearby: Nearby
+    candidate: P | None
+    veto: str | None
+
+    def report(self, judged: Lookup) -> Lookup:
+        """Return a miss whose candidate was ``judged``, with the nearest neighbour's reason."""
+        return miss("veto", self.nearby.neighbor.similarity, self.veto, judged.trial)
 
 
 class Wanted(NamedTuple):
@@ -157,6 +197,7 @@ class Wanted(NamedTuple):
     text: str
     accept: Accept
     floor: float
+    terms: Terms
     watch: Stopwatch
 
 
@@ -176,6 +217,13 @@ class Stopwatch:
             self.spent[field] += time.perf_counter() - began
 
 
-def miss(reason: str, similarity: float | None = None, veto: str | None = None) -> Lookup:
+def miss(
+    reason: str,
+    similarity: float | None = None,
+    veto: str | None = None,
+    trial: Trial | None = None,
+) -> Lookup:
     """Return a miss and why."""
-    return Lookup(outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto)
+    return Lookup(
+        outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto, trial=trial
+    )

@@ -29,12 +29,13 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import FromPath  # noqa: TC002 - Litestar reads it
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from headstart.decisions import Outcome
 from headstart.errors import StoreError
 from headstart.middleware.admin_cache import ENTRY_HANDLERS, Admin, Engine
 from headstart.middleware.admin_state import AdminState, EngineParts, read_levels
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
-from headstart.types import Frozen, Outcome
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection

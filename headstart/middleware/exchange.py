@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.decisions import Lookup, Outcome
 from headstart.observe import Served
-from headstart.types import Lookup, Outcome
 
 if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Receive, Scope, Send

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from headstart.decisions import Outcome
 from headstart.observe import Committed, Encoded, Served, StageFailed
-from headstart.types import Frozen, Outcome
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

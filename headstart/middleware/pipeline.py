@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headstart.decisions import Lookup, Outcome
 from headstart.errors import (
     HeadstartError,
     InvalidRequest,
@@ -27,7 +28,7 @@ from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import logger
 from headstart.policies.key import variant
-from headstart.types import Call, Lookup, Outcome
+from headstart.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, RequestError, UpstreamError
-from headstart.types import Outcome
 
 if TYPE_CHECKING:
+    from headstart.decisions import Lookup
     from headstart.middleware.asgi_types import Send
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import Headers, Lookup
+    from headstart.types import Headers
 
 JSON = b"application/json"
 _OWN = (b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing")

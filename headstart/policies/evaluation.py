@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from headstart.decisions import Nearby, Neighbor, Terms
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headstart.decisions import Verdict
     from headstart.interfaces import MatchPolicy
     from headstart.policies.labelled import Labelled, Pair
-    from headstart.types import Verdict
 
 P = TypeVar("P")
 
@@ -154,8 +155,13 @@ def _judge_pair(
     stored, asked = prepare(pair.a.text), prepare(pair.b.text)
     if not (stored.usable and asked.usable):
         return "not-comparable"
-    verdict = policy.judge(asked.parse, stored.parse, float(stored.vector @ asked.vector))
+    neighbor = Neighbor(id="stored", similarity=float(stored.vector @ asked.vector))
+    verdict = _verdict(policy, asked.parse, stored.parse, Nearby(Terms(), [neighbor], 0))
     return None if verdict.serve else _refusal(verdict)
+
+
+def _verdict(policy: MatchPolicy[P], query: P, candidate: P, nearby: Nearby) -> Verdict:
+    return policy.judge(query, candidate, nearby, policy.veto(query, candidate))
 
 
 class _Partition(Generic[P]):
@@ -177,9 +183,14 @@ class _Partition(Generic[P]):
     def ask(self, prepared: Prepared[P], policy: MatchPolicy[P]) -> tuple[str | None, str]:
         """Return the label of the best survivor, or None and what refused the best candidate."""
         refusal = "threshold"
-        for rank, (place, similarity) in enumerate(self._nearest(prepared.vector)):
+        near = [
+            (place, Neighbor(id=str(place), similarity=similarity))
+            for place, similarity in self._nearest(prepared.vector)
+        ]
+        for rank, (place, _) in enumerate(near):
             parse, label = self._stored[place]
-            verdict = policy.judge(prepared.parse, parse, similarity)
+            nearby = Nearby(Terms(), [neighbor for _, neighbor in near], rank)
+            verdict = _verdict(policy, prepared.parse, parse, nearby)
             if verdict.serve:
                 return label, ""
             if rank == 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.decisions import Verdict
 from headstart.errors import ConfigError
 from headstart.policies.guards.antonyms import opposites_used
 from headstart.policies.guards.dates import dates_differ
@@ -18,12 +19,11 @@ from headstart.policies.guards.numbers import numbers_differ, units_differ
 from headstart.policies.guards.parse import Parse, parse_prompt
 from headstart.policies.guards.roles import roles_swapped
 from headstart.policies.guards.substitution import words_substituted
-from headstart.types import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headstart.types import Encoding
+    from headstart.decisions import Encoding, Nearby
 
 GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
     "number": numbers_differ,
@@ -82,11 +82,24 @@ class StaticMatch:
         """Read what ``pack`` wrote. Raises msgspec.DecodeError on anything else."""
         return _decode(evidence)
 
-    def judge(self, query: Parse, candidate: Parse, similarity: float) -> Verdict:
-        """Judge one neighbour; ``veto`` names the first guard that fired, or ``threshold``."""
-        if similarity < self._threshold:
-            return Verdict(serve=False, similarity=similarity, veto="threshold")
+    def veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first guard that fires, or None."""
         for name, guard in self._guards:
             if guard(query, candidate):
-                return Verdict(serve=False, similarity=similarity, veto=name)
-        return Verdict(serve=True, similarity=similarity)
+                return name
+        return None
+
+    def judge(
+        self,
+        query: Parse,  # noqa: ARG002 - the guards have read it
+        candidate: Parse,  # noqa: ARG002
+        nearby: Nearby,
+        veto: str | None = None,
+    ) -> Verdict:
+        """Serve what no guard vetoed and is similar enough."""
+        similarity = nearby.neighbor.similarity
+        if veto is None and similarity < self._threshold:
+            veto = "threshold"
+        return Verdict(
+            serve=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
+        )

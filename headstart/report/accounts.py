@@ -6,11 +6,11 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headstart.decisions import Outcome
 from headstart.report.holdout import Experiment
 from headstart.report.statistics import curve
 from headstart.report.tally import Tally
 from headstart.report.values import Report, Span
-from headstart.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from html import escape
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
+from headstart.decisions import Outcome
 from headstart.report.statistics import quantile
-from headstart.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

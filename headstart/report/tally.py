@@ -6,9 +6,9 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headstart.decisions import Outcome
 from headstart.report.statistics import quantiles
 from headstart.report.values import Group, Savings, Times
-from headstart.types import Outcome
 
 if TYPE_CHECKING:
     from headstart.observe import Served

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from headstart.cli import main
+from headstart.decisions import Outcome
 from headstart.embeddings.stores.opening import open_store
 from headstart.observe import Served
-from headstart.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

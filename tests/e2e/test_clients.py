@@ -13,9 +13,9 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from headstart.decisions import Outcome
 from headstart.simulator import Oracle
 from headstart.simulator.faults import Cut, ErrorFrame, Status
-from headstart.types import Outcome
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:

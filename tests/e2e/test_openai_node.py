@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.simulator import Oracle
-from headstart.types import Outcome
 from support.sidecar import PROMPT, REWORDED, sidecar
 
 NODE = shutil.which("node")

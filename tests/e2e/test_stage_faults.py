@@ -20,7 +20,7 @@ from support.sidecar import REWORDED, Sidecar, sidecar
 from support.simulated import until
 
 if TYPE_CHECKING:
-    from headstart.types import Encoding
+    from headstart.decisions import Encoding
 
 pytestmark = pytest.mark.anyio
 

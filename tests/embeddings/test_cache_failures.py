@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.embeddings.cache import MAX_QUEUE
 from headstart.embeddings.index import FaissIndex
 from headstart.errors import EncoderError
-from headstart.types import Outcome
 from support.caches import House, accept, key, make_cache
 from support.fakes import DIMENSION, FaultyStore, make_entry
 

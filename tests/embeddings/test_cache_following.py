@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import StoreError
-from headstart.types import Delete, Outcome, Put
+from headstart.types import Delete, Put
 from support.caches import House, accept, key, make_cache, running, until
 from support.fakes import DIMENSION, FakeEncoder, FaultyStore, Recorder, make_entry
 

@@ -6,9 +6,10 @@ import anyio
 import msgspec
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
-from headstart.types import Outcome, Put
+from headstart.types import Put
 from support.caches import House, accept, key, make_cache
 from support.fakes import DIMENSION, FaultyStore, Recorder, encode_angle, make_entry
 
@@ -132,14 +133,6 @@ async def test_a_neighbour_that_the_policy_finds_too_far_is_below_the_threshold(
     lookup = await house.cache.find_semantic(key("uno@30"), accept)
     assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
     assert lookup.similarity == pytest.approx(0.8660, abs=1e-3)
-
-
-async def test_a_request_may_ask_for_more_similarity_but_not_for_less(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    strict = await house.cache.find_semantic(key("uno@10"), accept, minimum=0.99)
-    assert strict.reason == "below-threshold"
-    lax = await house.cache.find_semantic(key("uno@80"), accept, minimum=0.1)
-    assert lax.reason == "below-threshold"
 
 
 async def test_a_veto_is_reported_with_the_best_similarity(house: House) -> None:

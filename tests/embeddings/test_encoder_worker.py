@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from anyio import to_thread
 
+from headstart.decisions import Encoding
 from headstart.embeddings.encoder_worker import EncoderWorker
 from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observation
-from headstart.types import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

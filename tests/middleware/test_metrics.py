@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from headstart.decisions import Outcome
 from headstart.middleware.metrics import Levels, PrometheusObserver
 from headstart.middleware.recent import RecentRequests
 from headstart.observe import Committed, Encoded, Observation, Served, StageFailed
-from headstart.types import Outcome
 
 LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, encoder_queue=5)
 HIT = Served(

@@ -7,9 +7,9 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from headstart.decisions import Outcome
 from headstart.middleware.otel import OpenTelemetryObserver
 from headstart.observe import Served, StageFailed
-from headstart.types import Outcome
 
 
 def row(outcome: Outcome, **fields: Any) -> Served:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from headstart.types import Outcome
+from headstart.decisions import Outcome
 from support.proxied import CHAT, Proxied, proxied, reply_of
 from support.scripted import USAGE, ScriptedUpstream
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headstart.decisions import Encoding, Nearby, Verdict
 from headstart.policies.evaluation import Prepared, judge_pairs, judge_stream, wilson_interval
 from headstart.policies.labelled import Labelled, Pair, Prompt
-from headstart.types import Encoding, Verdict
 
 ANGLES = {"north": 0, "northish": 10, "northeast": 30, "east": 90, "not north": 1, "endless": 0}
 
@@ -27,12 +27,14 @@ class ByAngle:
     def unpack(self, evidence: bytes) -> str:
         return evidence.decode()
 
-    def judge(self, query: str, candidate: str, similarity: float) -> Verdict:
-        if similarity < self.minimum:
-            return Verdict(serve=False, similarity=similarity, veto="threshold")
-        if ("not" in query.split()) != ("not" in candidate.split()):
-            return Verdict(serve=False, similarity=similarity, veto="negation")
-        return Verdict(serve=True, similarity=similarity)
+    def veto(self, query: str, candidate: str) -> str | None:
+        return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
+
+    def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
+        similarity = nearby.neighbor.similarity
+        if veto is None and similarity < self.minimum:
+            veto = "threshold"
+        return Verdict(serve=veto is None, similarity=similarity, veto=veto)
 
 
 def prepare(text: str) -> Prepared[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headstart.decisions import Encoding
 from headstart.policies.guards.parse import MOST_VECTORS, Parse, parse_prompt
 from headstart.policies.guards.words import split_words, stem
 from headstart.policies.match import GUARDS
-from headstart.types import Encoding
 
 ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}
 """Words that the fake encoder takes for synonyms."""

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from headstart.decisions import Encoding, Nearby, Neighbor, Terms, Verdict
 from headstart.embeddings.encoder import OnnxEncoder
 from headstart.errors import ConfigError
 from headstart.policies.match import GUARDS, StaticMatch
-from headstart.types import Encoding, Verdict
 
 if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
@@ -51,9 +51,9 @@ def test_impossible_settings_are_refused(build: partial[StaticMatch]) -> None:
 def test_verdict_names_the_threshold_or_the_guard() -> None:
     policy: MatchPolicy[Parse] = StaticMatch()
     one, other = bare("Wait 5 minutes"), bare("Wait 9 minutes")
-    assert policy.judge(one, other, 0.89) == Verdict(serve=False, similarity=0.89, veto="threshold")
-    assert policy.judge(one, other, 0.99) == Verdict(serve=False, similarity=0.99, veto="number")
-    assert policy.judge(one, one, 0.90) == Verdict(serve=True, similarity=0.90)
+    assert judged(policy, one, one, 0.89).veto == "threshold"
+    assert judged(policy, one, other, 0.99).veto == "number"
+    assert judged(policy, one, one, 0.90) == Verdict(serve=True, similarity=0.90, threshold=0.90)
 
 
 @pytest.mark.parametrize("switched_off", GUARDS)
@@ -69,8 +69,8 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
         "substitution": ("In Rome", "In Paris"),
     }
     one, other = map(bare, pairs[switched_off])
-    assert StaticMatch().judge(one, other, 1.0).veto is not None
-    verdict = policy.judge(one, other, 1.0)
+    assert judged(StaticMatch(), one, other, 1.0).veto is not None
+    verdict = judged(policy, one, other, 1.0)
     assert verdict.veto != switched_off
     # euros and dollars, Monday and Friday, up and down are exchanged words as well
     assert verdict.serve or verdict.veto == "substitution"
@@ -87,6 +87,11 @@ def test_foreign_evidence_is_an_error() -> None:
         StaticMatch().unpack(b"\x00")
 
 
+def judged(policy: MatchPolicy[Parse], one: Parse, other: Parse, similarity: float) -> Verdict:
+    nearby = Nearby(Terms(), [Neighbor(id="n", similarity=similarity)], 0)
+    return policy.judge(one, other, nearby, policy.veto(one, other))
+
+
 @pytest.fixture(scope="module")
 def encoder() -> OnnxEncoder:
     return OnnxEncoder()
@@ -96,7 +101,7 @@ def judge(encoder: OnnxEncoder, one: str, other: str) -> Verdict:
     policy = StaticMatch()
     a, b = encoder.encode(one), encoder.encode(other)
     similarity = float(a.sentence @ b.sentence)
-    return policy.judge(policy.prepare(one, a), policy.prepare(other, b), similarity)
+    return judged(policy, policy.prepare(one, a), policy.prepare(other, b), similarity)
 
 
 @pytest.mark.parametrize(

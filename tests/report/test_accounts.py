@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report import Accounts, Report
-from headstart.types import Outcome
 
 
 def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:

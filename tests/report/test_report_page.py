@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report import Accounts, render_page
 from headstart.report.values import Interval
 from headstart.report.wording import dollars, duration, estimate, percent, verdict
-from headstart.types import Outcome
 
 VOID = {"meta", "br"}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-VALUES = {"types", "interfaces", "errors", "observe", "identifiers", "sockets"}
+VALUES = {"types", "decisions", "interfaces", "errors", "observe", "identifiers", "sockets"}
 SETTINGS = {"config"}
 COMPONENTS = {"report", *ROOMS, "simulator"}
 ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}

@@ -9,22 +9,15 @@ import anyio
 import msgspec
 import numpy as np
 
+from headstart.decisions import Encoding, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import EncoderError, StoreError
-from headstart.types import (
-    CacheKey,
-    Choice,
-    Completion,
-    Encoding,
-    Entry,
-    Origin,
-    Text,
-    Verdict,
-)
+from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from headstart.decisions import Nearby
     from headstart.observe import Observation
     from headstart.types import Logged, Record, VectorRow
 
@@ -78,11 +71,12 @@ class FakeMatchPolicy:
     def unpack(self, evidence: bytes) -> str:
         return evidence.decode()
 
-    def judge(self, query: str, candidate: str, similarity: float) -> Verdict:
-        veto = None
-        if ("not" in query.split()) != ("not" in candidate.split()):
-            veto = "negation"
-        elif similarity < 0.9:
+    def veto(self, query: str, candidate: str) -> str | None:
+        return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
+
+    def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
+        similarity = nearby.neighbor.similarity
+        if veto is None and similarity < 0.9:
             veto = "threshold"
         return Verdict(serve=veto is None, similarity=similarity, veto=veto)
 

@@ -24,9 +24,9 @@ from support.simulated import chat, simulated, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from headstart.decisions import Outcome
     from headstart.factory import Parts
     from headstart.simulator.faults import Fault
-    from headstart.types import Outcome
 
 PROMPT = "How can I sign up for ChatGPT?"
 REWORDED = "I want to sign up for ChatGPT"

@@ -16,7 +16,7 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.types import Encoding
+    from headstart.decisions import Encoding
 
 MOST_VECTORS = 64
 """Different words beyond which no vectors are kept: 24 KB an entry at 384 dimensions."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from headstart.decisions import Outcome
 from headstart.embeddings.stores.codec import (
     VERSION,
     Limits,
@@ -18,7 +19,7 @@ from headstart.embeddings.stores.codec import (
 )
 from headstart.errors import StoreError
 from headstart.observe import Served
-from headstart.types import Completion, Entry, Outcome
+from headstart.types import Completion, Entry
 from support.completions import completions
 from support.entries import NOW, answer, entry, full_entry, raw_entry, vector
 

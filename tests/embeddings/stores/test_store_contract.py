@@ -5,11 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from headstart.decisions import Outcome
 from headstart.embeddings.stores.codec import Limits, seal
 from headstart.embeddings.stores.log import LOG_ROWS
 from headstart.errors import StoreError
 from headstart.observe import Committed, Served
-from headstart.types import Delete, Entry, Logged, Outcome, Put, StoreStats, VectorRow
+from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
 from support.entries import NOW, entry, full_entry, put, raw_entry, vector
 from support.stores import Stores, follow, scan
 
