@@ -30,14 +30,25 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not 1 <= len(only_a) <= MOST_EXCHANGED or not 1 <= len(only_b) <= MOST_EXCHANGED:
         return False
-    if not a.vectors or not b.vectors:
-        return True
+    maxsim = exchanged_maxsim(a, b)
+    return maxsim is None or maxsim < LEAST_MAXSIM
+
+
+def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
+    """Return how near the content words that only one prompt has are to the other prompt, -1 to 1.
+
+    The mean over those words, whatever their number and side, of the cosine to the most similar
+    word of the other prompt, both in context. None when there are none, or no vectors.
+    """
+    only_a, only_b = a.content - b.content, b.content - a.content
+    if not (only_a or only_b) or not a.vectors or not b.vectors:
+        return None
     vectors_a, vectors_b = _unit_rows(a), _unit_rows(b)
     best = [
         *(vectors_a[_rows_of(only_a, a)] @ vectors_b.T).max(axis=1),
         *(vectors_b[_rows_of(only_b, b)] @ vectors_a.T).max(axis=1),
     ]
-    return bool(sum(best) < LEAST_MAXSIM * len(best))
+    return float(sum(best)) / len(best)
 
 
 def _rows_of(words: frozenset[str], parse: Parse) -> list[int]:

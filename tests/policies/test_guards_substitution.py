@@ -1,0 +1,49 @@
+"""MaxSim of exchanged words: the evidence behind the substitution guard."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headstart.decisions import Encoding
+from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.guards.substitution import exchanged_maxsim, words_substituted
+from headstart.policies.guards.words import split_words
+
+AXES = {"capital": 0, "town": 0, "peru": 1, "chile": 2, "old": 3, "big": 4}
+"""One direction a word; "capital" and "town" share theirs."""
+
+
+def parse(text: str) -> Parse:
+    words = split_words(text)
+    tokens = np.eye(8, dtype=np.float32)[[AXES.get(word.text, 7) for word in words]]
+    spans = tuple((word.start, word.end) for word in words)
+    return parse_prompt(
+        text, Encoding(sentence=np.ones(4, np.float32), tokens=tokens, spans=spans, complete=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "maxsim"),
+    [
+        ("the capital", "the town", 1.0),
+        ("capital of peru", "capital of chile", 0.0),
+        ("capital of peru", "town of chile", 0.5),
+        ("the old capital", "the capital", 0.0),
+        ("old big peru", "capital chile", 0.0),
+    ],
+)
+def test_maxsim_is_the_mean_over_exchanged_words(one: str, other: str, maxsim: float) -> None:
+    a, b = parse(one), parse(other)
+    assert exchanged_maxsim(a, b) == pytest.approx(maxsim)
+    assert exchanged_maxsim(b, a) == pytest.approx(maxsim)
+
+
+def test_maxsim_is_none_when_nothing_was_exchanged() -> None:
+    assert exchanged_maxsim(parse("the capital"), parse("a capital")) is None
+
+
+def test_maxsim_is_none_without_vectors() -> None:
+    bare = Parse(stems=("peru",), content=frozenset({"peru"}), vectors=b"")
+    assert exchanged_maxsim(bare, parse("chile")) is None
+    assert words_substituted(bare, parse("chile"))
