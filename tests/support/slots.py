@@ -36,7 +36,7 @@ class _Family(NamedTuple):
 
 OPENINGS = ("", "", "", "Hi, ", "Hello! ", "Quick question: ", "Please help: ")
 CLOSINGS = ("", "", "", "", " Thanks!", " Thank you.", " please")
-MOST_ASKED = 7
+MOST_ASKED = 8
 
 
 def slots_stream(seed: int = 0) -> list[Asked]:
