@@ -1,0 +1,96 @@
+"""What of an answer is judged: its text, its tool calls, whether it refuses or was cut off.
+
+Reasoning, ids, token counts and log-probabilities are not part of what an answer says.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, Text, ToolCall
+
+_TRUNCATED = frozenset({"length", "max_tokens", "model_length"})
+_WITHHELD = frozenset({"content_filter", "refusal", "safety"})
+_VOLATILE = frozenset(
+    {"id", "request_id", "trace_id", "created", "created_at", "timestamp", "usage", "latency_ms"}
+)
+"""Top-level fields of a custom endpoint's JSON that differ from answer to answer."""
+
+_PLAIN_REFUSALS = re.compile(
+    r"""
+      \b(?:i|we)(?:\s+am|'m|\s+are|'re)\s+(?:\w+\s+){0,2}
+          (?:unable|not\s+able|not\s+sure|not\s+certain|not\s+aware|not\s+familiar)\b
+    | \b(?:i|we)\s+(?:\w+\s+)?(?:cannot|can't|can\s+not|won't|couldn't|could\s+not)\s+
+          (?:\w+\s+)?(?:help\s+(?:you|with)|assist|answer|provide|find|determine|comply|discuss
+          |access|share|do)\b
+    | \b(?:i|we)\s+(?:\w+\s+)?(?:don't|do\s+not)\s+(?:\w+\s+)?
+          (?:know|have|understand|possess)\b
+    | \b(?:i|we)\s+didn't\s+find\b
+    | \bas\s+an\s+ai\b
+    | ^\W*(?:n/a|unknown|unsure|no\s+answer|not\s+enough\s+information)\W*$
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"\b(?:however|but|that\s+said|nevertheless|here\s+(?:is|are))\b", re.IGNORECASE
+)
+REFUSAL_CHARS = 400
+"""A longer text says more than that it will not answer."""
+_FIRST_CHARS = 160
+
+
+class Reply(Frozen):
+    """One choice of an answer."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    refuses: bool = False
+    truncated: bool = False
+
+
+def read_answer(answer: Completion | RawResponse) -> tuple[Reply, ...] | None:
+    """Return the choices of an answer in order; None for bytes that are no text."""
+    if isinstance(answer, Completion):
+        return tuple(map(_read_choice, sorted(answer.choices, key=lambda choice: choice.index)))
+    try:
+        text = answer.body.decode()
+    except UnicodeDecodeError:
+        return None
+    text = _without_volatile(text)
+    return (Reply(text=text, refuses=refuses(text)),)
+
+
+def refuses(text: str) -> bool:
+    """Tell "I don't know" and "I can't help with that" from an answer; English only.
+
+    A text that begins so and then answers all the same does not refuse.
+    """
+    if len(text) > REFUSAL_CHARS:
+        return False
+    plain = text.replace("\u2019", "'")
+    return bool(_PLAIN_REFUSALS.search(plain[:_FIRST_CHARS])) and not _GOES_ON.search(plain)
+
+
+def _read_choice(choice: Choice) -> Reply:
+    calls = tuple(part for part in choice.parts if isinstance(part, ToolCall))
+    text = "".join(part.text for part in choice.parts if isinstance(part, Text)).strip()
+    refused = any(isinstance(part, Refusal) and part.text for part in choice.parts)
+    return Reply(
+        text=text,
+        calls=calls,
+        refuses=refused or choice.finish in _WITHHELD or (not calls and refuses(text)),
+        truncated=choice.finish in _TRUNCATED,
+    )
+
+
+def _without_volatile(text: str) -> str:
+    try:
+        document = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text.strip()
+    if not isinstance(document, dict) or not document.keys() & _VOLATILE:
+        return text.strip()
+    kept = {name: value for name, value in document.items() if name not in _VOLATILE}
+    return msgspec.json.encode(kept).decode()

@@ -1,0 +1,165 @@
+"""Structured answers by canonical equality: JSON, tool calls and code."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.policies.agreement.wording import short_form
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.types import ToolCall
+
+SHORT_WORDS = 5
+"""Up to here a text is a label, compared as such; beyond it is prose."""
+_CODE_SHARE = 0.5
+_REWRITTEN = 0.4
+"""Code that shares fewer of its tokens (Jaccard over multisets) is other code."""
+
+_FENCE = re.compile(r"^```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_CODE_TOKEN = re.compile(r"\w+|[^\w\s]+")
+
+
+class Difference(Frozen):
+    """How two documents differ: ``same`` is None when what differs may mean the same.
+
+    ``prose`` are the pairs of long strings in which alone they differ; they have to be judged.
+    """
+
+    same: bool | None
+    prose: tuple[tuple[str, str], ...] = ()
+
+
+EQUAL = Difference(same=True)
+OTHER = Difference(same=False)
+UNSURE = Difference(same=None)
+
+
+def compare_json(a: str, b: str) -> Difference | None:
+    """Compare two JSON objects or arrays, also in a code fence; None if either is none."""
+    document_a, document_b = _parse(a), _parse(b)
+    if document_a is None or document_b is None:
+        return None
+    return _compare(document_a, document_b)
+
+
+def compare_calls(a: Sequence[ToolCall], b: Sequence[ToolCall]) -> Difference:
+    """Compare the tool calls of two answers: names and arguments, whatever their ids and order."""
+    if Counter(call.name for call in a) != Counter(call.name for call in b):
+        return OTHER
+    left = sorted(map(_call, a))
+    right = sorted(map(_call, b))
+    return _all(
+        [
+            _compare(_arguments(one), _arguments(other))
+            for (_, one), (_, other) in zip(left, right, strict=True)
+        ]
+    )
+
+
+def compare_code(a: str, b: str) -> Difference | None:
+    """Compare two answers that are mostly code, layout aside; None if either is not.
+
+    Other code may do the same, so only code that shares little is called different.
+    """
+    code_a, code_b = _code(a), _code(b)
+    if code_a is None or code_b is None:
+        return None
+    if code_a == code_b:
+        return EQUAL
+    tokens_a, tokens_b = (Counter(_CODE_TOKEN.findall(code)) for code in (code_a, code_b))
+    likeness = (tokens_a & tokens_b).total() / max((tokens_a | tokens_b).total(), 1)
+    return UNSURE if likeness >= _REWRITTEN else OTHER
+
+
+def _parse(text: str) -> Any:
+    """Return the object or array that a text consists of, else None."""
+    text = text.strip()
+    if text.startswith("```") and (fenced := _FENCE.fullmatch(text)):
+        text = fenced.group(2)
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def _call(call: ToolCall) -> tuple[str, str]:
+    try:
+        arguments = msgspec.json.encode(
+            msgspec.json.decode(call.arguments), order="deterministic"
+        ).decode()
+    except msgspec.DecodeError:
+        arguments = call.arguments
+    return call.name, arguments
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _compare(a: Any, b: Any) -> Difference:
+    if isinstance(a, dict) and isinstance(b, dict):
+        if a.keys() != b.keys():
+            return OTHER
+        return _all([_compare(a[name], b[name]) for name in a])
+    if isinstance(a, list) and isinstance(b, list):
+        return _compare_lists(a, b)
+    if isinstance(a, str) and isinstance(b, str):
+        return _compare_strings(a, b)
+    if isinstance(a, bool) or isinstance(b, bool):
+        return EQUAL if a is b else OTHER
+    return EQUAL if a == b else OTHER
+
+
+def _compare_lists(a: list[Any], b: list[Any]) -> Difference:
+    """In order; the same items in another order may be a set or a ranking."""
+    if len(a) != len(b):
+        return OTHER
+    in_order = _all([_compare(one, other) for one, other in zip(a, b, strict=True)])
+    if in_order.same is False and _sorted(a) == _sorted(b):
+        return UNSURE
+    return in_order
+
+
+def _sorted(items: list[Any]) -> list[bytes]:
+    return sorted(msgspec.json.encode(item, order="deterministic") for item in items)
+
+
+def _compare_strings(a: str, b: str) -> Difference:
+    words_a, words_b = short_form(a), short_form(b)
+    if a == b or (words_a and words_a == words_b):
+        return EQUAL
+    if min(len(words_a), len(words_b)) <= SHORT_WORDS:
+        return OTHER
+    return Difference(same=None, prose=((a, b),))
+
+
+def _all(differences: list[Difference]) -> Difference:
+    if any(difference.same is False for difference in differences):
+        return OTHER
+    if any(difference.same is None and not difference.prose for difference in differences):
+        return UNSURE
+    prose = tuple(pair for difference in differences for pair in difference.prose)
+    return Difference(same=None, prose=prose) if prose else EQUAL
+
+
+def _code(text: str) -> str | None:
+    """Return the code of an answer that is mostly code, without its layout."""
+    if "```" not in text:
+        return None
+    code = "\n".join(found.group(2) for found in _FENCE.finditer(text))
+    if len(code) < _CODE_SHARE * len(text):
+        return None
+    lines = (line.rstrip() for line in code.splitlines())
+    return "\n".join(line for line in lines if line)

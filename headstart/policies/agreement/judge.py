@@ -1,0 +1,163 @@
+"""Does a fresh answer say what a cached one says? Decided without a language model.
+
+Answers with a canonical form (labels, numbers, JSON, tool calls, code) are compared by it. Free
+text goes through a logistic regression over the cosine of the texts and the words they share, with
+a band of doubt. How it was measured and fitted: ``docs/agreement.md``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import exp
+from typing import TYPE_CHECKING
+
+from headstart.policies.agreement.answers import read_answer
+from headstart.policies.agreement.documents import (
+    SHORT_WORDS,
+    compare_calls,
+    compare_code,
+    compare_json,
+)
+from headstart.policies.agreement.fitted import (
+    DIFFERENT_TO,
+    SAME_FROM,
+    SAME_FROM_WORDS,
+    WEIGHTS,
+    WEIGHTS_OF_WORDS,
+)
+from headstart.policies.agreement.likeness import compare_words
+from headstart.policies.agreement.wording import question_words, read_words, short_form
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from headstart.policies.agreement.answers import Reply
+    from headstart.policies.agreement.documents import Difference
+    from headstart.types import Completion, RawResponse
+
+ENCODED_CHARS = 1200
+"""So much of a text is worth encoding: about the 256 tokens of the default encoder."""
+
+
+class Method(StrEnum):
+    """What an agreement rests on."""
+
+    EQUAL = "equal"
+    STRUCTURED = "structured"
+    """Tool calls, JSON or code, by canonical equality."""
+    SHORT = "short"
+    """Labels, numbers, yes and no: up to five words, by normalised equality."""
+    REFUSAL = "refusal"
+    """One answers, the other refuses or does not know."""
+    TRUNCATED = "truncated"
+    """Only one was cut off at its token limit."""
+    TEXT = "text"
+    UNREADABLE = "unreadable"
+    """Bytes that are no text, and are not equal."""
+
+
+class Agreement(Frozen):
+    """The judge's word on two answers. ``same`` is None when it is not sure."""
+
+    same: bool | None
+    probability: float
+    """That the answers say the same."""
+    method: Method
+
+
+_EQUAL = Agreement(same=True, probability=1.0, method=Method.EQUAL)
+_UNREADABLE = Agreement(same=None, probability=0.5, method=Method.UNREADABLE)
+_CERTAINTY = {True: 0.99, None: 0.5, False: 0.01}
+
+
+def texts_to_encode(a: Completion | RawResponse, b: Completion | RawResponse) -> tuple[str, ...]:
+    """Return the two texts whose cosine ``judge`` needs, or () when it needs none."""
+    replies_a, replies_b = read_answer(a), read_answer(b)
+    if replies_a is None or replies_b is None or len(replies_a) != len(replies_b):
+        return ()
+    settled = [_settle(one, other) for one, other in zip(replies_a, replies_b, strict=True)]
+    if any(isinstance(word, Agreement) and word.same is False for word in settled):
+        return ()
+    open_pairs = [word for word in settled if not isinstance(word, Agreement)]
+    return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
+
+
+def judge(
+    a: Completion | RawResponse,
+    b: Completion | RawResponse,
+    question: str | None,
+    cosine: float | None,
+) -> Agreement:
+    """Judge two answers to ``question``, the last user text of the request asked afresh.
+
+    ``cosine`` is that of the ``texts_to_encode``; without it (the encoder failed) free text is
+    judged by its words alone, and more of it is unsure. Choices are compared in order, and the
+    least alike counts. Symmetric in ``a`` and ``b``; never raises.
+    """
+    replies_a, replies_b = read_answer(a), read_answer(b)
+    if replies_a is None or replies_b is None:
+        return _EQUAL if a == b else _UNREADABLE
+    if len(replies_a) != len(replies_b):
+        return _settled(None, Method.STRUCTURED)
+    given = question_words(question)
+    found = [
+        word if isinstance(word, Agreement) else _judge_texts(*word, given, cosine)
+        for one, other in zip(replies_a, replies_b, strict=True)
+        for word in (_settle(one, other),)
+    ]
+    return min(found, key=_doubt, default=_EQUAL)
+
+
+def _doubt(word: Agreement) -> tuple[int, float]:
+    return {False: 0, None: 1, True: 2}[word.same], word.probability
+
+
+def _settle(a: Reply, b: Reply) -> Agreement | tuple[str, str]:
+    """Return the word on two replies that have a canonical form, else the texts to judge."""
+    if a.calls or b.calls:
+        if not (a.calls and b.calls):
+            return _settled(same=False, method=Method.STRUCTURED)
+        return _structured(compare_calls(a.calls, b.calls))
+    if a.refuses != b.refuses:
+        return _settled(same=False, method=Method.REFUSAL)
+    if a.text == b.text:
+        return _EQUAL
+    if a.truncated != b.truncated:
+        cut, whole = (a, b) if a.truncated else (b, a)
+        same = True if whole.text.startswith(cut.text) else None
+        return _settled(same, Method.TRUNCATED)
+    difference = compare_json(a.text, b.text) or compare_code(a.text, b.text)
+    if difference is not None:
+        return _structured(difference)
+    words_a, words_b = short_form(a.text), short_form(b.text)
+    if max(len(words_a), len(words_b)) <= SHORT_WORDS:
+        return _settled(_compare_short(words_a, words_b), Method.SHORT)
+    return a.text, b.text
+
+
+def _structured(difference: Difference) -> Agreement | tuple[str, str]:
+    if difference.prose:
+        ours, theirs = zip(*difference.prose, strict=True)
+        return "\n".join(ours), "\n".join(theirs)
+    return _settled(difference.same, Method.STRUCTURED)
+
+
+def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
+    """Unsure when one only adds words ("Lima", "Lima, Peru"), or when nothing is left of one."""
+    if a == b:
+        return True if a else None
+    return None if set(a) <= set(b) or set(b) <= set(a) else False
+
+
+def _judge_texts(a: str, b: str, given: frozenset[str], cosine: float | None) -> Agreement:
+    features = compare_words(read_words(a), read_words(b), given, cosine=cosine or 0.0)
+    weights, same_from = (
+        (WEIGHTS_OF_WORDS, SAME_FROM_WORDS) if cosine is None else (WEIGHTS, SAME_FROM)
+    )
+    logit = sum(weight * value for weight, value in zip(weights, features, strict=True))
+    probability = 1 / (1 + exp(-max(min(logit, 30.0), -30.0)))
+    same = True if probability >= same_from else None if probability > DIFFERENT_TO else False
+    return Agreement(same=same, probability=probability, method=Method.TEXT)
+
+
+def _settled(same: bool | None, method: Method) -> Agreement:
+    return Agreement(same=same, probability=_CERTAINTY[same], method=method)
