@@ -17,7 +17,7 @@ from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.decisions import Nearby
+    from headstart.decisions import Label, Nearby
     from headstart.observe import Observation
     from headstart.types import Logged, Record, VectorRow
 
@@ -119,6 +119,28 @@ class FaultyStore(MemoryStore):
 
     async def aclose(self) -> None:
         self._call("aclose")
+
+    async def label(self, labels: Sequence[Label]) -> None:
+        self._call("label")
+        await super().label(labels)
+
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
+        self._call("labels")
+        return await super().labels(after, limit, domain=domain)
+
+    async def last_label(self) -> str:
+        self._call("last_label")
+        return await super().last_label()
+
+    async def keep(self, name: str, value: bytes) -> None:
+        self._call("keep")
+        await super().keep(name, value)
+
+    async def kept(self, name: str) -> bytes | None:
+        self._call("kept")
+        return await super().kept(name)
 
     async def touch(self, ids: Sequence[str]) -> None:
         self._call("touch")

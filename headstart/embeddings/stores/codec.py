@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from headstart.decisions import Label
 from headstart.errors import StoreError
 from headstart.observe import Served
 from headstart.types import Entry, VectorRow
@@ -21,6 +22,7 @@ VERSION = b"\x01"
 _encoder = msgspec.msgpack.Encoder()
 _entry_decoder = msgspec.msgpack.Decoder(Entry)
 _served_decoder = msgspec.msgpack.Decoder(Served)
+_label_decoder = msgspec.msgpack.Decoder(Label)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,17 @@ def decode_served(value: bytes) -> Served | None:
     return _decode(_served_decoder, value)
 
 
-def _encode(value: Entry | Served) -> bytes:
+def encode_label(label: Label) -> bytes:
+    """Encode a label. Raises StoreError when it cannot be."""
+    return _encode(label)
+
+
+def decode_label(value: bytes) -> Label | None:
+    """Decode a label; None when its version or its contents are not known here."""
+    return _decode(_label_decoder, value)
+
+
+def _encode(value: Entry | Served | Label) -> bytes:
     try:
         return VERSION + _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict, deque
+from bisect import bisect_right
+from collections import OrderedDict, defaultdict, deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,17 @@ from headstart.embeddings.stores.codec import (
     Limits,
     Sealed,
     decode_served,
+    encode_label,
     encode_served,
     open_entry,
     seal,
+)
+from headstart.embeddings.stores.labels import (
+    DOCUMENTS,
+    LABEL_ROWS,
+    LabelReader,
+    row_cursor,
+    row_number,
 )
 from headstart.embeddings.stores.log import (
     AT_ONCE,
@@ -31,6 +40,7 @@ from headstart.types import Delete, Entry, Logged, Put, Record, StoreStats, Vect
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from headstart.decisions import Label
     from headstart.interfaces import Observer
     from headstart.observe import Served
 
@@ -55,6 +65,11 @@ class MemoryStore:
         self._bytes = 0
         self._log: deque[LogRow] = deque([LogRow("1", deleted=True, id="")], maxlen=LOG_ROWS)
         self._books: deque[bytes] = deque(maxlen=BOOK_ROWS)
+        self._labels: deque[tuple[str, bytes]] = deque()
+        self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._labelled = 0
+        self._label_reader = LabelReader(self._read_labels)
+        self._documents: dict[str, bytes] = {}
         self._secret = secrets.token_bytes(32)
 
     async def open(self) -> None:
@@ -125,6 +140,39 @@ class MemoryStore:
         """Count entries and their bytes; expired ones count until the next append."""
         return StoreStats(entries=len(self._entries), bytes=self._bytes)
 
+    async def label(self, labels: Sequence[Label]) -> None:
+        """Append labels; the last ``LABEL_ROWS`` are kept."""
+        for domain, value in [(label.domain, encode_label(label)) for label in labels]:
+            self._labels.append((domain, value))
+            self._labelled += 1
+            self._of_domain[domain].append(self._labelled)
+        while len(self._labels) > LABEL_ROWS:
+            domain, _ = self._labels.popleft()
+            self._of_domain[domain].popleft()
+            if not self._of_domain[domain]:
+                del self._of_domain[domain]
+
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
+        """Return labels after a cursor. Raises StoreError when it is none of a label."""
+        return await self._label_reader.labels(after, limit, domain)
+
+    async def last_label(self) -> str:
+        """Return the newest label's cursor, or ``""``."""
+        return row_cursor(self._labelled) if self._labels else ""
+
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a document; the last ``DOCUMENTS`` written are kept."""
+        self._documents.pop(name, None)
+        self._documents[name] = value
+        if len(self._documents) > DOCUMENTS:
+            del self._documents[next(iter(self._documents))]
+
+    async def kept(self, name: str) -> bytes | None:
+        """Return a kept document, or None."""
+        return self._documents.get(name)
+
     async def secret(self) -> bytes:
         """Return 32 random bytes, other ones in each object."""
         return self._secret
@@ -185,6 +233,17 @@ class MemoryStore:
             limits.max_bytes is not None and self._bytes > limits.max_bytes
         ):
             self._remove((next(iter(self._used)),))
+
+    async def _read_labels(
+        self, after: str, limit: int, domain: str | None
+    ) -> Sequence[tuple[str, bytes]]:
+        oldest = self._labelled - len(self._labels) + 1
+        numbers: Sequence[int] = range(oldest, self._labelled + 1)
+        if domain is not None:
+            numbers = self._of_domain.get(domain, ())
+        first = bisect_right(numbers, row_number(after))
+        asked = [numbers[place] for place in range(first, min(first + limit, len(numbers)))]
+        return [(row_cursor(number), self._labels[number - oldest][1]) for number in asked]
 
     def _write_log(self, id: str, *, deleted: bool) -> None:
         self._log.append(LogRow(str(int(self._log[-1].cursor) + 1), deleted, id))

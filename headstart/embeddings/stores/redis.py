@@ -7,16 +7,11 @@ a server that hangs is left alone for a moment: a dead Redis costs a request nex
 from __future__ import annotations
 
 import contextlib
-import math
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -25,10 +20,12 @@ from headstart.embeddings.stores.codec import (
     Limits,
     Sealed,
     decode_served,
+    encode_label,
     encode_served,
     open_entry,
     seal,
 )
+from headstart.embeddings.stores.labels import DOCUMENTS, LABEL_ROWS, LabelReader
 from headstart.embeddings.stores.log import (
     AT_ONCE,
     BOOK_ROWS,
@@ -38,21 +35,26 @@ from headstart.embeddings.stores.log import (
     follow_log,
     stored_ids,
 )
-from headstart.embeddings.stores.redis_scripts import PREFIX
+from headstart.embeddings.stores.redis_connection import connect
+from headstart.embeddings.stores.redis_scripts import (
+    PREFIX,
+    after_label,
+    changes,
+    label_cursor,
+    log_row,
+)
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Committed, Observers
-from headstart.types import Delete, Entry, Logged, Put, Record, StoreStats, VectorRow
+from headstart.types import Entry, Logged, Put, Record, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from headstart.decisions import Label
     from headstart.interfaces import Observer
     from headstart.observe import Served
 
 SCHEMA_VERSION = 1
-CONNECTIONS = 32
-"""At most; beyond them calls wait for one, no longer than for an answer."""
-TIMEOUT_S = 0.5
 PAUSE_S = 1.0
 """After a timeout every call fails at once for this long."""
 
@@ -74,10 +76,14 @@ class RedisStore:
         self._limits = limits or Limits()
         self._clock = clock
         self._observer = observer or Observers()
-        self._client = _connect(url)
+        self._client = connect(url)
         self._open = self._client.register_script(redis_scripts.OPEN)
         self._find = self._client.register_script(redis_scripts.FIND)
         self._append = self._client.register_script(redis_scripts.APPEND)
+        self._label = self._client.register_script(redis_scripts.LABEL)
+        self._domain_labels = self._client.register_script(redis_scripts.DOMAIN_LABELS)
+        self._keep = self._client.register_script(redis_scripts.KEEP)
+        self._label_reader = LabelReader(self._read_labels)
         self._paused_until = 0.0
 
     async def open(self) -> None:
@@ -116,7 +122,7 @@ class RedisStore:
         blobs: list[bytes] = []
         arguments = {
             "now": now,
-            "records": [change for record in sealed for change in _changes(record, now, blobs)],
+            "records": [change for record in sealed for change in changes(record, now, blobs)],
             "max_entries": self._limits.max_entries,
             "max_bytes": self._limits.max_bytes,
             "log_rows": LOG_ROWS,
@@ -184,11 +190,40 @@ class RedisStore:
                     pipe.xadd(f"{PREFIX}books", {"value": encode_served(row)}, maxlen=BOOK_ROWS)
                 await pipe.execute()
 
+    async def label(self, labels: Sequence[Label]) -> None:
+        """Append labels in one script; the last ``LABEL_ROWS`` are kept."""
+        new = [item for label in labels for item in (label.domain, encode_label(label))]
+        with self._failing_fast():
+            await self._label(keys=[PREFIX], args=[LABEL_ROWS, *new])
+
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
+        """Return labels of all nodes after a cursor, in one round trip."""
+        return await self._label_reader.labels(after, limit, domain)
+
+    async def last_label(self) -> str:
+        """Return the newest label's cursor, or ``""``."""
+        with self._failing_fast():
+            newest = await self._client.xrevrange(f"{PREFIX}labels", count=1)
+        return label_cursor(cast("bytes", newest[0][0])) if newest else ""
+
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a document; the last ``DOCUMENTS`` written are kept."""
+        with self._failing_fast():
+            await self._keep(keys=[PREFIX], args=[name, value, DOCUMENTS])
+
+    async def kept(self, name: str) -> bytes | None:
+        """Return a kept document, whichever node wrote it, or None."""
+        with self._failing_fast():
+            value = await self._client.get(f"{PREFIX}document:{name}")
+        return cast("bytes | None", value)
+
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield booked rows in the order of booking, one round trip a batch."""
         start = "-"
         while True:
-            page = await self._stream("books", start)
+            page = await self._stream("books", start, AT_ONCE)
             if not page:
                 return
             for _, fields in page:
@@ -223,10 +258,12 @@ class RedisStore:
             )  # fmt: skip
         return cast("Sequence[tuple[bytes, float]]", page)
 
-    async def _stream(self, name: str, start: str) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
+    async def _stream(
+        self, name: str, start: str, count: int
+    ) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
         """Return rows of a stream from a place on."""
         with self._failing_fast():
-            page = await self._client.xrange(f"{PREFIX}{name}", start, count=AT_ONCE)
+            page = await self._client.xrange(f"{PREFIX}{name}", start, count=count)
         return cast("Sequence[tuple[bytes, dict[bytes, bytes]]]", page)
 
     async def _vectors(self, ids: Sequence[str]) -> Sequence[VectorRow]:
@@ -239,9 +276,20 @@ class RedisStore:
             if expires is None or float(expires) > now
         ]
 
+    async def _read_labels(
+        self, after: str, limit: int, domain: str | None
+    ) -> Sequence[tuple[str, bytes]]:
+        start = after_label(after)
+        if domain is None:
+            page = await self._stream("labels", start, limit)
+            return [(label_cursor(id), fields[b"value"]) for id, fields in page]
+        with self._failing_fast():
+            found = await self._domain_labels(keys=[PREFIX], args=[domain, start, limit])
+        return [(label_cursor(id), value) for id, (_, _, _, value) in found]
+
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
-        page = await self._stream("log", cursor)
-        rows = after_cursor([_log_row(*item) for item in page], cursor)
+        page = await self._stream("log", cursor, AT_ONCE)
+        rows = after_cursor([log_row(*item) for item in page], cursor)
         ids = stored_ids(rows)
         found = await self._fields(ids, "value", "vector") if ids else ()
         puts = {
@@ -269,58 +317,3 @@ class RedisStore:
             raise StoreError(f"Redis does not answer: {error}") from error
         except (RedisError, OSError) as error:
             raise StoreError(f"Redis failed: {error}") from error
-
-
-def _connect(url: str) -> Redis:
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=TIMEOUT_S,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            # Once, for a pooled connection that the server has closed; never after a timeout.
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
-            # It would be read from package metadata on disk, on the loop, for each connection.
-            driver_info=None,
-        )
-        return Redis.from_pool(pool)
-    except ValueError:
-        # Not chained: the parser's message may quote a piece of the password.
-        raise ConfigError(
-            "cache.store: the Redis URL cannot be read; write redis://USER:PASSWORD@HOST:PORT/DB"
-            " with special characters percent-encoded"
-        ) from None
-
-
-def _changes(record: Sealed | Delete, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield what the script is to do for a record; adds the blobs that it names by place."""
-    if isinstance(record, Delete):
-        yield from ({"deleted": id} for id in record.ids)
-        return
-    change = {
-        "id": record.id,
-        "exact": record.exact,
-        "partition": record.partition,
-        "encoder": record.encoder,
-        "size": record.size,
-        "value": _add_blob(blobs, record.value),
-    }
-    if record.vector is not None:
-        change["vector"] = _add_blob(blobs, record.vector)
-    if record.expires is not None:
-        change["expires"] = record.expires
-        # Relative, so that the server's clock does not matter; readers check ``expires``.
-        change["ttl_ms"] = max(math.ceil((record.expires - now) * 1000), 1)
-    yield change
-
-
-def _add_blob(blobs: list[bytes], blob: bytes) -> int:
-    """Return the blob's place in ARGV, which begins at 1 with the arguments."""
-    blobs.append(blob)
-    return len(blobs) + 1
-
-
-def _log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
-    ((field, id),) = fields.items()
-    return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8"))

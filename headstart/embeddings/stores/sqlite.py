@@ -16,15 +16,25 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from headstart.embeddings.stores.codec import Limits, Sealed, encode_served, seal
+from headstart.embeddings.stores.codec import (
+    Limits,
+    Sealed,
+    encode_label,
+    encode_served,
+    seal,
+)
+from headstart.embeddings.stores.labels import LabelReader, row_number
 from headstart.embeddings.stores.log import LogRow, after_cursor, follow_log
 from headstart.embeddings.stores.sqlite_file import open_file
 from headstart.embeddings.stores.sqlite_reader import (
     find_entry,
+    last_label,
     load_entries,
     log_end,
     page_entries,
     read_books,
+    read_document,
+    read_labels,
     read_log,
     read_secret,
     read_totals,
@@ -40,6 +50,7 @@ from headstart.types import Entry, Logged, Put, Record, StoreStats, VectorRow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from headstart.decisions import Label
     from headstart.embeddings.stores.sqlite_file import OnCorrupt
     from headstart.interfaces import Observer
     from headstart.observe import Served
@@ -76,6 +87,7 @@ class SQLiteStore:
         self._writer: Worker[Write, str] | None = None
         self._reader: Worker[Callable[[sqlite3.Connection], object], object] | None = None
         self._connections: tuple[sqlite3.Connection, ...] = ()
+        self._label_reader = LabelReader(self._read_labels)
 
     async def open(self) -> None:
         """Open or create the file and start both threads. Raises ConfigError."""
@@ -154,6 +166,28 @@ class SQLiteStore:
         """Count entries and their bytes; expired ones count until they are purged."""
         return await self._read(read_totals)
 
+    async def label(self, labels: Sequence[Label]) -> None:
+        """Append labels in the next group commit; the last ``LABEL_ROWS`` are kept."""
+        await self._write(Write(labels=[(label.domain, encode_label(label)) for label in labels]))
+
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
+        """Return labels of all processes after a cursor, in the order of their commits."""
+        return await self._label_reader.labels(after, limit, domain)
+
+    async def last_label(self) -> str:
+        """Return the newest label's cursor, or ``""``."""
+        return await self._read(last_label)
+
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a document in the next group commit; the last ``DOCUMENTS`` written are kept."""
+        await self._write(Write(documents=[(name, value)]))
+
+    async def kept(self, name: str) -> bytes | None:
+        """Return a kept document, whichever process wrote it, or None."""
+        return await self._read(partial(read_document, name=name))
+
     async def secret(self) -> bytes:
         """Return the 32 random bytes made with the file."""
         return await self._read(read_secret)
@@ -173,6 +207,13 @@ class SQLiteStore:
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
         rows, puts = await self._read(partial(read_log, cursor=cursor, now=self._clock()))
         return after_cursor(rows, cursor), puts
+
+    async def _read_labels(
+        self, after: str, limit: int, domain: str | None
+    ) -> Sequence[tuple[str, bytes]]:
+        return await self._read(
+            partial(read_labels, after=row_number(after), limit=limit, domain=domain)
+        )
 
     async def _write(self, write: Write) -> str:
         if self._writer is None:

@@ -11,6 +11,7 @@ import os
 import secrets
 import sqlite3
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from headstart.errors import ConfigError
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 OnCorrupt = Literal["fail", "fresh"]
 
 APPLICATION_ID = 0x48656164  # "Head"
-SCHEMA_VERSION = 1
-SCHEMA = (
+ENTRIES = (
     """CREATE TABLE entries (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, exact TEXT NOT NULL UNIQUE,
         partition TEXT NOT NULL, scope TEXT NOT NULL, encoder TEXT NOT NULL,
@@ -50,6 +50,21 @@ SCHEMA = (
         INSERT INTO log (deleted, id) VALUES (1, OLD.id);
     END""",
 )
+
+
+# IF NOT EXISTS: version 1, started while version 2 migrates, may still set the version back.
+LABELS = (
+    # Only the oldest leave, and never all (stores/labels.py): no number is used twice.
+    """CREATE TABLE IF NOT EXISTS labels
+        (seq INTEGER PRIMARY KEY, domain TEXT NOT NULL, value BLOB NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS labels_domain ON labels (domain)",
+    # In the order of writing: a document that is written again gets a new number.
+    """CREATE TABLE IF NOT EXISTS documents
+        (seq INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, value BLOB NOT NULL)""",
+)
+MIGRATIONS = (ENTRIES, LABELS)
+"""What leads from each schema version to the next."""
+SCHEMA_VERSION = len(MIGRATIONS)
 
 
 class _CorruptFileError(Exception):
@@ -144,16 +159,18 @@ def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file. Raises sqlite3.Error when the file cannot be written."""
+    """Make the tables that are missing. Raises sqlite3.Error when the file cannot be written."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if connection.execute("PRAGMA user_version").fetchone() == (0,):
-            for statement in SCHEMA:
-                connection.execute(statement)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for statement in chain.from_iterable(MIGRATIONS[version:]):
+            connection.execute(statement)
+        if version == 0:
             connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         # Written in any case: a file that may only be read fails here, not on the first entry.
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        # A newer process may have migrated it since it was looked at: its version stays.
+        connection.execute(f"PRAGMA user_version = {max(version, SCHEMA_VERSION)}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.embeddings.stores.codec import decode_served, open_entry
+from headstart.embeddings.stores.labels import row_cursor
 from headstart.embeddings.stores.log import AT_ONCE, LogRow, stored_ids
 from headstart.types import Entry, Put, StoreStats, VectorRow
 
@@ -130,6 +131,34 @@ def read_secret(connection: sqlite3.Connection) -> bytes:
     """Return the random bytes made with the file."""
     (secret,) = connection.execute("SELECT value FROM secret").fetchone()
     return bytes(secret)
+
+
+def read_labels(
+    connection: sqlite3.Connection, *, after: int, limit: int, domain: str | None
+) -> Sequence[tuple[str, bytes]]:
+    """Return labels after a place, of a domain or of all: each one's cursor and envelope."""
+    if domain is None:
+        rows = connection.execute(
+            "SELECT seq, value FROM labels WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+        )
+    else:
+        rows = connection.execute(
+            "SELECT seq, value FROM labels WHERE domain = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (domain, after, limit),
+        )
+    return [(row_cursor(seq), value) for seq, value in rows]
+
+
+def last_label(connection: sqlite3.Connection) -> str:
+    """Return the newest label's cursor, or ``""``."""
+    (seq,) = connection.execute("SELECT max(seq) FROM labels").fetchone()
+    return "" if seq is None else row_cursor(seq)
+
+
+def read_document(connection: sqlite3.Connection, *, name: str) -> bytes | None:
+    """Return a kept document, or None."""
+    row = connection.execute("SELECT value FROM documents WHERE name = ?", (name,)).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def read_books(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.embeddings.stores.codec import Sealed
+from headstart.embeddings.stores.labels import DOCUMENTS, LABEL_ROWS
 from headstart.embeddings.stores.log import AT_ONCE, BOOK_ROWS, LOG_ROWS
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ PURGE = """DELETE FROM entries WHERE seq IN
     (SELECT seq FROM entries WHERE expires <= ? ORDER BY expires LIMIT ?)"""
 PRUNE_LOG = "DELETE FROM log WHERE seq <= (SELECT max(seq) FROM log) - ?"
 PRUNE_BOOKS = "DELETE FROM books WHERE seq <= (SELECT max(seq) FROM books) - ?"
+PRUNE_LABELS = "DELETE FROM labels WHERE seq <= (SELECT max(seq) FROM labels) - ?"
+PRUNE_DOCUMENTS = """DELETE FROM documents WHERE seq IN (SELECT seq FROM documents ORDER BY seq
+    LIMIT max((SELECT count(*) FROM documents) - ?, 0))"""
 
 
 class Write(NamedTuple):
@@ -27,6 +31,8 @@ class Write(NamedTuple):
     touched: Sequence[tuple[float, str]] = ()
     records: Sequence[Sealed | Delete] = ()
     booked: Sequence[tuple[float, bytes]] = ()
+    labels: Sequence[tuple[str, bytes]] = ()
+    documents: Sequence[tuple[str, bytes]] = ()
 
 
 class Writer:
@@ -80,10 +86,20 @@ class Writer:
                     self._delete(record)
         self._evict()
         self._connection.execute(PRUNE_LOG, (LOG_ROWS,))
-        booked = [row for write in writes for row in write.booked]
-        if booked:
-            self._connection.executemany("INSERT INTO books (at, value) VALUES (?, ?)", booked)
-            self._connection.execute(PRUNE_BOOKS, (BOOK_ROWS,))
+        self._write_beside(writes)
+
+    def _write_beside(self, writes: Sequence[Write]) -> None:
+        """Append to the books and the labels, and replace documents: none of it is in the log."""
+        execute, executemany = self._connection.execute, self._connection.executemany
+        if booked := [row for write in writes for row in write.booked]:
+            executemany("INSERT INTO books (at, value) VALUES (?, ?)", booked)
+            execute(PRUNE_BOOKS, (BOOK_ROWS,))
+        if labels := [row for write in writes for row in write.labels]:
+            executemany("INSERT INTO labels (domain, value) VALUES (?, ?)", labels)
+            execute(PRUNE_LABELS, (LABEL_ROWS,))
+        if documents := [document for write in writes for document in write.documents]:
+            executemany("REPLACE INTO documents (name, value) VALUES (?, ?)", documents)
+            execute(PRUNE_DOCUMENTS, (DOCUMENTS,))
 
     def _store(self, sealed: Sealed, now: float) -> None:
         execute = self._connection.execute
