@@ -34,7 +34,11 @@ _PLAIN_REFUSALS = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _GOES_ON = re.compile(
-    r"\b(?:however|but|that\s+said|nevertheless|here\s+(?:is|are))\b", re.IGNORECASE
+    r"""
+      \b(?:however|that\s+said|nevertheless|here\s+(?:is|are))\b
+    | (?<!sorry,\s)(?<!sorry\s)(?<!apologize,\s)\bbut\b(?!\s+(?:you|please|i)\b)
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 REFUSAL_CHARS = 400
 """A longer text says more than that it will not answer."""

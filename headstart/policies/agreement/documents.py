@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from headstart.types import ToolCall
 
-SHORT_WORDS = 5
-"""Up to here a text is a label, compared as such; beyond it is prose."""
 _CODE_SHARE = 0.5
 _REWRITTEN = 0.4
 """Code that shares fewer of its tokens (Jaccard over multisets) is other code."""
@@ -140,9 +138,9 @@ def _compare_strings(a: str, b: str) -> Difference:
     words_a, words_b = short_form(a), short_form(b)
     if a == b or (words_a and words_a == words_b):
         return EQUAL
-    if min(len(words_a), len(words_b)) <= SHORT_WORDS:
-        return OTHER
-    return Difference(same=None, prose=((a, b),))
+    if words_a is None and words_b is None:
+        return Difference(same=None, prose=((a, b),))
+    return OTHER
 
 
 def _all(differences: list[Difference]) -> Difference:

@@ -12,12 +12,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from headstart.policies.agreement.answers import read_answer
-from headstart.policies.agreement.documents import (
-    SHORT_WORDS,
-    compare_calls,
-    compare_code,
-    compare_json,
-)
+from headstart.policies.agreement.documents import compare_calls, compare_code, compare_json
 from headstart.policies.agreement.fitted import (
     DIFFERENT_TO,
     SAME_FROM,
@@ -97,7 +92,7 @@ def judge(
     if replies_a is None or replies_b is None:
         return _EQUAL if a == b else _UNREADABLE
     if len(replies_a) != len(replies_b):
-        return _settled(None, Method.STRUCTURED)
+        return _settled(Method.STRUCTURED, same=None)
     given = question_words(question)
     found = [
         word if isinstance(word, Agreement) else _judge_texts(*word, given, cosine)
@@ -114,31 +109,33 @@ def _doubt(word: Agreement) -> tuple[int, float]:
 def _settle(a: Reply, b: Reply) -> Agreement | tuple[str, str]:
     """Return the word on two replies that have a canonical form, else the texts to judge."""
     if a.calls or b.calls:
-        if not (a.calls and b.calls):
-            return _settled(same=False, method=Method.STRUCTURED)
         return _structured(compare_calls(a.calls, b.calls))
     if a.refuses != b.refuses:
-        return _settled(same=False, method=Method.REFUSAL)
+        return _settled(Method.REFUSAL, same=False)
     if a.text == b.text:
         return _EQUAL
     if a.truncated != b.truncated:
         cut, whole = (a, b) if a.truncated else (b, a)
         same = True if whole.text.startswith(cut.text) else None
-        return _settled(same, Method.TRUNCATED)
-    difference = compare_json(a.text, b.text) or compare_code(a.text, b.text)
+        return _settled(Method.TRUNCATED, same=same)
+    return _settle_texts(a.text, b.text)
+
+
+def _settle_texts(a: str, b: str) -> Agreement | tuple[str, str]:
+    difference = compare_json(a, b) or compare_code(a, b)
     if difference is not None:
         return _structured(difference)
-    words_a, words_b = short_form(a.text), short_form(b.text)
-    if max(len(words_a), len(words_b)) <= SHORT_WORDS:
-        return _settled(_compare_short(words_a, words_b), Method.SHORT)
-    return a.text, b.text
+    words_a, words_b = short_form(a), short_form(b)
+    if words_a is None or words_b is None:
+        return a, b
+    return _settled(Method.SHORT, same=_compare_short(words_a, words_b))
 
 
 def _structured(difference: Difference) -> Agreement | tuple[str, str]:
     if difference.prose:
         ours, theirs = zip(*difference.prose, strict=True)
         return "\n".join(ours), "\n".join(theirs)
-    return _settled(difference.same, Method.STRUCTURED)
+    return _settled(Method.STRUCTURED, same=difference.same)
 
 
 def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
@@ -159,5 +156,5 @@ def _judge_texts(a: str, b: str, given: frozenset[str], cosine: float | None) ->
     return Agreement(same=same, probability=probability, method=Method.TEXT)
 
 
-def _settled(same: bool | None, method: Method) -> Agreement:
+def _settled(method: Method, *, same: bool | None) -> Agreement:
     return Agreement(same=same, probability=_CERTAINTY[same], method=method)

@@ -54,7 +54,7 @@ def compare_words(
         float(both_numbers and bool(numbers_a & numbers_b)),
         float(a.polarity * b.polarity < 0),
         float((a.negations > 0) != (b.negations > 0)),
-        abs(log((1 + a.count) / (1 + b.count))),
+        abs(log((1 + a.length) / (1 + b.length))),
     )
 
 

@@ -7,8 +7,11 @@ import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
 
-from headstart.policies.guards.words import is_function_word, stem
+from headstart.policies.guards.words import is_function_word, listed, stem
 
+SHORT_WORDS = 5
+"""Up to here a text is a label, compared as such; beyond it is prose."""
+_SHORT_CHARS = 100
 JUDGED_CHARS = 6000
 """Answers are compared by this much of their beginning."""
 MOST_QUESTION_WORDS = 60
@@ -22,34 +25,18 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_NUMBER_WORDS = {
-    name: str(value)
-    for value, name in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-            "twenty",
-        ]
-    )
-} | {"first": "1", "second": "2", "third": "3", "fourth": "4", "fifth": "5", "sixth": "6"}
+_COUNTS = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty
+    """
+_NUMBER_WORDS = {name: str(value) for value, name in enumerate(listed(_COUNTS))} | {
+    "first": "1",
+    "second": "2",
+    "third": "3",
+    "fourth": "4",
+    "fifth": "5",
+    "sixth": "6",
+}
 _SUFFIXES = frozenset({"st", "nd", "rd", "th"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _YES = frozenset({"yes", "yeah", "yep", "true", "correct", "absolutely", "certainly"})
@@ -62,7 +49,8 @@ _FIRST_SENTENCE_MIN = 25
 class Wording(NamedTuple):
     """The words of one text. ``content``, ``names`` and ``numbers`` are stems."""
 
-    count: int
+    length: int
+    """In words."""
     content: frozenset[str]
     names: frozenset[str]
     """Content words with a capital."""
@@ -81,7 +69,7 @@ def read_words(text: str) -> Wording:
     opening = _content(_TOKEN.findall(_first_sentence(plain)))
     content = _content(tokens)
     return Wording(
-        count=len(tokens),
+        length=len(tokens),
         content=content,
         names=frozenset(_key(token.lower()) for token in tokens if token[0].isupper()) & content,
         numbers=frozenset(word for word in content if word[0].isdecimal()),
@@ -99,9 +87,16 @@ def question_words(question: str | None) -> frozenset[str]:
     return words if len(words) <= MOST_QUESTION_WORDS else frozenset()
 
 
-def short_form(text: str) -> tuple[str, ...]:
-    """Return a short answer's words without case, accents, punctuation and articles."""
-    tokens = (token.lower() for token in _TOKEN.findall(_plain(text)))
+def short_form(text: str) -> tuple[str, ...] | None:
+    """Return the words of a text of up to ``SHORT_WORDS``, None of a longer one.
+
+    They come without case, accents, punctuation and articles.
+    """
+    if len(text) > _SHORT_CHARS:
+        return None
+    tokens = [token.lower() for token in _TOKEN.findall(_plain(text))]
+    if len(tokens) > SHORT_WORDS:
+        return None
     return tuple(_number(token) for token in tokens if token not in _ARTICLES)
 
 
