@@ -1,10 +1,9 @@
-"""Token counts, offline: exact where the encoding's file is on this machine, else an estimate."""
+"""Token counts, offline: exact for o200k and cl100k models, a marked estimate for all others."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
+import base64
+import gzip
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,12 +14,25 @@ if TYPE_CHECKING:
 CHARS_PER_TOKEN = 4
 """Of English text, roughly; code and other languages need fewer characters a token."""
 
-_SHA256 = {
-    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-}
-"""Official sha256 of each file. tiktoken downloads a file that is missing or has another hash, so
-both are checked before it is asked."""
+RANKS = Path(__file__).with_name("ranks")
+
+_CASED = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_SPLIT = {
+    "o200k_base": "|".join((
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _CASED,
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _CASED,
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )),
+    "cl100k_base": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+        r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+}  # fmt: skip
+"""tiktoken's own patterns: its constructors would download the ranks that lie here already."""
 
 
 class TokenCount(NamedTuple):
@@ -33,7 +45,7 @@ class TokenCount(NamedTuple):
 def count_tokens(text: str, model: str) -> TokenCount:
     """Count the tokens of ``text`` as ``model`` would. Never downloads, never raises.
 
-    The first count of a model may load its encoding (1 s): call ``warm`` at start. A long text
+    The first count of a model may load its encoding (0.3 s): call ``warm`` at start. A long text
     takes 0.2 ms a thousand tokens.
     """
     encoding = _encoding_of(model)
@@ -43,8 +55,8 @@ def count_tokens(text: str, model: str) -> TokenCount:
 
 
 def warm() -> None:
-    """Load the encodings that are at hand, so that no count waits for it."""
-    for name in _SHA256:
+    """Load both encodings (0.5 s of CPU, 110 MB), so that no count waits for them."""
+    for name in _SPLIT:
         _load(name)
 
 
@@ -56,26 +68,13 @@ def _encoding_of(model: str) -> Encoding | None:
         name = encoding_name_for_model(model)
     except KeyError:
         return None
-    return _load(name)
+    return _load(name) if name in _SPLIT else None
 
 
 @lru_cache
-def _load(name: str) -> Encoding | None:
-    from tiktoken import get_encoding
+def _load(name: str) -> Encoding:
+    from tiktoken import Encoding
 
-    return get_encoding(name) if _is_at_hand(name) else None
-
-
-def _is_at_hand(name: str) -> bool:
-    """Look for the file where tiktoken will: a folder of files named sha1 of their address."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if folder is None:
-        folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))
-    if not folder or name not in _SHA256:
-        return False
-    address = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
-    path = Path(folder, hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest())
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == _SHA256[name]
-    except OSError:
-        return False
+    lines = gzip.decompress((RANKS / f"{name}.tiktoken.gz").read_bytes()).splitlines()
+    ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
+    return Encoding(name, pat_str=_SPLIT[name], mergeable_ranks=ranks, special_tokens={})

@@ -1,24 +1,21 @@
-"""Token counts never reach for the network."""
+"""Token counts are exact without the network."""
 
 from __future__ import annotations
 
-import base64
+import gzip
 import hashlib
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
-import tiktoken.registry
-from tiktoken.load import load_tiktoken_bpe
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # a plugin without types
 
 from headstart.compression import tokens
 from headstart.compression.tokens import TokenCount, count_tokens, warm
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
+PUBLISHED_SHA256 = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,58 +24,48 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("token counting opened a connection")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    tokens._encoding_of.cache_clear()
-    tokens._load.cache_clear()
 
 
-def cached_file(folder: Path) -> Path:
-    return folder / hashlib.sha1(ADDRESS.encode(), usedforsecurity=False).hexdigest()
+@pytest.mark.parametrize(
+    ("text", "model", "expected"),
+    [
+        ("", "gpt-4o", 0),
+        ("Hello world", "gpt-4o", 2),
+        ("<|endoftext|>", "gpt-4o", 7),  # a user's text, never a special token
+        ("The quick brown fox's 12345 jumps!\n\n  Über", "gpt-4o", 12),
+        ("Hello world", "gpt-4", 2),
+        ("The quick brown fox's 12345 jumps!\n\n  Über", "gpt-4", 12),
+    ],
+)
+def test_known_models_are_counted_exactly(text: str, model: str, expected: int) -> None:
+    assert count_tokens(text, model) == TokenCount(expected, estimated=False)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("<|endoftext|>", 4)]
 )
-def test_without_a_file_the_count_is_a_marked_estimate(
-    text: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("model", ["claude-sonnet-5", "text-davinci-003"])
+def test_other_models_are_marked_estimates(text: str, model: str, expected: int) -> None:
+    assert count_tokens(text, model) == TokenCount(expected, estimated=True)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_SHA256)
+def test_packaged_ranks_are_the_published_ones(name: str) -> None:
+    ranks = gzip.decompress((tokens.RANKS / f"{name}.tiktoken.gz").read_bytes())
+    assert hashlib.sha256(ranks).hexdigest() == PUBLISHED_SHA256[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_SHA256)
+def test_texts_are_split_as_tiktoken_splits_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    assert count_tokens(text, "gpt-4o") == TokenCount(expected, estimated=True)
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda address, expected_hash: {})
+    assert tokens._SPLIT[name] == getattr(openai_public, name)()["pat_str"]
 
 
-def test_foreign_model_is_estimated() -> None:
-    assert count_tokens("Hello there", "claude-sonnet-5").estimated
-
-
-def test_switched_off_cache_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
-    assert count_tokens("Hello there", "gpt-4o").estimated
-
-
-def test_file_with_a_wrong_hash_is_not_handed_to_tiktoken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cached_file(tmp_path).write_bytes(b"not an encoding")
-    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
-    monkeypatch.setenv("DATA_GYM_CACHE_DIR", str(tmp_path))
+def test_warmed_encodings_are_kept() -> None:
     warm()
-    assert count_tokens("Hello there", "gpt-4o").estimated
-    assert cached_file(tmp_path).exists()
-
-
-def test_counts_are_exact_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file of our own stands in for the official one: every byte is a token, and "he" is one too.
-    ranks = [bytes([value]) for value in range(256)] + [b"he"]
-    content = b"\n".join(base64.b64encode(r) + b" %d" % i for i, r in enumerate(ranks))
-    path = cached_file(tmp_path)
-    path.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(tokens._SHA256, "o200k_base", digest)
-    monkeypatch.setattr(
-        openai_public,
-        "load_tiktoken_bpe",
-        lambda address, expected_hash: load_tiktoken_bpe(address, digest),
-    )
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-    assert count_tokens("hehe!", "gpt-4o") == TokenCount(3, estimated=False)
-    assert count_tokens("<|endoftext|>", "gpt-4o") == TokenCount(13, estimated=False)
+    misses = tokens._load.cache_info().misses
+    count_tokens("Hello", "gpt-4o")
+    count_tokens("Hello", "gpt-4")
+    assert tokens._load.cache_info().misses == misses
