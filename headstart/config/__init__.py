@@ -5,11 +5,16 @@ from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.settings import (
     GUARDS,
+    AuditSettings,
     CacheSettings,
     EncoderSettings,
+    JudgeSettings,
     PriceSettings,
+    RouteMatch,
+    RouteSettings,
     ServerSettings,
     Settings,
+    TtlByClass,
     UpstreamSettings,
     is_loopback_host,
     masked,
@@ -17,11 +22,16 @@ from headstart.config.settings import (
 
 __all__ = [
     "GUARDS",
+    "AuditSettings",
     "CacheSettings",
     "EncoderSettings",
+    "JudgeSettings",
     "PriceSettings",
+    "RouteMatch",
+    "RouteSettings",
     "ServerSettings",
     "Settings",
+    "TtlByClass",
     "UpstreamSettings",
     "checked",
     "discover_upstreams",

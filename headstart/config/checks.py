@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headstart.config.masking import masked_url
+from headstart.config.safety import safety_problems
 from headstart.config.settings import Settings
 from headstart.errors import ConfigError
 
@@ -59,6 +60,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         if upstream.name in names:
             yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
         names.add(upstream.name)
+    yield from safety_problems(settings)
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):

@@ -9,12 +9,14 @@ import msgspec
 
 from headstart.config.checks import checked, problem
 from headstart.config.names import (
-    SECTIONS,
-    UPSTREAM,
+    LISTS,
+    NONE,
     check_choice,
     check_document,
     check_name,
-    optional_settings,
+    fields_of,
+    may_be_none,
+    table_type,
 )
 from headstart.config.settings import Settings
 from headstart.errors import ConfigError
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 
 PREFIX = "HEADSTART_"
 KEY_FROM_ENVIRONMENT = "env:"
-NONE = "none"
+_EXAMPLES = {
+    "upstream": (
+        'such as [{"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"}]'
+    ),
+    "route": 'such as [{"name": "faq", "match": {"model": "gpt-4o*"}, "max_error": 0.005}]',
+}
 
 
 def load_settings(
@@ -36,8 +43,9 @@ def load_settings(
     """Return the checked settings.
 
     ``overrides`` maps dotted names to values, such as ``{"server.port": 8080}``; a value of None
-    leaves the setting as it is, and ``upstream`` takes a list of tables. Raises ConfigError that
-    names the setting, what is wrong with it, and for a misspelt name the nearest valid one.
+    leaves the setting as it is; ``upstream`` and ``route`` take lists of tables. Raises
+    ConfigError that names the setting, what is wrong with it, and for a misspelt name the
+    nearest valid one.
     """
     document = _read(path) if path is not None else {}
     check_document(document)
@@ -48,7 +56,7 @@ def load_settings(
             _put(document, name, value)
     check_document(document)
     _resolve_client_keys(document, environ)
-    _resolve_none(document)
+    _resolve_none(Settings, document)
     try:
         settings = msgspec.convert(document, Settings)
     except msgspec.ValidationError as error:
@@ -73,30 +81,33 @@ def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
         text = environ[variable].strip()
         if not variable.startswith(PREFIX) or not text:
             continue
-        section, separator, key = variable.removeprefix(PREFIX).lower().partition("__")
-        if section == UPSTREAM:
-            yield UPSTREAM, _upstreams_from(variable, text)
-        elif separator:
-            check_name("", section, variable)
-            check_name(section, key, variable)
+        steps = variable.removeprefix(PREFIX).lower().split("__")
+        if steps[0] in LISTS:
+            yield steps[0], _tables_from(variable, steps[0], text)
+        elif len(steps) > 1:
+            section, key = ".".join(steps[:-1]), steps[-1]
+            for index, step in enumerate(steps):
+                check_name(".".join(steps[:index]), step, variable)
             yield f"{section}.{key}", _typed(variable, section, key, text)
 
 
-def _upstreams_from(variable: str, text: str) -> object:
+def _tables_from(variable: str, section: str, text: str) -> object:
     try:
         return msgspec.json.decode(text, type=list[dict[str, object]])
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(
-            f"{variable}: upstreams are a JSON list in HEADSTART_UPSTREAM, such as "
-            '[{"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"}]'
+            f"{variable}: {PREFIX}{section.upper()} holds all of [[{section}]] as a JSON list of "
+            f"objects, {_EXAMPLES[section]}"
         ) from error
 
 
 def _typed(variable: str, section: str, key: str, text: str) -> object:
     """Read a variable's text as the setting's type; a list is separated by commas."""
-    if text == NONE and key in optional_settings(section):
+    kind = fields_of(section)[key]
+    if text == NONE and may_be_none(kind):
         return text
-    kind = {each.name: each.type for each in msgspec.structs.fields(SECTIONS[section])}[key]
+    if table_type(kind) is not None:
+        raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
     value: object = text
     if get_origin(kind) is tuple:
         value = [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
@@ -108,11 +119,11 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
 
 
 def _put(document: dict[str, Any], name: str, value: object) -> None:
-    section, dot, key = name.partition(".")
-    if not dot:
-        document[section] = value
-        return
-    table = document.setdefault(section, {})
+    *sections, key = name.split(".")
+    table: object = document
+    for section in sections:
+        if isinstance(table, dict):
+            table = table.setdefault(section, {})
     if isinstance(table, dict):  # else msgspec says what is wrong with it
         table[key] = value
 
@@ -133,12 +144,16 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
     server["client_keys"] = resolved
 
 
-def _resolve_none(document: dict[str, Any]) -> None:
-    """Read ``"none"`` as no value where a setting allows it: TOML cannot write null."""
-    for section in SECTIONS:
-        table = document.get(section)
-        if not isinstance(table, dict):
-            continue
-        for name in optional_settings(section):
-            if table.get(name) == NONE:
-                table[name] = None
+def _resolve_none(struct: type[msgspec.Struct], table: object) -> None:
+    """Read ``"none"`` as no value where a setting allows it."""
+    if isinstance(table, list | tuple):
+        for each in table:
+            _resolve_none(struct, each)
+    if not isinstance(table, dict):
+        return
+    for field in msgspec.structs.fields(struct):
+        value, inner = table.get(field.name), table_type(field.type)
+        if value == NONE and may_be_none(field.type):
+            table[field.name] = None
+        elif inner is not None:
+            _resolve_none(inner, value)

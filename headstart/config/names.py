@@ -4,51 +4,35 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from headstart.config.settings import (
-    LATER,
-    LATER_VALUES,
-    CacheSettings,
-    EncoderSettings,
-    PriceSettings,
-    ServerSettings,
-    UpstreamSettings,
-)
+from headstart.config.settings import LATER, LATER_VALUES, PriceSettings, Settings
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "server": ServerSettings,
-    "cache": CacheSettings,
-    "encoder": EncoderSettings,
-}
-UPSTREAM = "upstream"
+NONE = "none"
+"""Stands for no value where a setting may have none: TOML cannot write null."""
+LISTS = frozenset({"upstream", "route"})
+"""Sections that are lists of tables."""
 
 
 def check_document(document: Mapping[str, object]) -> None:
     """Raise ConfigError for the first unknown name or choice; msgspec checks the rest."""
-    for section, table in document.items():
-        check_name("", section, section)
-        if section == UPSTREAM:
-            for index, each in enumerate(table if isinstance(table, list | tuple) else ()):
-                _check_table(UPSTREAM, f"{UPSTREAM}[{index}]", each)
-        else:
-            _check_table(section, section, table)
+    _check_table(Settings, "", "", document)
 
 
 def check_name(section: str, name: str, shown: str) -> None:
     """Raise ConfigError unless ``name`` is a setting of ``section`` (``""``: a section)."""
-    _check_known(name, tuple(_fields(section)), shown, later=LATER.get(section, frozenset()))
+    _check_known(name, tuple(fields_of(section)), shown, later=LATER.get(section, frozenset()))
 
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
     """Raise ConfigError if the setting has choices and ``value`` is none of them."""
-    choices = tuple(_choices(_fields(section)[name]))
+    choices = tuple(_choices(fields_of(section)[name]))
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices:
             continue
@@ -57,21 +41,46 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
         raise ConfigError(f"{shown}: {each!r} is no choice; {_hint(each, choices)}")
 
 
-def optional_settings(section: str) -> frozenset[str]:
-    """Return the settings of a section that may have no value."""
-    return frozenset(
-        name for name, kind in _fields(section).items() if type(None) in get_args(kind)
-    )
+def fields_of(section: str) -> dict[str, Any]:
+    """Return the settings of a section, such as ``cache.audit``, and their types."""
+    table: type[msgspec.Struct] = Settings
+    for step in section.split(".") if section else ():
+        kind = {field.name: field.type for field in msgspec.structs.fields(table)}[step]
+        table = table_type(kind) or table
+    return {field.name: field.type for field in msgspec.structs.fields(table)}
 
 
-def _check_table(section: str, shown: str, table: object) -> None:
+def table_type(kind: object) -> type[msgspec.Struct] | None:
+    """Return the type of a setting's table or tables, None if it holds no table."""
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            return each
+    return None
+
+
+def may_be_none(kind: object) -> bool:
+    """May a setting of this type have no value?"""
+    return type(None) in get_args(kind)
+
+
+def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: object) -> None:
     if not isinstance(table, Mapping):
         return
+    kinds = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for name, value in table.items():
-        check_name(section, name, f"{shown}.{name}")
-        check_choice(section, name, value, f"{shown}.{name}")
-    if section == UPSTREAM:
-        _check_prices(f"{shown}.price", table.get("price"))
+        place = f"{shown}.{name}" if shown else name
+        check_name(section, name, place)
+        inner = table_type(kinds[name])
+        path = f"{section}.{name}" if section else name
+        if inner is PriceSettings:
+            _check_prices(place, value)
+        elif inner is None:
+            check_choice(section, name, value, place)
+        elif isinstance(value, list | tuple):
+            for index, each in enumerate(value):
+                _check_table(inner, path, f"{place}[{index}]", each)
+        else:
+            _check_table(inner, path, place, value)
 
 
 def _check_prices(shown: str, prices: object) -> None:
@@ -99,16 +108,11 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
 
 
-def _fields(section: str) -> dict[str, object]:
-    """Return the settings of a section and their types."""
-    if not section:
-        return dict.fromkeys((*SECTIONS, UPSTREAM))
-    struct = UpstreamSettings if section == UPSTREAM else SECTIONS[section]
-    return {field.name: field.type for field in msgspec.structs.fields(struct)}
-
-
 def _choices(kind: object) -> Iterator[str]:
     if get_origin(kind) is Literal:
         yield from get_args(kind)
     elif get_origin(kind) is tuple:
         yield from _choices(get_args(kind)[0])
+    elif may_be_none(kind):
+        found = [choice for each in get_args(kind) for choice in _choices(each)]
+        yield from (*found, NONE) if found else ()

@@ -61,12 +61,47 @@ class ServerSettings(Section):
         return is_loopback_host(self.host)
 
 
+class AuditSettings(Section):
+    """``[cache.audit]``: hits that are asked upstream all the same, to learn whether they err."""
+
+    mode: Literal["background", "sync", "off"] = "background"
+    rate: Share = 0.02
+    """Share of semantic hits that is always drawn; a young learning domain draws more."""
+    null_rate: Share = 0.005
+    """Share of exact hits that is drawn, to learn how much the answers of one prompt vary."""
+    max_calls_per_hour: Count | None = None
+    max_usd_per_day: Dollars | None = None
+
+
+class JudgeSettings(Section):
+    """``[cache.judge]``: a model that is asked where two answers can not be told apart."""
+
+    upstream: str
+    """Name of an ``[[upstream]]``."""
+    model: str
+    max_calls_per_hour: Count | None = 60
+    max_usd_per_day: Dollars | None = None
+
+
+class TtlByClass(Section):
+    """``[cache.ttl_by_class]``: life of answers to questions whose answer ages."""
+
+    live: Seconds = 300.0
+    dated: Seconds = 21_600.0
+
+
 class CacheSettings(Section):
     """``[cache]``: what is answered from the cache, for whom, and where entries live."""
 
     enabled: bool = True
-    mode: Literal["serve", "exact-only"] = "serve"
-    match: Literal["static"] = "static"
+    mode: Literal["serve", "shadow", "exact-only"] = "serve"
+    match: Literal["verified", "static"] | None = None
+    """None: ``effective_match`` chooses."""
+    max_error: float | None = None
+    error_of: Literal["hits", "requests"] = "hits"
+    confidence: float | None = None
+    shadow_first: Annotated[int, msgspec.Meta(ge=0)] = 0
+    state: str | None = None
     threshold: Share | None = None
     guards: tuple[Guard, ...] = GUARDS
     scope: Annotated[
@@ -80,14 +115,24 @@ class CacheSettings(Section):
     store: str = "sqlite:///headstart.db"
     on_corrupt: Literal["fail", "fresh"] = "fail"
     ttl_s: Seconds | None = 7 * 86400.0
+    ttl_by_class: TtlByClass = TtlByClass()
     max_entries: Count | None = 100_000
     max_bytes: Count | None = 1024 * 1024 * 1024
     hot_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
     key_headers: tuple[str, ...] = ()
+    audit: AuditSettings = AuditSettings()
+    judge: JudgeSettings | None = None
+
+    @property
+    def effective_match(self) -> Literal["verified", "static"]:
+        """``match``; left open, a threshold asks for static matching."""
+        if self.match is not None:
+            return self.match
+        return "verified" if self.threshold is None else "static"
 
     @property
     def effective_threshold(self) -> float:
-        """``threshold``, or the default: the low one needs every guard."""
+        """``threshold`` of static matching, or its default: the low one needs every guard."""
         if self.threshold is not None:
             return self.threshold
         guarded = set(self.guards) == set(GUARDS)
@@ -130,6 +175,27 @@ class UpstreamSettings(Section):
     ca_file: str | None = None
 
 
+class RouteMatch(Section):
+    """What a ``[[route]]`` is for: patterns with ``*``, ``?`` and ``[abc]``; all have to fit."""
+
+    model: str = "*"
+    path: str = "*"
+    header: dict[str, str] = {}
+    """By header name; a header that is absent fits no pattern."""
+
+
+class RouteSettings(Section):
+    """``[[route]]``: other rules for some requests; the first that fits is taken."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
+    match: RouteMatch = RouteMatch()
+    max_error: float | None = None
+    query: str | None = None
+    """Regular expression whose group ``query`` is the question in the last user text."""
+    semantic: bool = True
+    ttl_s: Seconds | None = None
+
+
 class Settings(Section):
     """The whole configuration."""
 
@@ -137,18 +203,17 @@ class Settings(Section):
     cache: CacheSettings = CacheSettings()
     encoder: EncoderSettings = EncoderSettings()
     upstream: tuple[UpstreamSettings, ...] = ()
+    route: tuple[RouteSettings, ...] = ()
 
 
 LATER: dict[str, frozenset[str]] = {
-    "": frozenset({"compression", "output", "record", "route"}),
-    "cache": frozenset({"max_error", "confidence", "error_of", "shadow_first"}),
+    "": frozenset({"compression", "output", "record"}),
     "upstream": frozenset({"preset", "cancels_billing"}),
+    "route": frozenset({"strategy", "upstreams", "extra_calls", "extra_cost", "deadline_s"}),
 }
 """Settings of later versions, by section: refused by name, so that nobody believes they act."""
 
 LATER_VALUES: dict[str, frozenset[str]] = {
-    "cache.mode": frozenset({"shadow"}),
-    "cache.match": frozenset({"verified"}),
     "upstream.dialect": frozenset({"anthropic", "gemini", "cohere", "ollama"}),
 }
 
