@@ -1,0 +1,59 @@
+"""Online logistic regression with a Laplace posterior, a rank-one update a label.
+
+Spiegelhalter and Lauritzen 1990; a small forgetting factor makes it follow drift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from headstart.policies.ratchet.features import PRIOR_MEAN
+from headstart.policies.ratchet.settings import (
+    CAUTION,
+    FORGETTING,
+    LEAST_WEIGHT,
+    PRIOR_VARIANCE,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Model(msgspec.Struct, frozen=True):
+    """Posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
+
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+
+def untrained() -> Model:
+    """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
+    return Model(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
+
+
+def cautious_score(model: Model, features: NDArray[np.float64], offset: float) -> float:
+    """Return the log-odds that the answers are the same, less the uncertainty."""
+    variance = features @ model.covariance @ features
+    return float(features @ model.mean + offset - CAUTION * variance**0.5)
+
+
+def updated(
+    model: Model, features: NDArray[np.float64], offset: float, *, same: bool
+) -> tuple[Model, float, float]:
+    """Learn one label; return the model, the residual y - p and the label's weight p(1 - p)."""
+    probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
+    residual = same - probability
+    weight = max(probability * (1 - probability), LEAST_WEIGHT)
+    covariance = model.covariance / FORGETTING
+    spread = covariance @ features
+    shrink = weight / (1 + weight * (features @ spread))
+    covariance = covariance - np.outer(spread, spread) * shrink
+    return Model(model.mean + (covariance @ features) * residual, covariance), residual, weight
+
+
+def doubted(model: Model) -> Model:
+    """Widen the posterior after an alarm: what was learned may no longer hold."""
+    return Model(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))

@@ -1,0 +1,127 @@
+"""Where to cut: an upper bound of the error at every score, from labelled candidates.
+
+The error is estimated in bins of equal mass, made monotone (pool adjacent violators), freed of the
+judge's noise (Rogan and Gladen 1978) and accumulated from the best score down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from headstart.policies.ratchet.settings import BIN_PRIOR, BINS, LOWEST_SCORE, JudgeNoise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEWEST = 40
+"""Candidates below which no cut is drawn."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Possible cuts, highest first: each with the error's upper bound and the share it serves."""
+
+    cuts: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    """Estimated share of wrong answers among what scores at least the cut."""
+    deviations: NDArray[np.float64]
+    """Standard deviation of ``errors``."""
+    served: NDArray[np.float64]
+    """Share of all candidates that score at least the cut."""
+
+    def threshold(self, max_error: float, margin: float) -> float | None:
+        """Return the lowest cut whose bound keeps ``max_error`` a hit, or None."""
+        return self._lowest(self.errors + margin * self.deviations <= max_error)
+
+    def threshold_of_requests(self, max_error: float, margin: float) -> float | None:
+        """Return the lowest cut whose bound keeps ``max_error`` a request, or None."""
+        bounds = (self.errors + margin * self.deviations) * self.served
+        return self._lowest(bounds <= max_error)
+
+    def _lowest(self, kept: NDArray[np.bool_]) -> float | None:
+        places = np.flatnonzero(kept)
+        return float(self.cuts[places[-1]]) if len(places) else None
+
+
+def no_curve() -> Curve:
+    """Return the curve of a domain that knows nothing: it has no cut."""
+    none = np.empty(0)
+    return Curve(none, none, none, none)
+
+
+def draw_curve(
+    scores: NDArray[np.float64],
+    same: NDArray[np.bool_],
+    mass: NDArray[np.float64],
+    risks: NDArray[np.float64],
+    noise: JudgeNoise,
+) -> Curve:
+    """Estimate the error above every cut.
+
+    ``mass`` says for how many candidates each row stands, ``risks`` how likely the model holds a
+    "different" label to be.
+    """
+    order = np.argsort(-scores, kind="stable")
+    total = float(mass.sum())
+    order = order[scores[order] >= LOWEST_SCORE]
+    if len(order) < FEWEST:
+        return no_curve()
+    scores, same, mass, risks = scores[order], same[order], mass[order], risks[order]
+    cumulated = np.cumsum(mass)
+    bins = np.minimum((cumulated - mass / 2) / cumulated[-1] * BINS, BINS - 1).astype(np.intp)
+    count = np.bincount(bins, np.ones(len(bins)), BINS)
+    used = np.flatnonzero(count)
+    bad = np.bincount(bins, ~same, BINS)[used]
+    risk = np.bincount(bins, risks, BINS)[used]
+    share: NDArray[np.float64] = np.bincount(bins, mass, BINS)[used]
+    labels = count[used]
+    errors: NDArray[np.float64] = (bad + BIN_PRIOR * risk / labels) / (labels + BIN_PRIOR)
+    errors, variances = _pooled(errors, labels + BIN_PRIOR, share)
+    errors, slope = _without_noise(errors, noise)
+    above = np.cumsum(share)
+    mean = np.cumsum(errors * share) / above
+    deviation = np.sqrt(np.cumsum(variances * slope**2 * share**2)) / above
+    last = np.searchsorted(bins, used, side="right") - 1
+    return Curve(scores[last], mean, deviation, above / total)
+
+
+def _pooled(
+    errors: NDArray[np.float64], weights: NDArray[np.float64], shares: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pool adjacent bins until the error never falls as the score falls; return also variances.
+
+    A pooled block's variance is spread over its bins so that squared shares add up to the block's.
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for error, weight in zip(errors.tolist(), weights.tolist(), strict=True):
+        merged, heavy, size = error, weight, 1
+        while blocks and blocks[-1][0] >= merged:
+            before, weight_before, size_before = blocks.pop()
+            merged = (merged * heavy + before * weight_before) / (heavy + weight_before)
+            heavy, size = heavy + weight_before, size + size_before
+        blocks.append((merged, heavy, size))
+    sizes = [size for _, _, size in blocks]
+    pooled = np.repeat([error for error, _, _ in blocks], sizes)
+    heavy_of = np.repeat([heavy for _, heavy, _ in blocks], sizes)
+    starts = np.cumsum([0, *sizes[:-1]])
+    together = np.repeat(np.add.reduceat(shares, starts), sizes)
+    alone = np.repeat(np.add.reduceat(shares**2, starts), sizes)
+    variance = np.maximum(pooled, 1 / heavy_of) * (1 - pooled) / heavy_of
+    return pooled, variance * together**2 / alone
+
+
+def _without_noise(
+    observed: NDArray[np.float64], noise: JudgeNoise
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the true error behind the observed one, and the slope of that correction.
+
+    Unsure judgements are no labels, so the labelled are not quite what was judged: ``ratio``.
+    """
+    ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
+    low = noise.false_disagree
+    span = ratio * (1 - noise.false_agree) - low
+    bottom = span + observed * (1 - ratio)
+    errors = np.clip((observed - low) / bottom, 0.0, 1.0)
+    return errors, (span + low * (1 - ratio)) / bottom**2
