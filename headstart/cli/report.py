@@ -175,7 +175,7 @@ def _write_page(path: Path, found: Report) -> None:
 
 def print_tables(console: Console, found: Report) -> None:
     """Print the report for a terminal."""
-    from headstart.report.wording import dollars, duration, percent
+    from headstart.report.wording import dollars, duration, money_note, percent
 
     group, savings = found.overall, found.overall.savings
     if found.first is None:
@@ -187,13 +187,13 @@ def print_tables(console: Console, found: Report) -> None:
         f"{group.outcomes['joined']:,} joined, {group.outcomes['bypass']:,} bypassed, "
         f"{group.failures:,} failed"
     )
-    unpriced = f"; {savings.unpriced_hits:,} hits have no price" if savings.unpriced_hits else ""
+    note = f" ({money_note(savings)})" if money_note(savings) else ""
     estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
     console.print(
         f"saved [bold]{duration(savings.total_s)}[/] "
         f"({duration(savings.ttft_s)} to the first token), "
         f"[bold]{savings.tokens:,}[/] tokens, [bold]{dollars(savings.usd)}[/]"
-        f"{unpriced}{estimated}; net of {duration(savings.overhead_s)} of our own"
+        f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
     )
     console.print(_latencies(group))
     if found.holdout is not None:

@@ -40,6 +40,8 @@ class Accounts:
         self._overall.add(row)
         _member(self._models, row.model or "(none)").add(row)
         _member(self._endpoints, row.endpoint).add(row)
+        if row.outcome is Outcome.AUDIT:
+            return
         self._arrivals[row.outcome].append(row.at)
         self._experiment.add(row)
         if row.outcome in (Outcome.MISS, Outcome.BYPASS) and row.reason is not None:

@@ -8,7 +8,14 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from headstart.report.plots import STACK, distributions, instant, timeline
-from headstart.report.wording import dollars, duration, estimate, percent, verdict
+from headstart.report.wording import (
+    dollars,
+    duration,
+    estimate,
+    money_note,
+    percent,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +56,6 @@ def _sections(report: Report) -> Iterator[str]:
 
 def _tiles(report: Report) -> str:
     group, savings = report.overall, report.overall.savings
-    usd = f"{savings.unpriced_hits:,} hits without a known price" if savings.unpriced_hits else ""
     tiles = (
         (
             "hit rate",
@@ -61,7 +67,7 @@ def _tiles(report: Report) -> str:
             duration(savings.total_s),
             f"to the first token {duration(savings.ttft_s)}",
         ),
-        ("money saved", dollars(savings.usd), usd or "at the prices configured"),
+        ("money saved", dollars(savings.usd), money_note(savings) or "at the prices configured"),
         (
             "tokens saved",
             f"{savings.tokens:,}",

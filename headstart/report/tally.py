@@ -38,9 +38,15 @@ class Tally:
         self._usd = 0.0
         self._priced = 0
         self._estimated = 0
+        self._audits = 0
+        self._audit_usd = 0.0
 
     def add(self, row: Served) -> None:
-        """Count one request."""
+        """Count one request, or the cost of an audit."""
+        if row.outcome is Outcome.AUDIT:
+            self._audits += 1
+            self._audit_usd += row.cost_usd or 0.0
+            return
         self.outcomes[row.outcome.value] += 1
         if row.outcome not in HITS:
             self._overhead_s += row.overhead_s
@@ -77,7 +83,11 @@ class Tally:
         return Group(
             name=name,
             requests=self.requests,
-            outcomes={outcome.value: self.outcomes[outcome.value] for outcome in Outcome},
+            outcomes={
+                outcome.value: self.outcomes[outcome.value]
+                for outcome in Outcome
+                if outcome is not Outcome.AUDIT
+            },
             failures=self.failures,
             hit_rate=self._rate(exact + semantic),
             exact_rate=self._rate(exact),
@@ -89,7 +99,9 @@ class Tally:
                 ttft_s=self._saved_ttft_s - self._overhead_s,
                 overhead_s=self._overhead_s,
                 tokens=self._tokens,
-                usd=self._usd if self._priced else None,
+                usd=self._usd - self._audit_usd if self._priced else None,
+                audits=self._audits,
+                audits_usd=self._audit_usd,
                 unpriced_hits=hits - self._priced,
                 estimated_hits=self._estimated,
             ),

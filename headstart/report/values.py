@@ -38,7 +38,8 @@ class Savings(Value):
 
     ``total_s`` and ``ttft_s`` are sums over requests and net: a hit's own time is subtracted, and
     so is ``overhead_s``, which requests that were no hit spent on looking for one. ``usd`` covers
-    hits whose original has a known price; ``unpriced_hits`` counts the others.
+    hits whose original has a known price, less ``audits_usd``, what checking hits cost;
+    ``unpriced_hits`` counts the others.
     """
 
     total_s: float
@@ -46,6 +47,9 @@ class Savings(Value):
     overhead_s: float
     tokens: int
     usd: float | None
+    audits: int
+    """Our own calls, made to check hits."""
+    audits_usd: float
     unpriced_hits: int
     estimated_hits: int
     """Hits whose tokens or cost were estimated, not reported by the provider."""

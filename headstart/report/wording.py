@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headstart.report.values import Interval
+    from headstart.report.values import Interval, Savings
 
 UNKNOWN = "-"
 
@@ -47,6 +47,16 @@ def estimate(interval: Interval | None, show: str = "s") -> str:
     if interval.low is None or interval.high is None:
         return f"{write(interval.value)} (too few)"
     return f"{write(interval.value)} ({write(interval.low)} to {write(interval.high)})"
+
+
+def money_note(savings: Savings) -> str:
+    """Say what the saved money leaves out and what was taken off it."""
+    notes = []
+    if savings.unpriced_hits:
+        notes.append(f"{savings.unpriced_hits:,} hits without a known price")
+    if savings.audits:
+        notes.append(f"net of {savings.audits:,} audits for {dollars(savings.audits_usd)}")
+    return "; ".join(notes)
 
 
 def verdict(*, disagree: bool | None) -> str:

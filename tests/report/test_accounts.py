@@ -107,6 +107,15 @@ def test_money_says_how_many_hits_have_no_known_price() -> None:
     assert (savings.unpriced_hits, savings.estimated_hits) == (1, 1)
 
 
+def test_audits_are_no_requests_and_their_cost_is_taken_off() -> None:
+    audit = served(outcome=Outcome.AUDIT, cost_usd=0.015, audit_of="hit")
+    report = report_on(hit(), audit)
+    assert report.overall.requests == 1
+    savings = report.overall.savings
+    assert (savings.audits, savings.audits_usd) == (1, 0.015)
+    assert savings.usd == pytest.approx(0.02 - 0.015)
+
+
 def test_money_is_unknown_when_no_hit_has_a_price() -> None:
     assert report_on(hit(saved_usd=None)).overall.savings.usd is None
 
