@@ -75,8 +75,8 @@ def draw_curve(
     used = np.flatnonzero(count)
     bad = np.bincount(bins, ~same, BINS)[used]
     risk = np.bincount(bins, risks, BINS)[used]
-    share: NDArray[np.float64] = np.bincount(bins, mass, BINS)[used]
-    labels = count[used]
+    share = np.bincount(bins, mass, BINS)[used].astype(np.float64)
+    labels = count[used].astype(np.float64)
     errors: NDArray[np.float64] = (bad + BIN_PRIOR * risk / labels) / (labels + BIN_PRIOR)
     errors, variances = _pooled(errors, labels + BIN_PRIOR, share)
     errors, slope = _without_noise(errors, noise)
