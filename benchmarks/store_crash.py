@@ -2,9 +2,10 @@
 
     python -m benchmarks.store_crash [--writes N] [--kills N] [--seed N] [--json]
 
-A process of its own appends entries of 1 to 20 KB to a SQLite store, eight at a time, and prints
-the id of each acknowledged one. It is killed at a random place and begun again on the same file.
-What was stored but not yet acknowledged when the process died may be there; it need not be.
+A process of its own appends entries of 1 to 20 KB and a label of each to a SQLite store, eight at
+a time, and prints the id when both are acknowledged. It is killed at a random place and begun again
+on the same file. What was stored but not yet acknowledged when the process died may be there; it
+need not be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from headstart.decisions import Label, LabelSource
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Put, Text
 
@@ -35,7 +37,7 @@ VECTOR = bytes(768)
 
 
 async def write(path: str, name: str, writes: int) -> None:
-    """Append entries and print the id of each once it is acknowledged, one a line."""
+    """Append entries and their labels; print each id once both are acknowledged, one a line."""
     store = SQLiteStore(path)
     await store.open()
     numbers = iter(range(writes))
@@ -44,6 +46,7 @@ async def write(path: str, name: str, writes: int) -> None:
         for number in numbers:
             entry = make_entry(f"{name}-{number:06}")
             await store.append([Put(entry=entry, vector=VECTOR)])
+            await store.label([make_label(entry.id)])
             os.write(1, f"{entry.id}\n".encode())
 
     async with asyncio.TaskGroup() as tasks:
@@ -65,6 +68,13 @@ def make_entry(id: str) -> Entry:
     )
 
 
+def make_label(id: str) -> Label:
+    """Return a label, the same for the same id."""
+    return Label(
+        id=id, entry=id, domain="d", source=LabelSource.MISS, same=True, at=0.0, similarity=0.9
+    )
+
+
 # --- the process that kills --------------------------------------------------------------------
 
 
@@ -83,6 +93,16 @@ def kill_once(path: Path, name: str, writes: int, after: int) -> list[str]:
         return acknowledged + writer.stdout.read().split("\n")[:-1]
 
 
+async def read_labels(store: SQLiteStore) -> dict[str, Label]:
+    """Return all labels by id."""
+    labels: dict[str, Label] = {}
+    after = ""
+    while page := await store.labels(after):
+        labels |= {label.id: label for _, label in page}
+        after = page[-1][0]
+    return labels
+
+
 async def recover(path: Path, acknowledged: list[str]) -> dict[str, Any]:
     """Open the file again and compare it with what was acknowledged."""
     started = time.perf_counter()
@@ -90,7 +110,11 @@ async def recover(path: Path, acknowledged: list[str]) -> dict[str, Any]:
     await store.open()
     opened_s = time.perf_counter() - started
     loaded = await store.load(acknowledged)
-    recovered = sum(entry == make_entry(id) for id, entry in zip(acknowledged, loaded, strict=True))
+    labels = await read_labels(store)
+    recovered = sum(
+        entry == make_entry(id) and labels.get(id) == make_label(id)
+        for id, entry in zip(acknowledged, loaded, strict=True)
+    )
     stats = await store.stats()
     await store.aclose()
     with closing(sqlite3.connect(path)) as file:

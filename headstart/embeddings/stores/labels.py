@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
 
 LABEL_ROWS = 200_000
-"""Kept labels: some 60 MB."""
+"""Kept labels: some 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
 """Kept documents; the least recently written leave first."""
 

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from headstart.decisions import Outcome
+from headstart.decisions import Label, Outcome
 from headstart.embeddings.stores.codec import (
     VERSION,
     Limits,
+    decode_label,
     decode_served,
+    encode_label,
     encode_served,
     open_entry,
     seal,
@@ -22,6 +24,7 @@ from headstart.observe import Served
 from headstart.types import Completion, Entry
 from support.completions import completions
 from support.entries import NOW, answer, entry, full_entry, raw_entry, vector
+from support.labels import full_label, label
 
 
 def sealed_value(stored: Entry) -> bytes:
@@ -124,3 +127,19 @@ def test_a_row_of_the_books_comes_back_as_it_was() -> None:
     )  # fmt: skip
     assert decode_served(encode_served(row)) == row
     assert decode_served(b"\x02" + encode_served(row)[1:]) is None
+
+
+def test_the_full_label_of_these_tests_leaves_no_field_out() -> None:
+    assert fields_at_default(full_label()) == []
+
+
+@pytest.mark.parametrize("stored", [full_label(), label("plain"), label("other", same=False)])
+def test_a_label_comes_back_as_it_was(stored: Label) -> None:
+    assert decode_label(encode_label(stored)) == stored
+
+
+def test_a_label_that_is_not_known_here_is_skipped() -> None:
+    value = encode_label(label("id"))
+    assert decode_label(b"\x02" + value[1:]) is None
+    assert decode_label(value[:-5]) is None
+    assert decode_label(value.replace(b"miss", b"mist")) is None

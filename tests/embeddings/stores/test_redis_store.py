@@ -14,6 +14,7 @@ from headstart.embeddings.stores.redis import RedisStore
 from headstart.embeddings.stores.redis_scripts import PREFIX
 from headstart.errors import ConfigError, StoreError
 from support.entries import entry, put
+from support.labels import label, labelled
 from support.redis_server import redis_server
 from support.stores import Clock, Stores, follow, scan
 
@@ -56,7 +57,11 @@ async def test_a_server_that_died_costs_a_store_error(
     store = await hurt.open()
     cursor = await store.cursor()
     own_server.kill()
-    for call in (store.find("key"), store.load(["a"]), store.append([put("a")]), store.stats()):
+    for call in (
+        store.find("key"), store.load(["a"]), store.append([put("a")]), store.stats(),
+        store.label([label("a")]), store.labels(), store.last_label(), store.keep("a", b"a"),
+        store.kept("a"),
+    ):  # fmt: skip
         with pytest.raises(StoreError):
             await call
     with pytest.raises(StoreError):
@@ -165,6 +170,30 @@ async def test_entries_leave_when_a_bound_is_lowered(stores: Stores) -> None:
     bounded = await stores.open(max_entries=3)
     await bounded.append([put("new")])
     assert await scan(store) == ["18", "19", "new"]
+
+
+async def test_a_domain_without_labels_leaves_no_key(
+    stores: Stores, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstart.embeddings.stores.redis.LABEL_ROWS", 10)
+    store = await stores.open()
+    await store.label([label("old", domain="old")])
+    await store.label([label(str(number), domain="new") for number in range(10)])
+    with closing(redis.client()) as client:
+        keys = set(client.scan_iter(f"{PREFIX}labels*"))
+    assert keys == {f"{PREFIX}labels".encode(), f"{PREFIX}labels:new".encode()}
+
+
+async def test_labels_go_on_after_the_server_was_flushed(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    await store.label([label("a")])
+    cursor = await store.last_label()
+    redis.flush()
+    assert await store.last_label() == ""
+    await store.label([label("b")])
+    assert await labelled(store, cursor) == ["b"]
 
 
 # --- starting ----------------------------------------------------------------------------------

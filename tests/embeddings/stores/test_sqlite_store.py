@@ -20,6 +20,7 @@ from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
 from support.entries import NOW, entry, put
+from support.labels import label, labelled
 from support.repository import ROOT
 from support.stores import Clock, follow, scan
 
@@ -203,8 +204,12 @@ async def test_a_store_that_is_not_open_says_so(path: Path, open_file: Open) -> 
     await store.aclose()
     with pytest.raises(StoreError, match="closed"):
         await store.find("key")
-    with pytest.raises(StoreError, match="closed"):
-        await store.append([put("a")])
+    for write in (store.append([put("a")]), store.label([label("a")]), store.keep("a", b"a")):
+        with pytest.raises(StoreError, match="closed"):
+            await write
+    for read in (store.labels(), store.last_label(), store.kept("a")):
+        with pytest.raises(StoreError, match="closed"):
+            await read
 
 
 async def test_closing_waits_for_what_was_appended(open_file: Open) -> None:
@@ -234,8 +239,11 @@ async def test_a_write_that_fails_is_an_error_and_the_next_one_works(
     store = await open_file(busy_s=0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="locked"):
-            await store.append([put("a")])
+        for write in (store.append([put("a")]), store.label([label("a")]), store.keep("a", b"a")):
+            with pytest.raises(StoreError, match="locked"):
+                await write
+        assert await store.labels() == []
+        assert await store.kept("a") is None
         assert await store.find("exact-a") is None
     await store.append([put("b")])
     assert await scan(store) == ["b"]
@@ -304,6 +312,9 @@ async def test_kill_9_under_load_loses_nothing_acknowledged(path: Path, open_fil
         acknowledged += kill(writer)
     store = await open_file()
     recovered = await store.load(acknowledged)
+    learned = await labelled(store)
+    assert set(acknowledged) <= set(learned)
+    assert len(set(learned)) == len(learned)
     assert [entry.id for entry in recovered if entry is not None] == acknowledged
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -315,5 +326,10 @@ async def test_processes_that_start_at_once_share_a_new_file(path: Path, open_fi
     store = await open_file()
     cursor = await store.cursor()
     assert len(await follow(store, cursor, 20)) == 20
+    learned = await labelled(store)
     acknowledged += [id for writer in writers for id in kill(writer)]
     assert None not in await store.load(acknowledged)
+    whole = await labelled(store)
+    assert whole[: len(learned)] == learned
+    assert set(acknowledged) <= set(whole)
+    assert len(set(whole)) == len(whole)

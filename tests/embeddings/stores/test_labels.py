@@ -1,0 +1,230 @@
+"""Labels and documents: what every store promises of them, held against all three."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from headstart.embeddings.stores import codec
+from headstart.embeddings.stores.codec import encode_label
+from headstart.embeddings.stores.labels import LabelReader
+from headstart.errors import StoreError
+from support.labels import full_label, label, labelled, read_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.interfaces import Store
+    from support.stores import Stores
+
+pytestmark = pytest.mark.anyio
+
+WRITERS = {"memory": "memory", "sqlite": "sqlite_writer", "redis": "redis"}
+
+
+def bound(monkeypatch: pytest.MonkeyPatch, stores: Stores, name: str, count: int) -> None:
+    """Lower a bound of the stores that ``stores`` will open."""
+    module = WRITERS[stores.url.partition(":")[0]]
+    monkeypatch.setattr(f"headstart.embeddings.stores.{module}.{name}", count)
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+async def test_labels_come_back_as_they_were_in_order(stores: Stores) -> None:
+    store = await stores.open()
+    beside = await stores.open_beside(store)
+    appended = [full_label(), label("a", same=False), label("b")]
+    await store.label(appended[:2])
+    await beside.label(appended[2:])
+    for reader in (store, beside):
+        assert [read for _, read in await reader.labels()] == appended
+
+
+async def test_a_store_without_labels_has_no_last_one(stores: Stores) -> None:
+    store = await stores.open()
+    await store.label([])
+    assert await store.labels() == []
+    assert await store.last_label() == ""
+
+
+async def test_reading_goes_on_after_any_cursor(stores: Stores) -> None:
+    store = await stores.open()
+    await store.label([label(f"{number:02}") for number in range(25)])
+    whole = await read_labels(store, limit=4)
+    assert [read.id for _, read in whole] == [f"{number:02}" for number in range(25)]
+    for place, (cursor, _) in enumerate(whole):
+        assert await store.labels(cursor) == whole[place + 1 :]
+
+
+async def test_cursors_compare_as_strings(stores: Stores) -> None:
+    store = await stores.open()
+    seen = [await store.last_label()]
+    for _ in range(3):  # numbers of one digit and of two follow each other, at once and later
+        await store.label([label("a")] * 60)
+        seen += [cursor for cursor, _ in await store.labels(seen[-1])]
+        assert seen[-1] == await store.last_label()
+    assert seen == sorted(set(seen))
+
+
+async def test_a_domain_has_its_own_labels_under_the_same_cursors(stores: Stores) -> None:
+    store = await stores.open()
+    await store.label([label(f"{number}", domain="ab"[number % 2]) for number in range(10)])
+    whole = await store.labels()
+    of_b = await read_labels(store, limit=2, domain="b")
+    assert of_b == whole[1::2]
+    assert await store.labels(whole[4][0], domain="b") == whole[5::2]
+    assert await store.labels(of_b[-1][0], domain="b") == []
+    assert await store.labels(domain="unknown") == []
+
+
+async def test_all_see_one_order_of_what_is_appended_at_once(stores: Stores) -> None:
+    writers = [await stores.open()]
+    writers += [await stores.open_beside(writers[0]) for _ in range(2)]
+    reader = await stores.open_beside(writers[0])
+    followed: list[str] = []
+
+    async def write(number: int, store: Store) -> None:
+        for turn in range(20):
+            await store.label([label(f"{number}-{turn}-{part}") for part in "ab"])
+            await anyio.lowlevel.checkpoint()
+
+    async def follow() -> None:
+        after = ""
+        while len(followed) < 6 * 20 * 2:
+            page = await reader.labels(after, 7)
+            followed.extend(read.id for _, read in page)
+            after = page[-1][0] if page else after
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            for number, store in enumerate(writers * 2):
+                tasks.start_soon(write, number, store)
+    assert len(set(followed)) == len(followed)
+    for store in writers:
+        assert await labelled(store) == followed
+    for number in range(6):
+        own = [id for id in followed if id.startswith(f"{number}-")]
+        assert own == [f"{number}-{turn}-{part}" for turn in range(20) for part in "ab"]
+
+
+async def test_the_oldest_labels_leave(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound(monkeypatch, stores, "LABEL_ROWS", 200)
+    store = await stores.open()
+    await store.label([label("first", domain="early")])
+    early = await store.last_label()
+    for batch in range(3):
+        domain = "late" if batch else "early"
+        await store.label([label(f"{batch}-{number}", domain=domain) for number in range(150)])
+    kept = [f"1-{number}" for number in range(100, 150)] + [f"2-{number}" for number in range(150)]
+    assert await labelled(store) == kept
+    assert await labelled(store, early) == kept
+    assert await labelled(store, domain="late") == kept
+    assert await labelled(store, domain="early") == []
+    await store.label([label(f"3-{number}", domain="early") for number in range(300)])
+    assert await labelled(store) == [f"3-{number}" for number in range(100, 300)]
+    assert await labelled(store, domain="early") == await labelled(store)
+
+
+async def test_labels_that_a_newer_version_wrote_are_passed(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await stores.open()
+    await store.label([label("a")])
+    with monkeypatch.context() as newer:
+        newer.setattr(codec, "VERSION", b"\x7f")
+        await store.label([label(f"newer-{number}") for number in range(5)])
+    assert await labelled(store, limit=2) == ["a"]
+    assert await labelled(store, await store.last_label()) == []
+    await store.label([label("b")])
+    for domain in (None, "domain"):
+        assert await labelled(store, limit=2, domain=domain) == ["a", "b"]
+
+
+async def test_labels_of_which_one_cannot_be_stored_are_not_stored(stores: Stores) -> None:
+    store = await stores.open()
+    with pytest.raises(StoreError, match="cannot be stored"):
+        await store.label([label("a"), label("\ud800")])
+    assert await store.labels() == []
+
+
+async def test_a_cursor_that_is_none_is_an_error(stores: Stores) -> None:
+    store = await stores.open()
+    with pytest.raises(StoreError):
+        await store.labels("no cursor")
+
+
+# --- documents ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "", "with spaces/and:signs*", "añ🙂", "nul\x00l", "x" * 300])
+@pytest.mark.parametrize("value", [b"", b"\x00\xff"])
+async def test_a_document_is_kept_under_any_name(stores: Stores, name: str, value: bytes) -> None:
+    store = await stores.open()
+    beside = await stores.open_beside(store)
+    assert await beside.kept(name) is None
+    await store.keep(name, value)
+    assert await beside.kept(name) == value
+    assert await beside.kept(name + "x") is None
+
+
+async def test_a_document_replaces_its_names(stores: Stores) -> None:
+    store = await stores.open()
+    large = bytes(range(256)) * 16 * 1024
+    await store.keep("a", b"before")
+    await store.keep("b", b"other")
+    await store.keep("a", large)
+    assert await store.kept("a") == large
+    assert await store.kept("b") == b"other"
+
+
+async def test_the_least_recently_written_documents_leave(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound(monkeypatch, stores, "DOCUMENTS", 3)
+    store = await stores.open()
+    for name in "abcadbe":
+        await store.keep(name, name.encode())
+    assert [await store.kept(name) for name in "abcde"] == [None, b"b", None, b"d", b"e"]
+
+
+async def test_labels_and_documents_are_there_after_reopening(
+    durable_url: str, stores: Stores
+) -> None:
+    store = await stores.open()
+    await store.label([full_label(), label("a")])
+    await store.keep("snapshot", b"learned")
+    whole, end = await store.labels(), await store.last_label()
+    await store.aclose()
+    again = await stores.open()
+    assert await again.labels() == whole
+    assert await again.last_label() == end
+    assert await again.kept("snapshot") == b"learned"
+    await again.label([label("b")])
+    assert await labelled(again, end) == ["b"]
+
+
+# --- the reader behind all three ---------------------------------------------------------------
+
+
+async def test_labels_that_cannot_be_read_are_read_once() -> None:
+    rows = [("1", encode_label(label("a"))), ("2", b"\x7f"), ("3", b"\x7f"), ("4", b"\x7f")]
+    asked: list[str] = []
+
+    async def read(after: str, limit: int, domain: str | None) -> Sequence[tuple[str, bytes]]:
+        asked.append(after)
+        return [row for row in rows if row[0] > after][:limit]
+
+    reader = LabelReader(read)
+    assert [cursor for cursor, _ in await reader.labels("", 2, None)] == ["1"]
+    for _ in range(3):
+        assert await reader.labels("1", 2, None) == []
+    assert asked == ["", "1", "3", "4", "4", "4"]
+    assert await reader.labels("1", 2, "a domain") == []
+    rows.append(("5", encode_label(label("b"))))
+    assert await reader.labels("1", 2, "a domain") == [("5", label("b"))]
+    assert await reader.labels("1", 2, None) == [("5", label("b"))]

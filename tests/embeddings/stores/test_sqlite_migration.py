@@ -1,0 +1,108 @@
+"""Files that an earlier version of the store made."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.embeddings.stores.codec import Limits, seal
+from headstart.embeddings.stores.sqlite import SQLiteStore
+from support.entries import NOW, entry, put, vector
+from support.labels import label, labelled
+from support.stores import Clock, follow, scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+SECRET = b"s" * 32
+FIRST_SCHEMA = """
+PRAGMA application_id = 0x48656164;
+PRAGMA user_version = 1;
+PRAGMA journal_mode = WAL;
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, exact TEXT NOT NULL UNIQUE,
+    partition TEXT NOT NULL, scope TEXT NOT NULL, encoder TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL, used REAL NOT NULL,
+    bytes INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE INDEX entries_used ON entries (used);
+CREATE INDEX entries_expires ON entries (expires) WHERE expires IS NOT NULL;
+CREATE TABLE vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE log (seq INTEGER PRIMARY KEY, deleted INTEGER NOT NULL, id TEXT NOT NULL);
+INSERT INTO log (deleted, id) VALUES (1, '');
+CREATE TABLE books (seq INTEGER PRIMARY KEY, at REAL NOT NULL, value BLOB NOT NULL);
+CREATE TABLE totals (entries INTEGER NOT NULL, bytes INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0);
+CREATE TABLE secret (value BLOB NOT NULL);
+CREATE TRIGGER entry_stored AFTER INSERT ON entries BEGIN
+    UPDATE totals SET entries = entries + 1, bytes = bytes + NEW.bytes;
+    INSERT INTO log (deleted, id) VALUES (0, NEW.id);
+END;
+CREATE TRIGGER entry_gone AFTER DELETE ON entries BEGIN
+    UPDATE totals SET entries = entries - 1, bytes = bytes - OLD.bytes;
+    DELETE FROM vectors WHERE seq = OLD.seq;
+    INSERT INTO log (deleted, id) VALUES (1, OLD.id);
+END;
+"""
+
+
+def make_first_schema(path: Path) -> None:
+    """Make a file by the statements of schema 1, with the entry ``a`` in it."""
+    with closing(sqlite3.connect(path)) as file, file:
+        file.executescript(FIRST_SCHEMA)
+        file.execute("INSERT INTO secret VALUES (?)", (SECRET,))
+        sealed = seal(entry("a"), vector(), Limits())
+        row = (1, *sealed[:7], NOW, sealed.size, sealed.value)
+        file.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        file.execute("INSERT INTO vectors VALUES (1, ?)", (sealed.vector,))
+
+
+async def open_store(path: Path) -> SQLiteStore:
+    store = SQLiteStore(path, clock=Clock())
+    await store.open()
+    return store
+
+
+def schema_version(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as file:
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+async def test_a_file_of_the_first_schema_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    make_first_schema(path)
+    for life in ("first", "second"):
+        store = await open_store(path)
+        assert await store.find("exact-a") == entry("a")
+        assert await scan(store) == ["a"]
+        assert await store.secret() == SECRET
+        await store.label([label(life)])
+        await store.keep("name", life.encode())
+        await store.aclose()
+        assert schema_version(path) == 2
+    store = await open_store(path)
+    assert await labelled(store) == ["first", "second"]
+    assert await store.kept("name") == b"second"
+    cursor = await store.append([put("b")])
+    assert await follow(store, str(int(cursor) - 1), 1)
+    await store.aclose()
+
+
+async def test_a_version_set_back_by_an_older_process_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await open_store(path)
+    await store.label([label("a")])
+    await store.keep("name", b"value")
+    await store.aclose()
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("PRAGMA user_version = 1")
+    again = await open_store(path)
+    assert await labelled(again) == ["a"]
+    assert await again.kept("name") == b"value"
+    assert schema_version(path) == 2
+    await again.aclose()
