@@ -1,8 +1,18 @@
-"""What ``python -m benchmarks.agreement DATA`` fitted and measured: weights, band, error rates."""
+"""What ``python -m benchmarks.agreement DATA`` fitted and measured: weights, bands, error rates."""
 
 from __future__ import annotations
 
 from headstart.types import Frozen
+
+
+class Fit(Frozen):
+    """A logistic regression over ``likeness.FEATURES`` and its band of doubt."""
+
+    weights: tuple[float, ...]
+    different_to: float
+    """Up to this probability two texts are judged to differ."""
+    same_from: float
+    """From this probability on they are judged to say the same; between the two: unsure."""
 
 
 class ErrorRates(Frozen):
@@ -19,20 +29,33 @@ class ErrorRates(Frozen):
     """Of answers that are the same: the share about which the judge is not sure."""
 
 
-WEIGHTS = (
-    -10.465, 11.81, 1.808, -0.005, 0.074, 0.972, 1.049, 1.612, 0.741, -0.43, -0.376, 0.0, 0.659,
-    0.96,
-)  # fmt: skip
-"""Of ``likeness.FEATURES``, with the cosine."""
-WEIGHTS_OF_WORDS = (
-    -5.102, 0.0, -0.655, -0.733, 0.201, 10.733, 2.793, 2.417, 1.332, -0.032, -0.172, 0.0, 0.643,
-    0.561,
-)  # fmt: skip
-"""Of ``likeness.FEATURES``, without the cosine."""
-
-DIFFERENT_TO, SAME_FROM = 0.2, 0.7
-"""The band of doubt: up to the first probability different, from the second the same."""
-SAME_FROM_WORDS = 0.9
+WITH_COSINE = Fit(
+    weights=(
+        -9.2,
+        7.65,
+        3.8,
+        2.88,
+        -0.66,
+        0.55,
+        -1.97,
+        1.45,
+        2.7,
+        1.33,
+        -0.38,
+        -0.28,
+        2.1,
+        0.87,
+        -5.82,
+        -5.48,
+    ),
+    different_to=0.2,
+    same_from=0.7,
+)
+WORDS_ALONE = Fit(
+    weights=(-5.0, 2.88, -0.66, 0.55, 3, 1.45, 2.7, 1.33, -0.38, -0.28, 2.1, 0.87, -5.82, -5.48),
+    different_to=0.2,
+    same_from=0.9,
+)
 
 FREE_TEXT = ErrorRates(alpha=0.18, beta=0.025, unsure=0.105)
 """Of texts longer than five words."""

@@ -8,25 +8,26 @@ a band of doubt. How it was measured and fitted: ``docs/agreement.md``.
 from __future__ import annotations
 
 from enum import StrEnum
-from math import exp
 from typing import TYPE_CHECKING
 
 from headstart.policies.agreement.answers import read_answer
 from headstart.policies.agreement.documents import compare_calls, compare_code, compare_json
-from headstart.policies.agreement.fitted import (
-    DIFFERENT_TO,
-    SAME_FROM,
-    SAME_FROM_WORDS,
-    WEIGHTS,
-    WEIGHTS_OF_WORDS,
+from headstart.policies.agreement.fitted import WITH_COSINE, WORDS_ALONE
+from headstart.policies.agreement.likeness import (
+    answers_oppose,
+    compare_words,
+    may_oppose,
+    probability,
 )
-from headstart.policies.agreement.likeness import compare_words
 from headstart.policies.agreement.wording import question_words, read_words, short_form
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.policies.agreement.answers import Reply
     from headstart.policies.agreement.documents import Difference
+    from headstart.policies.agreement.fitted import Fit
     from headstart.types import Completion, RawResponse
 
 ENCODED_CHARS = 1200
@@ -64,12 +65,14 @@ _UNREADABLE = Agreement(same=None, probability=0.5, method=Method.UNREADABLE)
 _CERTAINTY = {True: 0.99, None: 0.5, False: 0.01}
 
 
-def texts_to_encode(a: Completion | RawResponse, b: Completion | RawResponse) -> tuple[str, ...]:
+def texts_to_encode(
+    fresh: Completion | RawResponse, cached: Completion | RawResponse
+) -> tuple[str, ...]:
     """Return the two texts whose cosine ``judge`` needs, or () when it needs none."""
-    replies_a, replies_b = read_answer(a), read_answer(b)
-    if replies_a is None or replies_b is None or len(replies_a) != len(replies_b):
+    replies, others = read_answer(fresh), read_answer(cached)
+    if replies is None or others is None or len(replies) != len(others):
         return ()
-    settled = [_settle(one, other) for one, other in zip(replies_a, replies_b, strict=True)]
+    settled = [_settle(one, other) for one, other in zip(replies, others, strict=True)]
     if any(isinstance(word, Agreement) and word.same is False for word in settled):
         return ()
     open_pairs = [word for word in settled if not isinstance(word, Agreement)]
@@ -77,26 +80,29 @@ def texts_to_encode(a: Completion | RawResponse, b: Completion | RawResponse) ->
 
 
 def judge(
-    a: Completion | RawResponse,
-    b: Completion | RawResponse,
-    question: str | None,
+    fresh: Completion | RawResponse,
+    cached: Completion | RawResponse,
+    questions: Sequence[str | None],
     cosine: float | None,
+    fit: Fit | None = None,
 ) -> Agreement:
-    """Judge two answers to ``question``, the last user text of the request asked afresh.
+    """Judge two answers to ``questions``: the last user texts that each was given to, if known.
 
     ``cosine`` is that of the ``texts_to_encode``; without it (the encoder failed) free text is
     judged by its words alone, and more of it is unsure. Choices are compared in order, and the
-    least alike counts. Symmetric in ``a`` and ``b``; never raises.
+    least alike counts. ``fit`` replaces the weights that ship; it must match ``cosine``.
+    Symmetric in the answers; never raises.
     """
-    replies_a, replies_b = read_answer(a), read_answer(b)
-    if replies_a is None or replies_b is None:
-        return _EQUAL if a == b else _UNREADABLE
-    if len(replies_a) != len(replies_b):
+    replies, others = read_answer(fresh), read_answer(cached)
+    if replies is None or others is None:
+        return _EQUAL if fresh == cached else _UNREADABLE
+    if len(replies) != len(others):
         return _settled(Method.STRUCTURED, same=None)
-    given = question_words(question)
+    given = frozenset().union(*map(question_words, questions))
+    fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
     found = [
-        word if isinstance(word, Agreement) else _judge_texts(*word, given, cosine)
-        for one, other in zip(replies_a, replies_b, strict=True)
+        word if isinstance(word, Agreement) else _judge_texts(*word, given, cosine, fit)
+        for one, other in zip(replies, others, strict=True)
         for word in (_settle(one, other),)
     ]
     return min(found, key=_doubt, default=_EQUAL)
@@ -145,15 +151,20 @@ def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
     return None if set(a) <= set(b) or set(b) <= set(a) else False
 
 
-def _judge_texts(a: str, b: str, given: frozenset[str], cosine: float | None) -> Agreement:
-    features = compare_words(read_words(a), read_words(b), given, cosine=cosine or 0.0)
-    weights, same_from = (
-        (WEIGHTS_OF_WORDS, SAME_FROM_WORDS) if cosine is None else (WEIGHTS, SAME_FROM)
-    )
-    logit = sum(weight * value for weight, value in zip(weights, features, strict=True))
-    probability = 1 / (1 + exp(-max(min(logit, 30.0), -30.0)))
-    same = True if probability >= same_from else None if probability > DIFFERENT_TO else False
-    return Agreement(same=same, probability=probability, method=Method.TEXT)
+def _judge_texts(
+    a: str, b: str, given: frozenset[str], cosine: float | None, fit: Fit
+) -> Agreement:
+    words_a, words_b = read_words(a), read_words(b)
+    if answers_oppose(words_a, words_b):
+        return _settled(Method.TEXT, same=False)
+    likely = probability(compare_words(words_a, words_b, given, cosine), fit.weights)
+    if likely <= fit.different_to:
+        return Agreement(same=False, probability=likely, method=Method.TEXT)
+    if likely < fit.same_from:
+        return Agreement(same=None, probability=likely, method=Method.TEXT)
+    if may_oppose(words_a, words_b):
+        return _settled(Method.TEXT, same=None)
+    return Agreement(same=True, probability=likely, method=Method.TEXT)
 
 
 def _settled(method: Method, *, same: bool | None) -> Agreement:

@@ -47,7 +47,7 @@ _FIRST_SENTENCE_MIN = 25
 
 
 class Wording(NamedTuple):
-    """The words of one text. ``content``, ``names`` and ``numbers`` are stems."""
+    """The words of one text: stems of its content words, of which some are names or numbers."""
 
     length: int
     """In words."""
@@ -56,7 +56,7 @@ class Wording(NamedTuple):
     """Content words with a capital."""
     numbers: frozenset[str]
     opening: frozenset[str]
-    """Content and numbers of the first sentence."""
+    """Content words of the first sentence."""
     polarity: int
     """1 when the text begins with yes, -1 with no, else 0."""
     negations: int
