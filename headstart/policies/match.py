@@ -13,11 +13,15 @@ import msgspec
 from headstart.decisions import Verdict
 from headstart.errors import ConfigError
 from headstart.policies.guards.antonyms import opposites_used
+from headstart.policies.guards.comparative import comparisons_differ
 from headstart.policies.guards.dates import dates_differ
+from headstart.policies.guards.names import names_differ
 from headstart.policies.guards.negation import negations_differ
 from headstart.policies.guards.numbers import numbers_differ, units_differ
 from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.guards.quantifiers import quantifiers_differ
 from headstart.policies.guards.roles import roles_swapped
+from headstart.policies.guards.scope import scopes_differ
 from headstart.policies.guards.substitution import words_substituted
 
 if TYPE_CHECKING:
@@ -28,10 +32,14 @@ if TYPE_CHECKING:
 GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
     "number": numbers_differ,
     "unit": units_differ,
-    "negation": negations_differ,
     "date": dates_differ,
-    "antonym": opposites_used,
+    "name": names_differ,
+    "quantifier": quantifiers_differ,
+    "comparative": comparisons_differ,
+    "negation": negations_differ,
     "role-swap": roles_swapped,
+    "scope": scopes_differ,
+    "antonym": opposites_used,
     "substitution": words_substituted,
 }
 """All guards by name, cheapest first."""
@@ -50,7 +58,7 @@ class StaticMatch:
     0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
     """
 
-    version = "static-1"
+    version = "static-2"
 
     def __init__(
         self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.words import stem
+from headstart.policies.guards.words import stem, stems_of
 
 if TYPE_CHECKING:
     from headstart.policies.guards.parse import Parse
@@ -67,12 +67,12 @@ _PAIRS = """
     fact/fiction fail/pass fail/succeed failure/success fake/genuine fake/real fall/rise false/true
     famous/obscure far/near farthest/nearest fast/slow fastest/slowest fat/lean fat/slim fat/thin
     father/mother fattening/slimming female/male feminine/masculine few/many fewer/more
-    figurative/literal find/lose finish/start fire/hire first/last first/second flexible/rigid
+    figurative/literal finish/start fire/hire first/last first/second flexible/rigid
     float/sink fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader
-    foolish/wise forbid/permit foreign/native forget/remember formal/informal former/future
-    former/latter forward/reverse found/lost free/paid freeze/melt freeze/unfreeze frequent/rare
+    foolish/wise forbid/permit foreign/native formal/informal former/future
+    former/latter forward/reverse free/paid freeze/melt freeze/unfreeze frequent/rare
     fresh/stale friendly/hostile front/rear frozen/melted full/part full/partial future/past
-    gain/lose gain/loss generous/stingy give/take global/local grandparent/parent gross/net
+    gain/lose gain/loss generous/stingy global/local grandparent/parent gross/net
     grow/shrink guest/host guilty/innocent guilty/nonguilty handsome/ugly happy/sad hard/soft
     harden/soften hardware/software harm/help hate/like hate/love healthy/sick heaven/hell
     heavy/light heed/ignore help/hinder hero/villain hidden/visible hide/reveal hide/show high/low
@@ -83,7 +83,7 @@ _PAIRS = """
     inside/outside install/remove install/uninstall invalid/valid invisible/visible
     irrational/rational join/leave junior/senior king/queen known/unknown land/takeoff
     landlord/tenant large/little large/small larger/smaller largest/smallest last/next
-    latest/oldest learn/teach least/most leave/remain left/right lengthen/shorten less/more
+    latest/oldest learn/teach least/most left/right lengthen/shorten less/more
     lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
     longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
     lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
@@ -108,6 +108,53 @@ _PAIRS = """
     useful/useless with/without
 """
 
+_CLASSES = (
+    (
+        "increase raise boost grow more higher bigger larger greater extend expand double",
+        "decrease reduce lower cut shrink less fewer smaller drop halve minimise minimize",
+    ),
+    (
+        "improve help boost benefit strengthen enhance good better best excellent outstanding",
+        "damage harm hurt worsen ruin weaken bad worse worst poor terrible awful inadequate",
+    ),
+    (
+        "enable activate resume join enrol enroll register subscribe start begin launch",
+        "disable deactivate pause withdraw unsubscribe deregister stop end quit cancel",
+    ),
+    (
+        "allow permit let grant approve authorise authorize accept welcome eligible entitled",
+        "ban forbid prohibit deny refuse reject revoke decline block bar restrict ineligible",
+    ),
+    ("busy crowded noisy packed", "quiet empty calm peaceful deserted"),
+    ("safe secure harmless healthy", "unsafe dangerous risky harmful toxic unhealthy hazardous"),
+    (
+        "cheap cheaper cheapest affordable budget inexpensive",
+        "expensive pricey pricier priciest luxury costly costliest dearest",
+    ),
+    (
+        "add install insert attach create include contain",
+        "remove delete uninstall detach destroy exclude lack omit erase",
+    ),
+    ("open unlock unblock unfreeze", "close closed shut lock block freeze"),
+    ("win pass succeed", "lose fail"),
+    ("keep retain save preserve", "lose discard delete dispose cancel bin"),
+    ("always usually frequently often", "never rarely seldom"),
+    ("early earlier earliest oldest", "late later latest newest"),
+    ("short shorter shortest brief", "long longer longest lengthy"),
+    ("popular famous", "unpopular unknown obscure"),
+    ("like love enjoy prefer", "dislike hate"),
+    ("legal lawful", "illegal unlawful"),
+    ("hot warm", "cold cool"),
+    ("easy easier easiest simple simplest", "hard harder hardest difficult tough"),
+    ("upgrade promote", "downgrade demote"),
+    ("hire recruit employ", "dismiss sack"),
+    ("compulsory mandatory obligatory required", "optional voluntary"),
+    ("fast faster fastest quick quicker quickest", "slow slower slowest"),
+    ("true real genuine", "false fake"),
+    ("correct right accurate", "wrong incorrect inaccurate"),
+)
+"""Two classes a row: every word of the one turns around every word of the other."""
+
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
 """Shorter remainders are mostly chance: "under" is not un + der, "input" not in + put."""
@@ -119,6 +166,11 @@ def _table() -> dict[str, frozenset[str]]:
         one, _, other = (stem(word) for word in pair.partition("/"))
         opposites.setdefault(one, set()).add(other)
         opposites.setdefault(other, set()).add(one)
+    for row in _CLASSES:
+        ours, theirs = map(stems_of, row)
+        for one_side, other_side in ((ours, theirs), (theirs, ours)):
+            for word in one_side - other_side:
+                opposites.setdefault(word, set()).update(other_side - one_side)
     return {word: frozenset(others) for word, others in opposites.items()}
 
 
@@ -126,9 +178,17 @@ _OPPOSITES = _table()
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
-    """Veto when each prompt has a word that the other lacks and the two are opposites."""
+    """Veto when an opposite was exchanged and no negation makes up for it: "not right", "wrong"."""
+    return a.negated == b.negated and opposites_exchanged(a, b)
+
+
+def opposites_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether each prompt has a word that the other lacks and the two are opposites.
+
+    Words that were counted as negations do not count again: "always" and "never".
+    """
     ours, theirs = frozenset(a.stems), frozenset(b.stems)
-    only_a, only_b = ours - theirs, theirs - ours
+    only_a, only_b = ours - theirs - a.negators, theirs - ours - b.negators
     return any(
         not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
         for word in only_a

@@ -39,6 +39,11 @@ def dates(words: Sequence[Word]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def is_date_name(word: str) -> bool:
+    """Tell a day's or a month's name, short or long, from other capitalised words."""
+    return word in _DATE_OF
+
+
 def dates_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts name the same days and months."""
     return a.dates != b.dates

@@ -45,6 +45,7 @@ _ROMAN = {
     "xii": "12", "xiii": "13", "xiv": "14", "xv": "15", "xvi": "16",
 }  # fmt: skip
 """I, V and X are left out: as capitals they are mostly words and names."""
+_ALSO_WORDS = frozenset({"iv", "vi", "xi"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
 _UNITS = {
@@ -148,7 +149,7 @@ def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
         return _digits_at(words, place)
     if word.text in _SMALL or word.text in _SCALE:
         return _spelled_at(words, place)
-    if word.capital and word.text in _ROMAN:
+    if word.text in _ROMAN and (word.capital or word.text not in _ALSO_WORDS):
         return _ROMAN[word.text], place + 1
     return None, place + 1
 

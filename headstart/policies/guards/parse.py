@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headstart.policies.guards.comparative import degrees, limits
 from headstart.policies.guards.dates import dates
-from headstart.policies.guards.negation import is_negated
+from headstart.policies.guards.names import names, symbols
+from headstart.policies.guards.negation import negation
 from headstart.policies.guards.numbers import quantities
+from headstart.policies.guards.quantifiers import quantifiers
 from headstart.policies.guards.roles import Role, roles
 from headstart.policies.guards.words import Word, is_function_word, split_words, stem
 from headstart.types import Frozen
@@ -35,12 +38,23 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     quantities: tuple[tuple[str, str], ...] = ()
     dates: tuple[str, ...] = ()
     roles: tuple[Role, ...] = ()
+    negators: frozenset[str] = frozenset()
+    """Stems of the words that negate."""
     negated: bool = False
+    """Their number is odd."""
+    tone: frozenset[str] = frozenset()
+    """What may stand for a negation: trouble, complaints, endings."""
+    quantifiers: frozenset[str] = frozenset()
+    limits: frozenset[str] = frozenset()
+    degrees: frozenset[tuple[str, str]] = frozenset()
+    names: tuple[str, ...] = ()
+    symbols: frozenset[str] = frozenset()
 
 
 def parse_prompt(text: str, encoding: Encoding) -> Parse:
     """Parse a prompt. ``encoding`` must be of the same text: its spans locate the words."""
     words = split_words(text)
+    negators, negated, tone = negation(words)
     stems = []
     content = set()
     places: dict[str, Word] = {}
@@ -59,7 +73,14 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         quantities=quantities(words),
         dates=dates(words),
         roles=roles(words),
-        negated=is_negated(words),
+        negators=negators,
+        negated=negated,
+        tone=tone,
+        quantifiers=quantifiers(words),
+        limits=limits(words),
+        degrees=degrees(words),
+        names=names(text, words),
+        symbols=symbols(text, words),
     )
 
 

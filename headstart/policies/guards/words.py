@@ -38,12 +38,25 @@ _FUNCTION_WORDS = frozenset(
     not no never none neither without cannot except
     very too also just only even still yet already ever again here there now really quite actually
     please thanks thank hi hello hey ok okay kindly
+    um uh er erm hmm hm ah oh well so just basically pls plz thx ta cheers dear lol btw bit
+    im ive id ill youre youve theyre weve hes shes thats whats wheres hows whos whens theres heres
+    much many somewhere anywhere everywhere nowhere
     help tell know inform possible able try tries tried trying seem seems think believe wonder
     wondering sure reason want wants wanted need needs needed like wish way ways let lets got get
     gets getting
     s t d m ll re ve etc
     """)
 )
+
+NEGATED_VERBS = frozenset(
+    listed("""
+    dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
+    neednt mustnt mightnt shant aint
+    """)
+)
+"""Contractions as people type them without the apostrophe."""
+
+_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"))
 
 _IRREGULAR = {
     "bought": "buy", "sold": "sell", "sent": "send", "lost": "lose", "paid": "pay", "made": "make",
@@ -73,6 +86,8 @@ class Word(NamedTuple):
     capital: bool
     kind: str
     """``word``, ``number`` (in digits) or ``sign`` (a currency or ``%``)."""
+    acronym: bool = False
+    """Two letters or more, all of them capitals."""
 
 
 def split_words(text: str) -> list[Word]:
@@ -81,9 +96,16 @@ def split_words(text: str) -> list[Word]:
     ``C++``, ``C#``, ``.NET``, versions, identifiers and file names stay whole; hyphenated words
     are split, so "full-time" equals "full time".
     """
-    plain = text.replace("\u2019", "'")
+    plain = text.translate(_APOSTROPHES)
     return [
-        Word(token.lower(), match.start(), match.end(), token[0].isupper(), match.lastgroup or "")
+        Word(
+            token.lower(),
+            match.start(),
+            match.end(),
+            token[0].isupper(),
+            match.lastgroup or "",
+            len(token) > 1 and token.isupper(),
+        )
         for match in _TOKEN.finditer(plain)
         for token in (match.group(),)
     ]
@@ -91,7 +113,12 @@ def split_words(text: str) -> list[Word]:
 
 def is_function_word(word: str) -> bool:
     """Tell words that carry grammar or courtesy from words that carry content."""
-    return word.partition("'")[0] in _FUNCTION_WORDS
+    return is_negated_verb(word) or word.partition("'")[0] in _FUNCTION_WORDS
+
+
+def is_negated_verb(word: str) -> bool:
+    """Tell "don't", "dont" and their like."""
+    return word.endswith("n't") or word in NEGATED_VERBS
 
 
 @lru_cache(maxsize=16_384)
@@ -100,6 +127,8 @@ def stem(word: str) -> str:
 
     Far weaker than Porter on purpose: it joins only forms that an opposite never has.
     """
+    if word.endswith("n't"):
+        return word.replace("'", "")
     word = word.partition("'")[0]
     if word in _IRREGULAR:
         return _bare(_IRREGULAR[word])
@@ -137,3 +166,8 @@ def _bare(word: str) -> str:
     if len(word) > 2 and word[-1] == word[-2] and word[-1] not in "aeiou":
         word = word[:-1]
     return word
+
+
+def stems_of(words: str) -> frozenset[str]:
+    """Return the stems of a block of text."""
+    return frozenset(stem(word) for word in words.split())
