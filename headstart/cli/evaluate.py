@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import random
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from headstart.errors import ConfigError
+from headstart.cli import lab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable
 
-    from headstart.policies.evaluation import PairReport, Prepared, Rates, StreamReport
-    from headstart.policies.guards.parse import Parse
-    from headstart.policies.match import StaticMatch
-
-T = TypeVar("T")
+    from headstart.lab.contenders import Contender
+    from headstart.lab.labelled import Labelled, Pairs, Stream
+    from headstart.lab.pairs import PairReport
+    from headstart.lab.rates import StreamReport
+    from headstart.policies.ratchet.settings import JudgeNoise
 
 EPILOG = """\b
 Examples:
-  headstart evaluate pairs.jsonl
-  headstart evaluate stream.jsonl --policy static:0.95 --no-guards --seed 1 --json
+  headstart evaluate pairs.jsonl --max-error 2%
+  headstart evaluate stream.jsonl --max-error 1% --judge real --orderings 3 --json
+  headstart evaluate stream.jsonl --policy static:0.95 --no-guards --seed 1
+  headstart evaluate stream.jsonl --fail-over 1%
 
 \b
 Lines of pairs:     {"a": "…", "b": "…", "same_answer": true, "category": "…"}
-Lines of a stream:  {"prompt": "…", "class": "…"}
+Lines of a stream:  {"prompt": "…", "class": "…", "query": "…", "category": "…"}
 
-Texts may be message lists: then the history must be equal, and the last user text similar.
+category and query may be missing. Texts may be message lists: then the history must be equal, and
+the last user text similar. query names the question inside a templated prompt.
 """
 
 
@@ -40,70 +42,121 @@ Texts may be message lists: then the history must be equal, and the last user te
     metavar="PAIRS_OR_STREAM.jsonl",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
-@click.option("--policy", default="static", help="static, or static:THRESHOLD.", show_default=True)
+@click.option(
+    "--max-error",
+    type=lab.Share(),
+    help="Share of wrong hits to promise.  [default: the product's]",
+)
+@click.option(
+    "--policy",
+    default="verified",
+    help="verified, verified:1%, static, static:0.90, bare:0.90 or off.",
+    show_default=True,
+)
 @click.option("--guards/--no-guards", default=True, help="Let guards veto.", show_default=True)
+@click.option(
+    "--judge",
+    default="oracle",
+    help="Who labels a stream: oracle, real (errs as the shipped judge) or noise=BETA,ALPHA.",
+    show_default=True,
+)
 @click.option("--seed", type=int, help="Shuffle a stream; without it, the file's order.")
+@click.option(
+    "--orderings", type=click.IntRange(1), default=1, help="Play a stream so often, reshuffled."
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Start from what headstart tune has learned.",
+)
+@click.option(
+    "--fail-over", type=lab.Share(), help="Exit with 1 if more hits are wrong for certain."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def evaluate(path: Path, policy: str, guards: bool, seed: int | None, as_json: bool) -> None:
-    """Judge the match policy on labelled pairs or on a stream with classes."""
-    match = _policy(policy, guards=guards)
-    report = _judge(path, match, seed)
+def evaluate(
+    path: Path,
+    max_error: float | None,
+    policy: str,
+    guards: bool,
+    judge: str,
+    seed: int | None,
+    orderings: int,
+    state: Path | None,
+    fail_over: float | None,
+    as_json: bool,
+) -> None:
+    """Judge the match policy on labelled pairs or on a stream with classes.
+
+    Pairs meet a fresh deployment, so verified judges them by its cold-start rule. A stream is
+    played in order into an empty cache, and verified learns from it as it goes.
+    """
+    from headstart.lab.contenders import Setup, contender_of
+    from headstart.lab.judges import judge_noise
+    from headstart.lab.labelled import Pairs, read_labelled
+
+    noise = judge_noise(judge)
+    setup = Setup(guards, noise, max_error, state.read_bytes() if state else None)
+    contender = contender_of(policy, setup)
+    with path.open("rb") as lines:
+        labelled = read_labelled(lines)
+    report: PairReport | StreamReport
+    if isinstance(labelled, Pairs):
+        report = _judge_pairs(labelled, contender())
+    else:
+        seeds: list[int | None] = [seed]
+        if orderings > 1:
+            seeds = [(seed or 0) + place for place in range(orderings)]
+        report = _play(labelled, contender, noise, seeds)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        _print(report, match.minimum)
+        _print(report, policy)
+    lab.fail_over(report, fail_over)
 
 
-def _policy(name: str, *, guards: bool) -> StaticMatch:
-    from headstart.policies.match import GUARDS, StaticMatch
+def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
+    from headstart.lab.pairs import judge_pairs
 
-    kind, _, threshold = name.partition(":")
-    if kind != "static":
-        raise ConfigError(f"--policy {name}: use static or static:THRESHOLD, as in static:0.90")
-    try:
-        value = float(threshold) if threshold else None
-    except ValueError as error:
-        raise ConfigError(f"--policy {name}: {threshold!r} is not a number") from error
-    return StaticMatch(value, tuple(GUARDS) if guards else ())
+    prepare = lab.encoded(side.text for pair in pairs.rows for side in (pair.a, pair.b))
+    return judge_pairs(lab.tracked(pairs.rows, "Judging"), prepare, contender.policy)
 
 
-def _judge(path: Path, policy: StaticMatch, seed: int | None) -> PairReport | StreamReport:
-    from headstart.embeddings.encoder import OnnxEncoder
-    from headstart.policies.evaluation import Prepared, judge_pairs, judge_stream
-    from headstart.policies.labelled import Pairs, read_labelled
+def _play(
+    stream: Stream,
+    make: Callable[[], Contender],
+    noise: JudgeNoise,
+    seeds: list[int | None],
+) -> StreamReport:
+    from headstart.lab.judges import noisy
+    from headstart.lab.rates import ordering_report, stream_report
+    from headstart.lab.stream import Game, play
 
-    with path.open("rb") as lines:
-        labelled = read_labelled(lines)
-    encoder = OnnxEncoder()
-
-    @lru_cache(maxsize=4096)
-    def prepare(text: str) -> Prepared[Parse]:
-        encoding = encoder.encode(text)
-        return Prepared(encoding.sentence, policy.prepare(text, encoding), encoding.complete)
-
-    if isinstance(labelled, Pairs):
-        return judge_pairs(_tracked(labelled.rows), prepare, policy)
-    prompts = list(labelled.without_repeats().rows)
-    if seed is not None:
-        random.Random(seed).shuffle(prompts)  # noqa: S311  an order, not a secret
-    return judge_stream(_tracked(prompts), prepare, policy)
-
-
-def _tracked(rows: Sequence[T]) -> Iterable[T]:
-    """Show progress on a terminal's error stream, so that output stays clean for pipes."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(rows, "Judging", console=console, transient=True, disable=not console.is_terminal)
+    rows = stream.without_repeats().rows
+    prepare = lab.encoded(row.prompt.text for row in rows)
+    orderings = []
+    for seed in seeds:
+        contender = make()
+        chance = random.Random(seed or 0)  # noqa: S311 - must be repeatable, guards no secret
+        ordered = list(rows)
+        if seed is not None:
+            chance.shuffle(ordered)
+        judge = noisy(_same_class, noise, chance.random)
+        game = Game(contender.policy, contender.domain, _same_class, judge, chance.random)
+        steps = play(lab.tracked(ordered, "Playing"), prepare, game)
+        orderings.append(ordering_report(steps, seed))
+    return stream_report(orderings)
 
 
-def _print(report: PairReport | StreamReport, threshold: float) -> None:
-    from headstart.policies.evaluation import PairReport
+def _same_class(fresh: Labelled, cached: Labelled) -> bool:
+    return fresh.label == cached.label
 
-    click.echo(f"{report.n} prompts, static policy at similarity {threshold}")
+
+def _print(report: PairReport | StreamReport, policy: str) -> None:
+    from headstart.lab.pairs import PairReport
+
+    click.echo(f"{report.n:,} prompts, {policy}")
     for name in ("hit_rate", "wrong_per_hit", "wrong_per_request"):
-        click.echo(f"  {name.replace('_', ' '):18} {_share(report, name)}")
+        click.echo(f"  {name.replace('_', ' '):18} {lab.share_with_interval(report, name)}")
     if isinstance(report, PairReport):
         click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
         click.echo(f"  traps served       {report.traps_served} of {report.traps}")
@@ -112,12 +165,8 @@ def _print(report: PairReport | StreamReport, threshold: float) -> None:
                 f"    {name:16} genuine {served.genuine_served}/{served.genuine}, "
                 f"traps {served.traps_served}/{served.traps}"
             )
+    else:
+        for name, category in report.categories.items():
+            click.echo(f"    {name:16} hits {category.hits}/{category.n}, wrong {category.wrong}")
     refused = ", ".join(f"{name} {count}" for name, count in report.refused.items())
     click.echo(f"  refused by         {refused or 'nothing'}")
-
-
-def _share(report: Rates, name: str) -> str:
-    interval = report.intervals[name]
-    if interval is None:
-        return "none: nothing was served"
-    return f"{getattr(report, name):.2%} (95 %: {interval.low:.2%} to {interval.high:.2%})"

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from headstart.cli.evaluate import evaluate
-from headstart.errors import ConfigError
-from headstart.policies.labelled import LabelledDataError
+from headstart.errors import ConfigError, HeadstartError
+from headstart.lab.labelled import LabelledDataError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def test_guards_can_be_switched_off(pairs: str) -> None:
 
 
 def test_stream_report_leaves_out_exact_repeats(stream: str) -> None:
-    report = json.loads(run(stream, "--json"))
+    report = json.loads(run(stream, "--policy", "static", "--json"))
     assert (report["n"], report["hits"], report["wrong"]) == (3, 1, 0)
 
 
@@ -86,9 +86,9 @@ def test_nothing_served_is_said_in_words(pairs: str) -> None:
     assert "none: nothing was served" in run(pairs, "--policy", "static:1")
 
 
-@pytest.mark.parametrize("policy", ["verified", "static:high", "static:7"])
+@pytest.mark.parametrize("policy", ["verify", "static:high", "static:7", "verified:all", "off:1"])
 def test_unknown_policy_names_the_choices(pairs: str, policy: str) -> None:
-    with pytest.raises(ConfigError, match=r"static|threshold"):
+    with pytest.raises(ConfigError, match=r"verified|share|threshold"):
         run(pairs, "--policy", policy)
 
 
@@ -96,3 +96,33 @@ def test_unusable_line_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.jsonl", [{"prompt": "x", "class": "c"}, {"prompt": "x"}])
     with pytest.raises(LabelledDataError, match="line 2"):
         run(path)
+
+
+def test_a_share_may_be_given_in_per_cent(pairs: str) -> None:
+    assert run(pairs, "--max-error", "2%") == run(pairs, "--policy", "verified:0.02").replace(
+        "verified:0.02", "verified"
+    )
+
+
+def test_a_stream_is_learned_from_and_orderings_are_reported(stream: str) -> None:
+    report = json.loads(run(stream, "--orderings", "2", "--judge", "real", "--json"))
+    assert report["n"] == 6
+    assert [ordering["seed"] for ordering in report["orderings"]] == [0, 1]
+
+
+def test_gate_fails_only_beyond_chance(tmp_path: Path) -> None:
+    rows = [{"prompt": f"How do I bake bread number {i}?", "class": str(i)} for i in range(40)]
+    path = write(tmp_path / "stream.jsonl", [dict(row) for row in rows])
+    arguments = [path, "--policy", "bare:0.5", "--json", "--fail-over"]
+    failed = CliRunner().invoke(evaluate, [*arguments, "1%"])
+    assert failed.exit_code == 1
+    assert "--fail-over 1.00%" in failed.stderr
+    assert json.loads(failed.stdout)["wrong"] == 39
+    assert CliRunner().invoke(evaluate, [*arguments, "100%"]).exit_code == 0
+
+
+def test_a_state_of_another_version_is_refused(pairs: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.bin"
+    state.write_bytes(b"not a snapshot")
+    with pytest.raises(HeadstartError):
+        run(pairs, "--state", str(state))

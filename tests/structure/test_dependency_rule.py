@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VALUES = {"types", "decisions", "interfaces", "errors", "observe", "identifiers", "sockets"}
 SETTINGS = {"config"}
-COMPONENTS = {"report", *ROOMS, "simulator"}
+COMPONENTS = {"report", "lab", *ROOMS, "simulator"}
 ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
 
@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "embeddings": VALUES,
     "simulator": VALUES,
     "report": VALUES,
+    "lab": VALUES | {"policies", "report"},
     "middleware": VALUES | {"policies", "compression", "embeddings"},
     # The composition root and what stands on it.
     **dict.fromkeys(ROOT_MODULES, ANYTHING),
@@ -82,7 +83,7 @@ def test_module_imports_only_what_its_place_allows(path: Path) -> None:
     assert not forbidden, f"headstart.{part} must not import {sorted(forbidden)}"
 
 
-@pytest.mark.parametrize("room", ["policies", "compression"])
+@pytest.mark.parametrize("room", ["policies", "compression", "lab"])
 def test_decisions_are_pure(room: str) -> None:
     used = {
         (path.name, name)

@@ -1,8 +1,8 @@
 """Labelled prompts to judge a match policy by: pairs, or a stream with classes.
 
-One JSON object a line. A pair is ``{"a", "b", "same_answer"}`` with an optional ``category``; a
-stream line is ``{"prompt", "class"}``. Prompts are texts or message lists; other fields are
-ignored.
+One JSON object a line. A pair is ``{"a", "b", "same_answer"}``; a stream line is
+``{"prompt", "class"}``; both may have a ``category``. Prompts are texts or message lists. A stream
+line's ``query`` names the question inside a templated prompt. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class LabelledDataError(HeadstartError):
-    """A line of a labelled file cannot be used; the message names the line and the fix."""
+    """A line of a file cannot be used; the message names the line and the fix."""
 
 
 class Prompt(Frozen, frozen=True, kw_only=True):
     """A prompt as the cache sees it: what must be equal, and what may be similar."""
 
     history: str
-    """Everything but the last user text, canonical. Prompts of other histories never match."""
+    """Everything but the last user text, canonical."""
     text: str | None
     """The last user text; None when the last message is not the user's text alone."""
+
+
+def partition(prompt: Prompt) -> str:
+    """Return what two prompts must have in common to be compared: their whole history."""
+    return prompt.history
 
 
 class Pair(Frozen, frozen=True, kw_only=True):
@@ -49,6 +54,7 @@ class Labelled(Frozen, frozen=True, kw_only=True):
 
     prompt: Prompt
     label: str
+    category: str | None = None
 
 
 class Pairs(Frozen, frozen=True, kw_only=True):
@@ -80,6 +86,8 @@ class _PairLine(msgspec.Struct):
 class _StreamLine(msgspec.Struct):
     prompt: str | list[dict[str, Any]]
     label: str | int = msgspec.field(name="class")
+    query: str | None = None
+    category: str | None = None
 
 
 def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
@@ -87,21 +95,28 @@ def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
 
     Raises LabelledDataError.
     """
-    rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
-        raise LabelledDataError("the file is empty: give one JSON object a line")
-    fields = _decode(*rows[0], dict[str, Any])
+    rows = numbered(lines)
+    fields = decode_line(*rows[0], dict[str, Any])
     if "prompt" in fields:
-        return Stream(rows=tuple(_labelled(_decode(*row, _StreamLine)) for row in rows))
+        return Stream(rows=tuple(_labelled(number, line) for number, line in rows))
     if "a" in fields:
-        return Pairs(rows=tuple(_pair(_decode(*row, _PairLine)) for row in rows))
+        return Pairs(rows=tuple(_pair(decode_line(*row, _PairLine)) for row in rows))
     raise LabelledDataError(
         f"line {rows[0][0]}: found {sorted(fields)}; a pair needs a, b and same_answer, "
         "a stream line needs prompt and class"
     )
 
 
-def _decode(number: int, line: bytes, kind: type[T]) -> T:
+def numbered(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
+    """Return the lines that are not blank, with their numbers. Raises LabelledDataError."""
+    rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise LabelledDataError("the file is empty: give one JSON object a line")
+    return rows
+
+
+def decode_line(number: int, line: bytes, kind: type[T]) -> T:
+    """Decode one line. Raises LabelledDataError."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -114,8 +129,22 @@ def _pair(line: _PairLine) -> Pair:
     )
 
 
-def _labelled(line: _StreamLine) -> Labelled:
-    return Labelled(prompt=_prompt(line.prompt), label=str(line.label))
+def _labelled(number: int, raw: bytes) -> Labelled:
+    line = decode_line(number, raw, _StreamLine)
+    prompt = _prompt(line.prompt)
+    if line.query is not None:
+        prompt = _named(number, prompt, line.query)
+    return Labelled(prompt=prompt, label=str(line.label), category=line.category)
+
+
+def _named(number: int, prompt: Prompt, query: str) -> Prompt:
+    """Move all of the last user text but the question into what must be equal."""
+    before, found, after = (prompt.text or "").rpartition(query)
+    if not (query and found):
+        raise LabelledDataError(
+            f"line {number}: query must stand in the last user text word for word"
+        )
+    return Prompt(history=_encode([prompt.history, before, after]).decode(), text=query)
 
 
 def _prompt(value: str | list[dict[str, Any]]) -> Prompt:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headstart.policies.labelled import Stream, read_labelled
+from headstart.lab.labelled import Stream, read_labelled
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "convert.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headstart.policies.labelled import LabelledDataError, Pairs, Prompt, Stream, read_labelled
+from headstart.lab.labelled import LabelledDataError, Pairs, Prompt, Stream, read_labelled
 
 
 def lines(*rows: object) -> list[bytes]:
@@ -81,3 +81,24 @@ def test_exact_repeats_are_removed_and_the_first_stays() -> None:
 def test_errors_name_the_line_and_the_field(content: list[bytes], message: str) -> None:
     with pytest.raises(LabelledDataError, match=message):
         read_labelled(content)
+
+
+def test_a_named_question_is_compared_and_all_around_it_must_be_equal() -> None:
+    def read(prompt: object, query: str) -> Prompt:
+        stream = read_labelled(lines({"prompt": prompt, "class": 1, "query": query}))
+        assert isinstance(stream, Stream)
+        return stream.rows[0].prompt
+
+    one, other = read("Doc. Q: why? A:", "why?"), read("Doc. Q: how? A:", "how?")
+    assert (one.text, other.text) == ("why?", "how?")
+    assert one.history == other.history
+    assert one.history != read("Other doc. Q: why? A:", "why?").history
+    assert one.history != read(turn("Doc. Q: why? A:", "Hi"), "why?").history
+    with pytest.raises(LabelledDataError, match="line 1: query"):
+        read("Doc. Q: why?", "who?")
+
+
+def test_a_stream_may_have_categories() -> None:
+    stream = read_labelled(lines({"prompt": "x", "class": 1, "category": "c"}))
+    assert isinstance(stream, Stream)
+    assert stream.rows[0].category == "c"

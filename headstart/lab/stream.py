@@ -1,0 +1,197 @@
+"""Play a stream of prompts into an empty cache, learning from it as production does.
+
+A miss is stored with its own fresh answer, and what that says of the judged neighbour is a label;
+hits are audited at the rate that the learning domain asks for. Labels are applied in order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Terms
+from headstart.lab.labelled import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from headstart.decisions import Verdict
+    from headstart.interfaces import MatchPolicy
+    from headstart.lab.judges import Judge
+    from headstart.lab.labelled import Prompt
+
+P = TypeVar("P")
+NEIGHBORS = 8
+"""How many neighbours are judged, best first: as many as the cache fetches."""
+OWN_WORD = frozenset({"threshold", "alarm", "unqualified"})
+"""Refusals that are the policy's own, not a guard's."""
+
+
+class Prepared(NamedTuple, Generic[P]):
+    """A prompt's text, encoded and parsed. ``usable`` is False beyond the encoder's limit."""
+
+    vector: NDArray[np.float32]
+    parse: P
+    usable: bool
+
+
+class Asked(Protocol):
+    """A row of a stream, as far as the cache sees it."""
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+
+class Learner(Protocol):
+    """What learns from labels, such as a ``Domain``."""
+
+    def apply(self, label: Label) -> object:
+        """Learn one label."""
+
+    def audit_rate(self) -> float:
+        """Return the share of hits to audit now."""
+
+
+R = TypeVar("R", bound=Asked)
+
+
+class Game(NamedTuple, Generic[P, R]):
+    """Who plays: a policy, what learns for it, and who judges.
+
+    ``truth`` scores; ``judge`` is what learning is told. ``draw`` gives uniform numbers in [0, 1),
+    by which audits are drawn.
+    """
+
+    policy: MatchPolicy[P]
+    learner: Learner | None
+    truth: Judge[R]
+    judge: Judge[R]
+    draw: Callable[[], float]
+
+
+class Step(NamedTuple, Generic[R]):
+    """What happened to one prompt."""
+
+    row: R
+    served: bool
+    refusal: str = ""
+    """Why it was a miss: the nearest's guard, or the policy's word. Empty for a hit."""
+    neighbor: R | None = None
+    """The row whose answer was judged, and served if this was a hit."""
+    place: int = -1
+    """Where in the stream the neighbour was asked."""
+    verdict: Verdict | None = None
+    """On the neighbour."""
+    right: bool | None = None
+    """Is the neighbour's answer the prompt's own? None where that is not known."""
+    audited: bool = False
+
+    @property
+    def guard(self) -> str | None:
+        """The guard that vetoed the judged neighbour, if any."""
+        veto = None if self.verdict is None else self.verdict.veto
+        return None if veto in OWN_WORD else veto
+
+
+def play(
+    rows: Iterable[R], prepare: Callable[[str], Prepared[P]], game: Game[P, R]
+) -> Iterator[Step[R]]:
+    """Yield what happens to each prompt. Exact repeats must have been removed."""
+    partitions: dict[str, _Partition[P, R]] = defaultdict(_Partition)
+    for number, row in enumerate(rows):
+        prepared = None if row.prompt.text is None else prepare(row.prompt.text)
+        if prepared is None or not prepared.usable:
+            yield Step(row, served=False, refusal="not-comparable")
+            continue
+        stored = partitions[partition(row.prompt)]
+        step = stored.ask(row, prepared, game)
+        if not step.served:
+            stored.add(number, row, prepared)
+        yield _learn(number, step, game)
+
+
+def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
+    """Label a miss, or a hit that is drawn for an audit."""
+    learner, verdict, neighbor = game.learner, step.verdict, step.neighbor
+    if learner is None or verdict is None or neighbor is None:
+        return step
+    if step.served and game.draw() >= learner.audit_rate():
+        return step
+    label = Label(
+        id=str(number),
+        entry=str(step.place),
+        domain="",
+        source=LabelSource.AUDIT if step.served else LabelSource.MISS,
+        same=game.judge(step.row, neighbor),
+        at=float(number),
+        similarity=verdict.similarity,
+        version=game.policy.version,
+        features=verdict.features,
+        veto=step.guard,
+        served=step.served,
+        stored=not step.served,
+    )
+    learner.apply(label)
+    return step._replace(audited=step.served)
+
+
+class _Partition(Generic[P, R]):
+    """The stored prompts of one history, searched exhaustively."""
+
+    def __init__(self) -> None:
+        self._vectors: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        self._stored: list[tuple[int, R, P]] = []
+
+    def add(self, number: int, row: R, prepared: Prepared[P]) -> None:
+        size = len(self._stored)
+        if size == len(self._vectors):
+            grown = np.empty((max(64, 2 * size), len(prepared.vector)), np.float32)
+            grown[:size] = self._vectors[:size] if size else 0
+            self._vectors = grown
+        self._vectors[size] = prepared.vector
+        self._stored.append((number, row, prepared.parse))
+
+    def ask(self, row: R, prepared: Prepared[P], game: Game[P, R]) -> Step[R]:
+        """Walk down the neighbours to the first that no guard vetoes, as the cache does.
+
+        If none survives, the nearest is judged with its veto: it teaches all the same.
+        """
+        policy = game.policy
+        near = self._nearest(prepared.vector)
+        similar = [found for found in near if found[1] >= policy.minimum]
+        if not similar:
+            return Step(row, served=False, refusal="threshold" if near else "nothing-stored")
+        vetoes: list[str | None] = []
+        for place, _ in similar:
+            vetoes.append(policy.veto(prepared.parse, self._stored[place][2]))
+            if vetoes[-1] is None:
+                break
+        rank = 0 if vetoes[-1] else len(vetoes) - 1
+        number, neighbor, parse = self._stored[near[rank][0]]
+        nearby = Nearby(Terms(), [self._neighbor(*found) for found in near], rank)
+        verdict = policy.judge(prepared.parse, parse, nearby, vetoes[rank])
+        return Step(
+            row,
+            served=verdict.serve,
+            refusal="" if verdict.serve else vetoes[0] or verdict.veto or "policy",
+            neighbor=neighbor,
+            place=number,
+            verdict=verdict,
+            right=game.truth(row, neighbor),
+        )
+
+    def _nearest(self, vector: NDArray[np.float32]) -> list[tuple[int, float]]:
+        if not self._stored:
+            return []
+        similarities = self._vectors[: len(self._stored)] @ vector
+        count = min(NEIGHBORS, len(similarities))
+        best = np.argpartition(-similarities, count - 1)[:count]
+        ordered = best[np.argsort(-similarities[best])].tolist()
+        return [(place, float(similarities[place])) for place in ordered]
+
+    def _neighbor(self, place: int, similarity: float) -> Neighbor:
+        return Neighbor(id=str(self._stored[place][0]), similarity=similarity)

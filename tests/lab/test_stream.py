@@ -1,0 +1,130 @@
+"""Streams are played as the cache would: what is served, what is stored, what is learned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.decisions import Label, LabelSource
+from headstart.lab.rates import ordering_report, stream_report
+from headstart.lab.stream import Game, play
+from support.angles import ByAngle, labelled, prepare
+
+if TYPE_CHECKING:
+    from headstart.lab.labelled import Labelled
+    from headstart.lab.rates import Ordering
+
+
+class Notebook:
+    """Learns nothing, and remembers what it was told."""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.labels: list[Label] = []
+        self.rate = rate
+
+    def apply(self, label: Label) -> None:
+        self.labels.append(label)
+
+    def audit_rate(self) -> float:
+        return self.rate
+
+
+def same_class(fresh: Labelled, cached: Labelled) -> bool:
+    return fresh.label == cached.label
+
+
+def played(
+    rows: list[Labelled], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
+) -> Ordering:
+    game = Game(policy, learner, same_class, same_class, lambda: drawn)
+    return ordering_report(play(rows, prepare, game), seed=None)
+
+
+def test_stream_hits_what_it_stored_and_stores_only_misses() -> None:
+    report = played(
+        [
+            labelled("north", "n"),  # miss, stored
+            labelled("northish", "n"),  # hit, right, not stored
+            labelled("northeast", "e"),  # 20 degrees from northish, but that is not stored: miss
+            labelled("northish", "e"),  # nearest is north: wrong
+        ],
+        ByAngle(),
+    )
+    assert (report.n, report.hits, report.wrong) == (4, 2, 1)
+
+
+def test_the_candidate_is_the_first_that_no_guard_vetoes() -> None:
+    report = played(
+        [labelled("not north", "x"), labelled("northish", "n"), labelled("north", "n")],
+        ByAngle(),
+    )
+    assert (report.hits, report.wrong) == (1, 0)
+    assert report.refused == {"nothing-stored": 1, "negation": 1}
+
+
+def test_below_the_candidate_no_other_is_asked() -> None:
+    rows = [labelled("northeast", "e"), labelled("east", "e"), labelled("north", "n")]
+    report = played(rows, ByAngle(minimum=0.0, threshold=0.95))
+    assert report.hits == 0
+    assert report.refused == {"threshold": 2, "nothing-stored": 1}
+
+
+def test_stream_never_crosses_histories_nor_uses_what_it_cannot_compare() -> None:
+    report = played(
+        [
+            labelled("north", "n", history="a"),
+            labelled("north", "n", history="b"),
+            labelled(None, "n"),
+            labelled("endless", "n", history="a"),
+        ],
+        ByAngle(),
+    )
+    assert report.hits == 0
+    assert report.refused == {"nothing-stored": 2, "not-comparable": 2}
+
+
+def test_partition_grows_past_its_first_block() -> None:
+    rows = [labelled("east", "e")] + [labelled("not north", "x")] * 200 + [labelled("north", "n")]
+    assert played(rows, ByAngle()).hits == 199
+
+
+def test_every_judged_miss_is_a_label() -> None:
+    notes = Notebook()
+    rows = [
+        labelled("not north", "x"),  # nothing to compare with: no label
+        labelled("north", "n"),  # vetoed
+        labelled("northeast", "n"),  # not similar enough to the unvetoed one
+    ]
+    played(rows, ByAngle(minimum=0.5), notes)
+    assert notes.labels == [
+        Label(
+            id="1", entry="0", domain="", source=LabelSource.MISS, same=False, at=1.0,
+            similarity=notes.labels[0].similarity, version="test", features=b"north",
+            veto="negation", stored=True,
+        ),
+        Label(
+            id="2", entry="1", domain="", source=LabelSource.MISS, same=True, at=2.0,
+            similarity=notes.labels[1].similarity, version="test", features=b"northeast",
+            stored=True,
+        ),
+    ]  # fmt: skip
+
+
+def test_a_hit_is_a_label_only_when_its_audit_is_drawn() -> None:
+    rows = [labelled("north", "n"), labelled("northish", "e")]
+    audited, spared = Notebook(rate=0.5), Notebook(rate=0.5)
+    assert played(rows, ByAngle(), audited, drawn=0.4).audits == 1
+    assert played(rows, ByAngle(), spared, drawn=0.5).audits == 0
+    assert spared.labels == []
+    label = audited.labels[0]
+    assert (label.source, label.same) == (LabelSource.AUDIT, False)
+    assert (label.served, label.stored) == (True, False)
+
+
+def test_categories_and_orderings_are_added_up() -> None:
+    rows = [labelled("north", "n", category="c"), labelled("northish", "e", category="d")]
+    one, other = played(rows, ByAngle()), played(rows[::-1], ByAngle())
+    report = stream_report([one, other])
+    assert (report.n, report.hits, report.wrong) == (4, 2, 2)
+    assert report.refused == {"nothing-stored": 2}
+    assert report.categories["c"].hits == report.categories["d"].hits == 1
+    assert report.intervals["hit_rate"] == one.intervals["hit_rate"]
