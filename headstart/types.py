@@ -32,6 +32,9 @@ class ChatRequest(Frozen):
     """The decoded body. Never mutated, never sent: the client's own bytes go upstream."""
     query: str | None
     """The last user text if the last message is the user's and is text alone, else None."""
+    question: str | None = None
+    """The part of ``query`` that its endpoint names as the question, as it came; None: it does not
+    name one."""
     include_usage: bool = False
     max_tokens: int | None = None
     choices: int = 1

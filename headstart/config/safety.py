@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
 
 CONFIDENCES = (0.69, 0.84, 0.95)
+_MOST_ERRORS = 0.5
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _LEARNED = ("max_error", "error_of", "confidence", "shadow_first", "state")
 """Settings of verified matching alone."""
@@ -62,10 +63,10 @@ _DEFAULTS = CacheSettings()
 
 
 def _error_problems(setting: str, share: float | None) -> Iterator[str]:
-    if share is None or 0 < share < 1:
+    if share is None or 0 < share <= _MOST_ERRORS:
         return
-    hint = f"for {share:g} % write {share / 100:g}" if 1 <= share < 100 else "0.01 is 1 %"
-    yield f"{setting}: {share:g} is not a share above 0 and below 1; {hint}"
+    hint = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
+    yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {hint}"
 
 
 def _price_problems(setting: str, upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
@@ -110,5 +111,5 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
     if not named:
         yield (
             f"{setting}.query: name the question's group, as in "
-            r"'(?s)Question: (?P<query>.+?)\s*$'"
+            r"'(?s).*Question: (?P<query>.+?)\s*$'"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest
+from headstart.policies.questions import GROUP
 from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 Prompt: TypeAlias = str | Callable[[Mapping[str, Any]], tuple[str | None, Any]]
 """A dotted path into the JSON body, or a function from the body to (prompt, everything else)."""
+Query: TypeAlias = str | re.Pattern[str] | Callable[[Mapping[str, Any]], str | None]
+"""A dotted path, a pattern whose group ``query`` is found in the prompt, or a function."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,31 @@ class Endpoint:
     ``prompt`` names the question in the JSON body: ``"question"``, ``"input.text"``,
     ``"messages.-1.content"``, or a function that returns the prompt and everything else.
     Requests that differ in anything else never share an answer; without ``prompt`` only equal
-    requests do. The app is never called more often than its clients call.
+    requests do.
+
+    ``query`` names the question *inside* a prompt that is mostly template and documents: then it
+    alone is compared by meaning, and the rest of the prompt must be equal. It may also be given
+    for ``/v1/chat/completions``, whose prompt is the last user text. Functions are asked once for
+    equal requests, so they must not depend on anything but the body.
+
+    The app is never called more often than its clients call, unless ``idempotent`` says that one
+    more call in the background changes nothing: then hits are audited without a wait.
     """
 
     path: str
     prompt: Prompt | None = None
     method: str = "POST"
+    query: Query | None = None
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
             raise ConfigError(f"Endpoint path {self.path!r} must start with '/'")
+        if isinstance(self.query, re.Pattern) and GROUP not in self.query.groupindex:
+            raise ConfigError(
+                f"Endpoint query {self.query.pattern!r} needs a group named {GROUP!r}, as in "
+                r"(?s).*Question: (?P<query>.+)"
+            )
 
 
 @dataclass(frozen=True)
@@ -45,12 +64,38 @@ class Route:
     dialect: Dialect | None
     endpoint: Endpoint | None = None
 
+    @property
+    def idempotent(self) -> bool:
+        """May the wrapped app be called once more for the same request?"""
+        return self.endpoint is not None and self.endpoint.idempotent
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The pattern that finds the question in the prompt."""
+        query = None if self.endpoint is None else self.endpoint.query
+        return query if isinstance(query, re.Pattern) else None
+
     def parse(self, body: bytes) -> ChatRequest:
         """Read the request. Raises InvalidRequest; a custom body that is no JSON raises too."""
-        if self.dialect is not None:
-            return self.dialect.parse_request(body)
-        assert self.endpoint is not None
-        return parse_custom(self.endpoint, body)
+        if self.dialect is None:
+            assert self.endpoint is not None
+            return parse_custom(self.endpoint, body)
+        request = self.dialect.parse_request(body)
+        if self.endpoint is None:
+            return request
+        question = _named(self.endpoint, request.document)
+        return msgspec.structs.replace(request, question=question)
+
+    def without(self, question: str, request: ChatRequest) -> ChatRequest:
+        """Return the request without the field that only repeats its question."""
+        path = None if self.endpoint is None else self.endpoint.query
+        if not isinstance(path, str):
+            return request
+        steps = path.split(".") if self.dialect is not None else ["rest", *path.split(".")]
+        found, document = _split(request.document, steps)
+        if found != question:
+            return request
+        return msgspec.structs.replace(request, document=document)
 
 
 class Routes:
@@ -62,7 +107,12 @@ class Routes:
         }
         for endpoint in endpoints:
             key = (endpoint.method.upper().encode(), endpoint.path.encode())
-            self._table[key] = Route(endpoint.path, None, endpoint)
+            dialect = None
+            if endpoint.prompt is None and key[0] == b"POST":
+                dialect = dialects.get(endpoint.path)
+            if dialect is None and endpoint.prompt is None and endpoint.query is not None:
+                raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
+            self._table[key] = Route(endpoint.path, dialect, endpoint)
 
     def match(self, method: str, path: bytes) -> Route | None:
         """Return the route of a request, or None."""
@@ -85,7 +135,22 @@ def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
         query, rest = _split(document, endpoint.prompt.split("."))
     if not isinstance(query, str):
         query, rest = None, document
-    return ChatRequest(model="", stream=False, document={"rest": rest}, query=query)
+    question = _named(endpoint, document)
+    return ChatRequest(
+        model="", stream=False, document={"rest": rest}, query=query, question=question
+    )
+
+
+def _named(endpoint: Endpoint, document: dict[str, Any]) -> str | None:
+    """Return the question that ``query`` names in the body; None if it is no name, but a pattern.
+
+    ``""``, which stands in no prompt, if the body has none there.
+    """
+    query = endpoint.query
+    if query is None or isinstance(query, re.Pattern):
+        return None
+    found = query(document) if callable(query) else _split(document, query.split("."))[0]
+    return found if isinstance(found, str) else ""
 
 
 def _split(value: Any, path: list[str]) -> tuple[Any, Any]:

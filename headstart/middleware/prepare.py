@@ -6,7 +6,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+import msgspec
+
+from headstart.decisions import Terms
 from headstart.middleware.identity import (
     CREDENTIAL_HEADERS,
     AcceptedCredentials,
@@ -17,13 +21,22 @@ from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.observe import logger
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
+from headstart.policies.questions import NOT_FOUND, find_question
+from headstart.policies.terms import (
+    RouteRule,
+    decoded,
+    first_rule,
+    requested_max_error,
+    terms_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
+    from headstart.policies.questions import Question
     from headstart.types import CacheKey, ChatRequest, Headers
 
 MEMO_BYTES = 8 * 1024 * 1024
@@ -32,6 +45,8 @@ MEMO_SCOPES = 4096
 _READ_HEADERS = frozenset(
     (*CREDENTIAL_HEADERS, b"cookie", b"cache-control", b"content-encoding")
 ) | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+
+_ANY_TERMS = Terms()
 
 
 @dataclass(frozen=True)
@@ -60,10 +75,16 @@ class Prepared:
     scope: str = ""
     bypass: str | None = None
     semantic_refusal: str | None = None
+    """Why another prompt's answer must not serve, so that only an exact repeat may."""
+    terms: Terms = _ANY_TERMS
 
 
 class Preparer:
-    """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes)."""
+    """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes).
+
+    ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the target where they set none,
+    and ``learning`` names the encoder and guards that a learning domain belongs to.
+    """
 
     def __init__(
         self,
@@ -74,6 +95,9 @@ class Preparer:
         secret: bytes,
         upstream: Callable[[ChatRequest], str],
         wrapped: bool,
+        rules: Sequence[RouteRule] = (),
+        max_error: float | None = None,
+        learning: str = "",
     ) -> None:
         self._sharing = sharing
         self._admission = admission
@@ -81,7 +105,11 @@ class Preparer:
         self._secret = secret
         self._upstream = upstream
         self._wrapped = wrapped
-        self._read = _READ_HEADERS.union(sharing.key_headers)
+        self._rules = rules
+        self._max_error = max_error
+        self._learning = learning
+        matched = {name for rule in rules for name, _ in rule.headers}
+        self._read = _READ_HEADERS.union(sharing.key_headers, matched)
         if sharing.scope.startswith("header:"):
             self._scope_header = sharing.scope.removeprefix("header:").lower().encode()
             self._read |= {self._scope_header}
@@ -101,7 +129,7 @@ class Preparer:
         )
         identity = self._identity(scope, headers)
         path, query = scope.get("raw_path"), scope["query_string"]
-        memo_key = (route.name, path, query, headers, identity, body)
+        memo_key = (scope["method"], route.name, path, query, headers, identity, body)
         prepared = self._memo.get(memo_key)
         if prepared is None:
             check_client_key(headers, self._sharing.client_keys)
@@ -191,6 +219,7 @@ class Preparer:
     ) -> Prepared:
         found = dict(headers)
         directives = parse_directives(headers)
+        asked = requested_max_error(headers)
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
         request = route.parse(body)
@@ -205,19 +234,69 @@ class Preparer:
             refusal = self._admission.refuse_lookup(request)
         if refusal is not None:
             return Prepared(request, None, directives, scope_name, refusal)
+        rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
+        question = _question(route, rule, request, found.get(b"x-headstart-query"))
+        target = self._max_error if rule.max_error is None else rule.max_error
+        parties = (scope_name, route.name, rule.name)
+        terms = terms_of(parties, (target, asked), self._learning)
+        named = None if question is NOT_FOUND else question
+        key = self._key(route, scope, headers, request, scope_name, named)
+        semantic = self._refuse_semantic(rule, request, question)
+        return Prepared(request, key, directives, scope_name, None, semantic, terms)
+
+    def _key(
+        self,
+        route: Route,
+        scope: Scope,
+        headers: Headers,
+        request: ChatRequest,
+        scope_name: str,
+        question: Question | None,
+    ) -> CacheKey:
+        custom = "custom" if scope["method"] == "POST" else f"custom {scope['method']}"
         context = KeyContext(
-            dialect=route.dialect.name if route.dialect else "custom",
+            dialect=route.dialect.name if route.dialect else custom,
             path=scope.get("raw_path") or scope["path"].encode(),
             upstream=self._upstream(request),
             query_string=scope["query_string"],
             headers=keyed_headers(headers, self._sharing.key_headers),
             wrapped_app=self._wrapped,
         )
+        if question is not None:
+            request = route.without(question.text, request)
         if route.dialect is not None:
-            key = chat_key(request, scope=scope_name, context=context)
-        else:
-            key = raw_key(
-                request.document["rest"], query=request.query, scope=scope_name, context=context
-            )
-        semantic = self._admission.refuse_semantic(request)
-        return Prepared(request, key, directives, scope_name, None, semantic)
+            return chat_key(request, scope=scope_name, context=context, question=question)
+        return raw_key(
+            request.document["rest"],
+            query=request.query,
+            scope=scope_name,
+            context=context,
+            question=question,
+        )
+
+    def _refuse_semantic(
+        self, rule: RouteRule, request: ChatRequest, question: Question | None
+    ) -> str | None:
+        if not rule.semantic:
+            return "exact-only"
+        if question is NOT_FOUND:
+            return "query-not-found"
+        if question is not None:
+            request = msgspec.structs.replace(request, query=question.text)
+        return self._admission.refuse_semantic(request)
+
+
+def _question(
+    route: Route, rule: RouteRule, request: ChatRequest, header: bytes | None
+) -> Question | None:
+    """Return the question in the last user text, by caller, route or endpoint."""
+    if request.query is None:
+        return None
+    names: tuple[str, ...] = () if request.question is None else (request.question,)
+    pattern = rule.query or route.pattern
+    if header is not None:
+        plain = decoded(header)
+        names = (plain.strip(), unquote(plain).strip())
+    elif pattern is not None:
+        names = ()
+    return find_question(request.query, names=names, pattern=pattern)

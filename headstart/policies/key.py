@@ -9,17 +9,19 @@ from __future__ import annotations
 import hmac
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headstart.policies.canonical import canonical_messages, canonical_tools, keep_property_order
 from headstart.policies.fields import DIALECTS, Use
+from headstart.policies.questions import cut
 from headstart.types import CacheKey, Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from headstart.policies.questions import Question
     from headstart.types import ChatRequest
 
 _FORMAT = 1
@@ -72,12 +74,14 @@ def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Heade
     )
 
 
-def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheKey:
+def chat_key(
+    request: ChatRequest, *, scope: str, context: KeyContext, question: Question | None = None
+) -> CacheKey:
     """Return the key of a chat request.
 
-    ``partition`` binds everything except the last user text, ``exact`` that text too. Without
-    ``request.query`` both bind the whole request. Raises nothing on odd shapes: what it does not
-    understand is keyed as it came.
+    ``partition`` binds everything except the last user text, or except the ``question`` in it,
+    and ``exact`` binds that too. Without ``request.query`` both bind the whole request. Raises
+    nothing on odd shapes: what it does not understand is keyed as it came.
     """
     omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body = {name: value for name, value in request.document.items() if name not in omitted}
@@ -87,23 +91,31 @@ def chat_key(request: ChatRequest, *, scope: str, context: KeyContext) -> CacheK
         body["functions"] = canonical_tools(body["functions"])
     if "response_format" in body:
         body["response_format"] = keep_property_order(body["response_format"])
-    question: object = None
+    asked: Any = None
     messages = body.get("messages")
     if isinstance(messages, list) and messages:
         messages = canonical_messages(messages)
         if request.query is not None:
-            messages[-1], question = _without_text(messages[-1])
+            messages[-1], asked = _without_text(messages[-1])
         body["messages"] = messages
-    return _key(scope, context, body, question, request.query)
+    return _key(scope, context, body, asked, request.query, question)
 
 
-def raw_key(document: object, *, query: str | None, scope: str, context: KeyContext) -> CacheKey:
+def raw_key(
+    document: object,
+    *,
+    query: str | None,
+    scope: str,
+    context: KeyContext,
+    question: Question | None = None,
+) -> CacheKey:
     """Return the key of a custom endpoint's request.
 
     ``document`` is the decoded body without its prompt when ``query`` holds that prompt, else the
-    whole body. No field is left out: only the endpoint's owner knows what its fields mean.
+    whole body; of the prompt, ``question`` alone is compared by meaning if given. No field is
+    left out: only the endpoint's owner knows what its fields mean.
     """
-    return _key(scope, context, document, query, query)
+    return _key(scope, context, document, query, query, question)
 
 
 def variant(key: CacheKey, number: int) -> CacheKey:
@@ -118,9 +130,15 @@ def variant(key: CacheKey, number: int) -> CacheKey:
 
 
 def _key(
-    scope: str, context: KeyContext, body: object, question: object, query: str | None
+    scope: str,
+    context: KeyContext,
+    body: object,
+    asked: Any,
+    query: str | None,
+    question: Question | None,
 ) -> CacheKey:
-    material = (
+    """Key ``body`` and the last user text ``asked``, in parts as it came or in one as ``query``."""
+    material: tuple[object, ...] = (
         _FORMAT,
         scope,
         context.dialect,
@@ -131,8 +149,11 @@ def _key(
         query is None,
         body,
     )
+    if question is not None and query is not None:
+        material = (*material, cut(asked, question))
+        asked = query = question.text
     partition = sha256(_encode(material)).hexdigest()
-    exact = _digest(partition + _encode(question).decode())
+    exact = _digest(partition + _encode(asked).decode())
     return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headstart.errors import ConfigError, InvalidRequest
-from headstart.middleware.endpoints import Endpoint, Routes, parse_custom
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.endpoints import Endpoint, Route, Routes, parse_custom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,24 @@ def test_routes_match_method_and_exact_path() -> None:
 def test_a_relative_endpoint_path_is_refused() -> None:
     with pytest.raises(ConfigError, match="must start with"):
         Endpoint("ask")
+
+
+def test_a_chat_path_keeps_its_dialect_beside_an_endpoint() -> None:
+    routes = Routes({"/v1/chat": OpenAIChat()}, (Endpoint("/v1/chat", idempotent=True),))
+    route = routes.match("POST", b"/v1/chat")
+    assert route is not None
+    assert route.dialect is not None
+    assert route.idempotent
+    assert not Route("/ask", None).idempotent
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Endpoint("/ask", query=re.compile("Q: (.*)")), "group named 'query'"),
+        (lambda: Routes({}, (Endpoint("/ask", query="question"),)), "query needs prompt"),
+    ],
+)
+def test_a_query_that_cannot_be_found_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()

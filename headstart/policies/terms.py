@@ -1,0 +1,97 @@
+"""What a request's matches are held to: its route's rules, its own header, its learning domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from headstart.decisions import Terms
+from headstart.errors import RequestError
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable, Sequence
+
+    from headstart.types import Headers
+
+MAX_ERROR_HEADER = b"x-headstart-max-error"
+
+
+@dataclass(frozen=True)
+class RouteRule:
+    """One ``[[route]]``: which requests it is for, as shell patterns, and what it sets for them."""
+
+    name: str
+    model: str = "*"
+    path: str = "*"
+    headers: tuple[tuple[bytes, str], ...] = ()
+    """Lower-case names and patterns of values; an absent header fits none."""
+    max_error: float | None = None
+    query: re.Pattern[str] | None = None
+    """Its group ``query`` is the question in the last user text."""
+    semantic: bool = True
+    ttl_s: float | None = None
+
+    def fits(self, *, model: str, path: str, headers: Headers) -> bool:
+        """Is this rule for such a request?"""
+        return (
+            fnmatchcase(model, self.model)
+            and fnmatchcase(path, self.path)
+            and all(
+                any(name == wanted and fnmatchcase(decoded(value), glob) for name, value in headers)
+                for wanted, glob in self.headers
+            )
+        )
+
+
+NO_RULE = RouteRule("")
+
+
+def first_rule(rules: Sequence[RouteRule], *, model: str, path: str, headers: Headers) -> RouteRule:
+    """Return the first rule that fits, or one that sets nothing."""
+    fitting = (rule for rule in rules if rule.fits(model=model, path=path, headers=headers))
+    return next(fitting, NO_RULE)
+
+
+def requested_max_error(headers: Headers) -> float | None:
+    """Return the share of wrong hits that ``x-headstart-max-error`` accepts: 0.01 or 1%.
+
+    Raises RequestError for a value that is no share above 0 and below 1.
+    """
+    values = [value for name, value in headers if name == MAX_ERROR_HEADER]
+    return min(map(_share, values), default=None)
+
+
+def terms_of(parties: Iterable[str], targets: Iterable[float | None], learning: str = "") -> Terms:
+    """Return a request's terms. ``parties`` (scope, path, rule) divide what is learned.
+
+    The smallest target counts. ``learning`` names encoder and guards: what was learned under
+    others is another domain's.
+    """
+    digest = sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16]
+    stated = [target for target in targets if target is not None]
+    return Terms(domain=digest, max_error=min(stated, default=None))
+
+
+def decoded(value: bytes) -> str:
+    """Decode a header's value: UTF-8 if it is, else Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _share(value: bytes) -> float:
+    number, percent, rest = value.decode("latin-1").strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = 0.0
+    if rest or not 0 < share < 1:
+        raise RequestError(
+            f"{MAX_ERROR_HEADER.decode()}: {value.decode('latin-1')!r} is not a share of wrong "
+            "answers above 0 and below 1, such as 0.01 or 1%"
+        )
+    return share

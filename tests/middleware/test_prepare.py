@@ -1,0 +1,198 @@
+"""What a request means to the cache: route rules, the named question, the memo."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.errors import RequestError
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.middleware.identity import AcceptedCredentials
+from headstart.middleware.prepare import Prepared, Preparer, SharingOptions
+from headstart.policies.admission import Admission
+from headstart.policies.terms import RouteRule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHAT = "/v1/chat/completions"
+PATTERN = re.compile(r"(?s).*Question: (?P<query>.+?)\s*$")
+TEMPLATE = "Document: {}\nQuestion: {}"
+
+
+class Caller:
+    """A preparer and the requests that a test sends through it."""
+
+    def __init__(self, *endpoints: Endpoint, wrapped: bool = False, **options: Any) -> None:
+        self.routes = Routes({CHAT: OpenAIChat()}, endpoints)
+        self.preparer = Preparer(
+            SharingOptions(),
+            Admission(),
+            AcceptedCredentials(lambda: 0.0),
+            secret=b"secret",
+            upstream=lambda request: "up",
+            wrapped=wrapped,
+            **options,
+        )
+
+    def ask(
+        self,
+        text: str,
+        headers: Mapping[str, str | bytes] | None = None,
+        *,
+        key: str = "k",
+        **fields: Any,
+    ) -> Prepared:
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
+        return self.post(CHAT, body, {"authorization": key, **(headers or {})})
+
+    def post(
+        self, path: str, body: object, headers: Mapping[str, str | bytes], method: str = "POST"
+    ) -> Prepared:
+        route = self.routes.match(method, path.encode())
+        assert route is not None
+        pairs = [
+            (name.encode(), value if isinstance(value, bytes) else value.encode())
+            for name, value in headers.items()
+        ]
+        scope = {"method": method, "path": path, "query_string": b"", "headers": pairs}
+        return self.preparer.prepare(route, scope, json.dumps(body).encode())
+
+
+def partition(prepared: Prepared) -> str:
+    assert prepared.key is not None
+    return prepared.key.partition
+
+
+def exact(prepared: Prepared) -> str:
+    assert prepared.key is not None
+    return prepared.key.exact
+
+
+def test_terms_hold_the_stricter_target_of_setting_and_caller() -> None:
+    caller = Caller(max_error=0.02)
+    assert caller.ask("a").terms.max_error == 0.02
+    assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
+    assert caller.ask("a", {"x-headstart-max-error": "0.5"}).terms.max_error == 0.02
+
+
+def test_a_bad_target_is_refused_whatever_else_is_asked() -> None:
+    with pytest.raises(RequestError, match="x-headstart-max-error"):
+        Caller().ask("a", {"x-headstart-max-error": "x", "cache-control": "no-store"})
+
+
+def test_a_route_sets_a_target_of_its_own_and_learns_apart() -> None:
+    rules = (RouteRule("faq", headers=((b"x-app", "faq"),), max_error=0.05),)
+    caller = Caller(rules=rules, max_error=0.01, learning="e1")
+    other, faq = caller.ask("a"), caller.ask("a", {"x-app": "faq"})
+    assert (other.terms.max_error, faq.terms.max_error) == (0.01, 0.05)
+    assert other.terms.domain != faq.terms.domain
+    assert exact(other) == exact(faq)
+    assert other.terms.domain != caller.ask("a", key="l").terms.domain
+    assert other.terms.domain != Caller(rules=rules, learning="e2").ask("a").terms.domain
+
+
+def test_a_route_may_leave_exact_repeats_alone_to_answer() -> None:
+    caller = Caller(rules=(RouteRule("code", model="m*", semantic=False),))
+    assert caller.ask("a").semantic_refusal == "exact-only"
+    assert caller.ask("a", model="n").semantic_refusal is None
+
+
+def test_the_headers_question_is_compared_and_the_rest_must_be_equal() -> None:
+    caller = Caller()
+    asked = [
+        caller.ask(TEMPLATE.format(document, question), {"x-headstart-query": question})
+        for document, question in [("A", "open?"), ("A", "is it open?"), ("B", "open?")]
+    ]
+    assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
+    assert [prepared.semantic_refusal for prepared in asked] == [None, None, None]
+    assert asked[1].key is not None
+    assert asked[1].key.query == "is it open?"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "caf\u00e9 5% off?".encode(),
+        "caf\u00e9 5% off?".encode("latin-1"),
+        b"  caf%C3%A9%205%25%20off%3F ",
+    ],
+)
+def test_a_header_spells_the_question_plainly_or_percent_encoded(header: bytes) -> None:
+    named = Caller().ask("Question: caf\u00e9 5% off?", {"x-headstart-query": header})
+    assert named.key is not None
+    assert named.key.query == "caf\u00e9 5% off?"
+
+
+def test_a_question_that_is_not_in_the_text_leaves_exact_repeats() -> None:
+    caller = Caller(rules=(RouteRule("rag", path="/v1/*", query=PATTERN),))
+    text = TEMPLATE.format("A", "open?")
+    astray = caller.ask(text, {"x-headstart-query": "closed?"})
+    assert astray.semantic_refusal == "query-not-found"
+    assert exact(astray) == exact(caller.ask(text, {"x-headstart-query": "gone?"}))
+    assert caller.ask("free text").semantic_refusal == "query-not-found"
+    assert caller.ask(text).semantic_refusal is None
+
+
+@pytest.mark.parametrize(
+    "query", [PATTERN, lambda body: body["messages"][-1]["content"].rpartition(": ")[2]]
+)
+def test_an_endpoint_names_the_question_of_the_chat_path(query: Any) -> None:
+    caller = Caller(Endpoint(CHAT, query=query), wrapped=True)
+    one, other = (caller.ask(TEMPLATE.format("A", q)) for q in ("open?", "is it open?"))
+    assert partition(one) == partition(other)
+    assert one.request is not None
+    assert one.request.query == TEMPLATE.format("A", "open?")
+
+
+def test_the_field_that_repeats_the_question_is_no_difference() -> None:
+    caller = Caller(Endpoint(CHAT, query="metadata.question"), wrapped=True)
+    asked = [
+        caller.ask(TEMPLATE.format("A", q), metadata={"question": q, "lang": lang})
+        for q, lang in [("open?", "en"), ("is it open?", "en"), ("open?", "de")]
+    ]
+    assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
+
+
+def test_a_named_field_that_is_not_the_question_stays_in_the_key() -> None:
+    caller = Caller(Endpoint("/ask", prompt="text", query="question"))
+    headers = {"authorization": "k"}
+    asked = [
+        caller.post("/ask", {"text": "Question: open?", "question": q}, {**headers, **more})
+        for q in ("open?", "shut?")
+        for more in ({}, {"x-headstart-query": "open?"})
+    ]
+    assert [each.semantic_refusal for each in asked] == [None, None, "query-not-found", None]
+    assert len({exact(each) for each in asked}) == 3
+    assert exact(asked[0]) == exact(asked[1])
+
+
+def test_a_custom_prompt_has_a_question_too() -> None:
+    caller = Caller(Endpoint("/ask", prompt="in.text", query="in.question"))
+    asked = [
+        caller.post(
+            "/ask",
+            {"in": {"text": TEMPLATE.format(document, q), "question": q}},
+            {"authorization": "k"},
+        )
+        for document, q in [("A", "open?"), ("A", "is it open?"), ("B", "open?")]
+    ]
+    assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
+
+
+def test_methods_of_one_path_are_prepared_apart() -> None:
+    caller = Caller(Endpoint("/ask"), Endpoint("/ask", method="PUT"))
+    posted = caller.post("/ask", {}, {"authorization": "k"})
+    assert exact(posted) != exact(caller.post("/ask", {}, {"authorization": "k"}, "PUT"))
+
+
+def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgotten() -> None:
+    caller = Caller(rules=(RouteRule("faq", headers=((b"x-app", "faq"),), semantic=False),))
+    assert caller.ask("a") is caller.ask("a", {"x-trace": "1"})
+    assert caller.ask("a", {"x-app": "faq"}).semantic_refusal == "exact-only"
+    assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
+    assert caller.ask("a").terms.max_error is None
