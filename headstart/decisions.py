@@ -137,6 +137,8 @@ class Outcome(StrEnum):
     JOINED = "joined"
     MISS = "miss"
     BYPASS = "bypass"
+    AUDIT = "audit"
+    """Our own call, to check a hit; no client waits for it."""
 
 
 class Lookup(Frozen):

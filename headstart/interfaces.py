@@ -117,12 +117,18 @@ class Store(Protocol):
     async def label(self, labels: Sequence[Label]) -> None:
         """Append labels; on return they are acknowledged."""
 
-    async def labels(self, after: str = "", limit: int = 1000) -> Sequence[tuple[str, Label]]:
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
         """Return up to ``limit`` labels after a cursor, each with its own cursor, oldest first.
 
-        All who share the store see the same labels in the same order, and none is skipped by
-        going on from the last cursor. The oldest leave when there are very many.
+        Cursors compare as strings. All who share the store see the same labels in the same order,
+        and none is skipped by going on from the last cursor. The oldest leave when there are very
+        many. With ``domain`` only its own.
         """
+
+    async def last_label(self) -> str:
+        """Return the newest label's cursor, or ``""``."""
 
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a document, such as a snapshot of what was learned; it replaces its name's."""

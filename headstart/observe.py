@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeAlias
 
-from headstart.decisions import Outcome  # noqa: TC001 - msgspec reads it
+from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - msgspec reads them
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -42,6 +42,16 @@ class Served(Frozen, tag="served"):
     holdout: bool = False
     """A would-be hit that was sent upstream to measure what hits really save."""
     error: str | None = None
+    domain: str = ""
+    """Where what was learned about such matches lives; "" where nothing is learned."""
+    neighbor: str | None = None
+    """The entry that was judged, also on a miss."""
+    rule: Rule | None = None
+    """What the verdict on it rests on."""
+    score: float | None = None
+    threshold: float | None = None
+    audit_of: str | None = None
+    """The request whose hit this call audits: nobody waits for it, and its cost is booked."""
     encode_s: float = 0.0
     lookup_s: float = 0.0
     upstream_s: float | None = None
@@ -82,7 +92,29 @@ class Encoded(Frozen, tag="encoded"):
     tokens: int
 
 
-Observation: TypeAlias = Served | StageFailed | Committed | Encoded
+class Labelled(Frozen, tag="labelled"):
+    """A pair was judged; ``same`` is None where the judge was unsure."""
+
+    source: LabelSource
+    same: bool | None
+
+
+class Learned(Frozen, tag="learned"):
+    """A label changed a learning domain's rule or raised its alarm.
+
+    ``serves`` and ``cold_start_serves`` are shares of its recent candidates: what it serves now,
+    and what it would serve had it learned nothing.
+    """
+
+    domain: str
+    rule: Rule
+    threshold: float | None
+    alarm: bool
+    serves: float
+    cold_start_serves: float
+
+
+Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Labelled | Learned
 
 
 class Observers:

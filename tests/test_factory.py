@@ -6,7 +6,8 @@ import pytest
 
 from headstart.config import CacheSettings, Settings, UpstreamSettings
 from headstart.errors import ConfigError
-from headstart.factory import _identity_of, start_engine
+from headstart.factory import start_engine
+from headstart.factory.upstreams import identity_of
 from headstart.observe import Observers
 from headstart.types import ChatRequest
 from support.proxied import proxied
@@ -21,11 +22,11 @@ def request(model: str) -> ChatRequest:
 def test_the_key_binds_the_provider_its_address_and_the_model_behind_an_alias() -> None:
     one = UpstreamSettings(name="a", base_url="https://a.test", models={"fast": "small-1"})
     identities = {
-        _identity_of((), request("fast")),
-        _identity_of((one,), request("fast")),
-        _identity_of((one,), request("small-1")) + " unaliased",
-        _identity_of((UpstreamSettings(name="a", base_url="https://b.test"),), request("fast")),
-        _identity_of(
+        identity_of((), request("fast")),
+        identity_of((one,), request("fast")),
+        identity_of((one,), request("small-1")) + " unaliased",
+        identity_of((UpstreamSettings(name="a", base_url="https://b.test"),), request("fast")),
+        identity_of(
             (UpstreamSettings(name="a", base_url="https://a.test", models={"fast": "small-2"}),),
             request("fast"),
         ),

@@ -11,14 +11,12 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
 from anyio import to_thread
 from litestar import Litestar, Request, Response, get
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
     NotAuthorizedException,
-    NotFoundException,
     PermissionDeniedException,
     ServiceUnavailableException,
     ValidationException,
@@ -26,12 +24,12 @@ from litestar.exceptions import (
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.params import FromPath  # noqa: TC002 - Litestar reads it
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
 from headstart.middleware.admin_cache import ENTRY_HANDLERS, Admin, Engine
+from headstart.middleware.admin_learning import LEARNING_HANDLERS
 from headstart.middleware.admin_state import AdminState, EngineParts, read_levels
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
@@ -85,7 +83,7 @@ def admin_app(state: AdminState, *, token: bytes | None, open_access: bool) -> L
 
     return Litestar(
         path=PREFIX,
-        route_handlers=[health, ready, metrics, stats, explain, config, *ENTRY_HANDLERS],
+        route_handlers=[health, ready, metrics, stats, config, *ENTRY_HANDLERS, *LEARNING_HANDLERS],
         guards=[guard],
         dependencies={
             "admin": Provide(lambda: state, sync_to_thread=False),
@@ -135,17 +133,6 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
         bypasses=count[Outcome.BYPASS],
         now=await read_levels(engine),
     )
-
-
-@get("/explain/{id:str}")
-async def explain(id: FromPath[str], admin: Admin) -> dict[str, Any]:
-    """Say how a recent request was answered and why: ids, reasons and times, no texts."""
-    row = admin.recent.find(id)
-    if row is None:
-        raise NotFoundException(
-            f"no request with this id is among the last {admin.recent.maxlen} of this process"
-        )
-    return msgspec.structs.asdict(row)
 
 
 @get("/config")

@@ -131,10 +131,11 @@ def view_entry(entry: Entry, now: float, *, texts: bool) -> EntryView:
     )
     if not texts:
         return view
-    return msgspec.structs.replace(view, question=entry.key.query, answer=_answer_text(entry))
+    return msgspec.structs.replace(view, question=entry.key.query, answer=answer_text(entry))
 
 
-def _answer_text(entry: Entry) -> str:
+def answer_text(entry: Entry) -> str:
+    """Return an answer as a person reads it."""
     answer = entry.answer
     if isinstance(answer, RawResponse):
         return answer.body.decode("utf-8", "replace")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store
+    from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.limits import Gate
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.recent import RecentRequests
@@ -31,6 +32,9 @@ class EngineParts(Protocol):
 
     @property
     def encoder(self) -> EncoderWorker | None: ...
+
+    @property
+    def oversight(self) -> Oversight | None: ...
 
     @property
     def gate(self) -> Gate: ...

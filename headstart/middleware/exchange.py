@@ -24,6 +24,7 @@ class Exchange:
         "body",
         "completion_tokens",
         "cost_usd",
+        "domain",
         "error",
         "estimated",
         "first_byte",
@@ -55,6 +56,7 @@ class Exchange:
         self.body: Body | None = None
         self.request: ChatRequest | None = None
         self.scope_name = ""
+        self.domain = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
         self.status = 0
@@ -100,7 +102,8 @@ class Exchange:
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
         total = self.elapsed()
-        entry = self.lookup.entry
+        entry, trial = self.lookup.entry, self.lookup.trial
+        verdict = None if trial is None else trial.verdict
         row = Served(
             id=self.id,
             at=now - total,
@@ -118,6 +121,11 @@ class Exchange:
             veto=self.lookup.veto,
             entry=entry.id if entry is not None else None,
             holdout=self.holdout,
+            domain=self.domain,
+            neighbor=None if trial is None else trial.entry.id,
+            rule=None if verdict is None else verdict.rule,
+            score=None if verdict is None else verdict.score,
+            threshold=None if verdict is None else verdict.threshold,
             error=self.error,
             encode_s=self.lookup.encode_s,
             lookup_s=self.lookup.lookup_s,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headstart.decisions import Outcome
-from headstart.observe import Committed, Encoded, Served, StageFailed
+from headstart.observe import Committed, Encoded, Labelled, Learned, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ LATENCIES_S = (
 GAPS_S = (0.0001, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 1)
 ENCODINGS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
+
+_JUDGED = {True: "same", False: "different", None: "unsure"}
 
 _Key = tuple[str, Outcome, int, str, "str | None"]
 
@@ -76,6 +78,9 @@ class PrometheusObserver:
         self._stage_errors = counter(
             "stage_errors", "Optional stages that failed and were bypassed.", "stage"
         )
+        self._audits = counter("audits", "Our own calls, made to check hits.", "kind")
+        self._labels = counter("labels", "Pairs of answers judged.", "source", "judged")
+        self._alarms = counter("alarms", "Learning domains that audits put to silence.")
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the entries acknowledged.")
 
@@ -112,9 +117,11 @@ class PrometheusObserver:
 
     def notify(self, observation: Observation) -> None:
         """Count one observation."""
-        kind = type(observation)
-        if kind is Served:
-            self._served(observation)  # type: ignore[arg-type]
+        if isinstance(observation, Served):
+            if observation.outcome is Outcome.AUDIT:
+                self._audits.labels(observation.reason or "").inc()
+            else:
+                self._served(observation)
         elif isinstance(observation, Encoded):
             self._encode.observe(observation.encode_s)
             self._queue.observe(observation.queue_s)
@@ -123,6 +130,10 @@ class PrometheusObserver:
             self._stored_bytes.inc(observation.bytes)
         elif isinstance(observation, StageFailed):
             self._stage_errors.labels(observation.stage).inc()
+        elif isinstance(observation, Labelled):
+            self._labels.labels(observation.source.value, _JUDGED[observation.same]).inc()
+        elif isinstance(observation, Learned) and observation.alarm:
+            self._alarms.inc()
 
     def _served(self, row: Served) -> None:
         key = (row.endpoint, row.outcome, row.status // 100, row.upstream, row.reason)
@@ -161,7 +172,7 @@ class PrometheusObserver:
 
     def requests_by_outcome(self) -> dict[str, int]:
         """Return how many requests had each outcome."""
-        found = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+        found = {each.value: 0 for each in Outcome if each is not Outcome.AUDIT}
         for metric in self._requests.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_total"):

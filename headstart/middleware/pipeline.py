@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Lookup, Outcome
@@ -21,9 +21,12 @@ from headstart.errors import (
     UpstreamError,
 )
 from headstart.middleware.body import ClientGone, discard_body, read_body
+from headstart.middleware.deadlines import deadline_s
 from headstart.middleware.deliver import Deliverer, error_answer
 from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
+from headstart.middleware.learning.booking import AuditBooking
+from headstart.middleware.learning.oversight import Course, Ruling
 from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import logger
@@ -33,16 +36,17 @@ from headstart.types import Call
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Observer, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.endpoints import Route
+    from headstart.middleware.learning.learner import Lesson
+    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.supervisor import Supervisor
-    from headstart.types import CacheKey, ChatRequest, Entry
+    from headstart.types import CacheKey, ChatRequest
 
 
-_FOREVER_S = 1e9
 CLIENT_GONE = 499
 """Booked for clients that left before an answer began: the status nginx logs for them."""
 
@@ -67,7 +71,8 @@ class Engine:
         self,
         options: EngineOptions,
         *,
-        cache: SemanticCache | None,
+        finder: Finder | None,
+        oversight: Oversight | None,
         admission: AdmissionPolicy,
         preparer: Preparer,
         pump: Pump,
@@ -80,7 +85,8 @@ class Engine:
         upstream_for: Callable[[ChatRequest | None], Upstream] | None,
     ) -> None:
         self._options = options
-        self._cache = cache
+        self._finder = finder
+        self._oversight = oversight
         self._admission = admission
         self._preparer = preparer
         self._pump = pump
@@ -141,7 +147,7 @@ class Engine:
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
         exchange.timings["parse"] = exchange.elapsed()
         key = prepared.key
-        if key is None or self._cache is None:
+        if key is None or self._finder is None:
             if prepared.directives.only_if_cached:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             reason = prepared.bypass or "disabled"
@@ -150,51 +156,52 @@ class Engine:
             variants = self._admission.variants(prepared.request)
             if variants > 1:
                 key = variant(key, self._random.randrange(variants))
-        exchange.lookup = lookup = await self._look_up(prepared, key)
+        lookup = await self._finder.find(prepared, key)
         _note_times(exchange, lookup)
-        if lookup.entry is not None and not self._held_out(exchange, lookup):
+        exchange.domain = prepared.terms.domain
+        ruling = self._rule(exchange, prepared, key, lookup)
+        exchange.lookup = lookup = ruling.lookup
+        if ruling.course is not Course.ASK and lookup.entry is not None:
+            if ruling.lesson is not None:
+                self._audit(exchange, key, ruling.lesson, app)
             return await self._deliver.hit(exchange, lookup.entry, self._clock())
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
-        await self._miss(exchange, prepared, key, app)
+        await self._miss(exchange, prepared, key, app, ruling.lesson)
 
-    async def _look_up(self, prepared: Prepared, key: CacheKey) -> Lookup:
-        assert self._cache is not None
-        directives, request = prepared.directives, prepared.request
-        if directives.no_cache:
-            return Lookup(outcome=Outcome.MISS, reason="no-cache")
-        now = self._clock()
-
-        def refuse(entry: Entry) -> str | None:
-            if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
-                return "stale"
-            return self._admission.refuse_serve(request, entry) if request is not None else None
-
-        began = time.perf_counter()
-        entry = self._cache.peek_exact(key.exact)
-        if entry is None:
-            entry = await self._cache.find_exact(key, refuse)
-        reason = refuse(entry) if entry is not None else None
-        if entry is not None and reason is None:
-            spent = time.perf_counter() - began
-            return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent)
-        if entry is not None:
-            return Lookup(outcome=Outcome.MISS, reason=reason)
-        if not self._options.semantic:
-            return Lookup(outcome=Outcome.MISS, reason="exact-only")
-        if prepared.semantic_refusal is not None:
-            return Lookup(outcome=Outcome.MISS, reason=prepared.semantic_refusal)
-        return await self._cache.find_semantic(key, refuse)
-
-    def _held_out(self, exchange: Exchange, lookup: Lookup) -> bool:
-        """Send a random share of would-be hits upstream, to measure what hits really save."""
-        if not self._options.holdout or self._random.random() >= self._options.holdout:
-            return False
+    def _rule(
+        self, exchange: Exchange, prepared: Prepared, key: CacheKey, lookup: Lookup
+    ) -> Ruling:
+        """Decide what becomes of a lookup; a random share of hits is held out to be compared."""
+        ruling = Ruling(Course.ASK if lookup.entry is None else Course.SERVE, lookup)
+        if self._oversight is not None:
+            ruling = self._oversight.rule(
+                exchange.id,
+                lookup,
+                key,
+                prepared.terms,
+                twice=self._upstream_for is not None or exchange.route.idempotent,
+            )
+        if lookup.entry is None or not self._options.holdout:
+            return ruling
+        if self._random.random() >= self._options.holdout:
+            return ruling
         exchange.holdout = True
-        exchange.lookup = Lookup(
-            outcome=Outcome.MISS, reason="holdout", similarity=lookup.similarity
+        held = Lookup(
+            outcome=Outcome.MISS,
+            reason="holdout",
+            similarity=lookup.similarity,
+            trial=lookup.trial,
         )
-        return True
+        return Ruling(Course.ASK, held, ruling.lesson)
+
+    def _audit(self, exchange: Exchange, key: CacheKey, lesson: Lesson, app: ASGIApp) -> None:
+        """Ask the provider what it would have answered to a hit, while the hit is served."""
+        flight = self._start(exchange, key, None, app, semantic=True, lesson=lesson)
+        assert flight.pump is not None
+        assert self._oversight is not None
+        book = AuditBooking(self._observer, self._oversight.audits, self._clock, self._new_id())
+        flight.pump.add_done_callback(partial(book, flight, exchange, lesson))
 
     async def _bypass(self, exchange: Exchange, app: ASGIApp, reason: str) -> None:
         exchange.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
@@ -204,7 +211,12 @@ class Engine:
         await self._fly(exchange, flight)
 
     async def _miss(
-        self, exchange: Exchange, prepared: Prepared, key: CacheKey, app: ASGIApp
+        self,
+        exchange: Exchange,
+        prepared: Prepared,
+        key: CacheKey,
+        app: ASGIApp,
+        lesson: Lesson | None,
     ) -> None:
         request = prepared.request
         assert request is not None
@@ -221,7 +233,7 @@ class Engine:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)
         else:
             semantic = self._options.semantic and prepared.semantic_refusal is None
-            flight = self._start(exchange, key, identity, app, semantic=semantic)
+            flight = self._start(exchange, key, identity, app, semantic=semantic, lesson=lesson)
         await self._fly(exchange, flight)
 
     def _start(
@@ -232,6 +244,7 @@ class Engine:
         app: ASGIApp,
         *,
         semantic: bool,
+        lesson: Lesson | None = None,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
         scope, route, request = exchange.scope, exchange.route, exchange.request
@@ -261,6 +274,7 @@ class Engine:
             identity=identity if identity is not None else flight,
             key=key,
             semantic=semantic,
+            lesson=lesson,
             credential_scope=self._preparer.credential_scope(call.headers),
             wrapped=self._upstream_for is None,
         )
@@ -274,7 +288,7 @@ class Engine:
     async def _fly(self, exchange: Exchange, flight: Flight) -> None:
         client = flight.join()
         try:
-            seconds = self._deadline_s(exchange)
+            seconds = deadline_s(exchange.scope["headers"], self._options.deadline_s)
             deadline = None
             if seconds is not None:
                 deadline = asyncio.get_running_loop().time() + seconds
@@ -286,25 +300,6 @@ class Engine:
             if flight.origin is not None:
                 paid = exchange.lookup.outcome is not Outcome.JOINED
                 exchange.take_origin(flight.origin, paid=paid)
-
-    def _deadline_s(self, exchange: Exchange) -> float | None:
-        """The tightest of the setting, ``x-headstart-deadline-ms`` and an SDK's read timeout."""
-        bounds = [] if self._options.deadline_s is None else [self._options.deadline_s]
-        for name, value in exchange.scope["headers"]:
-            if name == b"x-headstart-deadline-ms":
-                bounds += [ms / 1e3 for ms in _positive(value)]
-            elif name == b"x-stainless-read-timeout":
-                bounds += _positive(value)
-        return min(bounds, default=None)
-
-
-def _positive(value: bytes) -> list[float]:
-    """Return the header's number, or nothing if it is none."""
-    try:
-        number = float(value)
-    except ValueError:
-        return []
-    return [number] if 0 < number < _FOREVER_S else []
 
 
 def _note_times(exchange: Exchange, lookup: Lookup) -> None:

@@ -11,6 +11,7 @@ from headstart.compression.tokens import count_tokens
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
+from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
+    from headstart.middleware.learning.learner import Learner, Lesson
     from headstart.middleware.limits import Gate
     from headstart.policies.cost import Price
     from headstart.types import CacheKey, Call, Completion, Headers
@@ -40,6 +42,8 @@ class Plan:
     identity: Hashable
     key: CacheKey | None
     semantic: bool
+    lesson: Lesson | None
+    """What the answer teaches about the neighbour that was, or was not, served in its place."""
     credential_scope: str | None
     """Where to note whether the upstream accepts the caller's key; None when nobody asks."""
     wrapped: bool
@@ -52,6 +56,7 @@ class Pump:
         self,
         *,
         cache: SemanticCache | None,
+        learner: Learner | None,
         admission: AdmissionPolicy,
         accepted: AcceptedCredentials,
         flights: Flights,
@@ -62,6 +67,7 @@ class Pump:
         key_headers: tuple[bytes, ...] = (),
     ) -> None:
         self._cache = cache
+        self._learner = learner
         self._admission = admission
         self._accepted = accepted
         self._flights = flights
@@ -86,6 +92,8 @@ class Pump:
             self._flights.remove(plan.identity, flight)
         if entry is not None and self._cache is not None:
             await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
+            if plan.lesson is not None and self._learner is not None:
+                self._learner.submit(Comparison(plan.lesson, entry.answer, stored=True))
 
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
         head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)

@@ -293,6 +293,7 @@ class Parts:
     store: Store
     cache: None = None
     encoder: None = None
+    oversight: None = None
     gate: Gate = field(default_factory=lambda: Gate(1, 1))
 
 

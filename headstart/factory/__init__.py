@@ -1,0 +1,203 @@
+"""The composition root: settings in, running parts out. Heavy libraries load here, not before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headstart.compression.tokens import warm as warm_tokenizers
+from headstart.factory.caching import make_store, open_cache, open_encoder
+from headstart.factory.clock import clock
+from headstart.factory.learning import (
+    make_domains,
+    make_policy,
+    make_second_opinion,
+    open_oversight,
+)
+from headstart.factory.site import Site
+from headstart.factory.upstreams import identity_of, open_upstreams, pick, prices
+from headstart.identifiers import new_ulid
+from headstart.middleware.asgi import Running
+from headstart.middleware.bookkeeper import Bookkeeper
+from headstart.middleware.deliver import Deliverer
+from headstart.middleware.flights import Flights
+from headstart.middleware.identity import AcceptedCredentials
+from headstart.middleware.limits import Gate
+from headstart.middleware.lookup import Finder
+from headstart.middleware.pipeline import Engine, EngineOptions
+from headstart.middleware.prepare import Preparer, SharingOptions
+from headstart.middleware.pump import Pump
+from headstart.middleware.relay import Relay
+from headstart.middleware.replay import Replays
+from headstart.middleware.supervisor import Supervisor
+from headstart.policies.admission import Admission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headstart.config import Settings
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.interfaces import Store
+    from headstart.middleware.asgi_types import Scope
+    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.observe import Observers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a started engine is made of, for the admin pages and the metrics."""
+
+    settings: Settings
+    observers: Observers
+    cache: SemanticCache | None
+    store: Store
+    encoder: EncoderWorker | None
+    flights: Flights
+    gate: Gate
+    supervisor: Supervisor
+    oversight: Oversight | None
+    learning: str
+    """Encoder and guards that a learning domain belongs to."""
+
+
+async def start_engine(
+    settings: Settings,
+    observers: Observers,
+    *,
+    wrapped: bool,
+    resolve: Callable[[Scope], str | None] | None = None,
+    on_start: Callable[[Parts], None] | None = None,
+) -> Running:
+    """Open store, encoder, index and upstreams, and return a running engine.
+
+    Raises ConfigError; whatever was opened by then is closed again.
+    """
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor()
+        await supervisor.start()
+        stack.push_async_callback(supervisor.aclose)
+        store = make_store(settings.cache, observers)
+        site = Site(settings, store, observers, supervisor, stack)
+        encoder = await open_encoder(site)
+        domains = make_domains(site)
+        policy = make_policy(settings.cache, domains)
+        cache = await open_cache(site, encoder, policy)
+        upstreams = [] if wrapped else await open_upstreams(settings, stack)
+        second = make_second_opinion(site, upstreams)
+        oversight = open_oversight(site, domains, encoder, policy.version, second)
+        books = Bookkeeper(store, supervisor.spawn, observers)
+        observers.add(books)
+        stack.push_async_callback(books.aclose)
+        supervisor.spawn(asyncio.to_thread, warm_tokenizers)
+        flights = Flights()
+        gate = Gate(settings.server.max_concurrency, settings.server.max_queue)
+        learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
+        parts = Parts(
+            settings,
+            observers,
+            cache,
+            store,
+            encoder,
+            flights,
+            gate,
+            supervisor,
+            oversight,
+            learning,
+        )
+        engine, relay = _assemble(parts, upstreams, await store.secret(), resolve, wrapped=wrapped)
+        if on_start is not None:
+            on_start(parts)
+        stack.push_async_callback(engine.drain, settings.server.shutdown_s)
+        return Running(engine, relay, stack.pop_all().aclose)
+    raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
+
+
+def _assemble(
+    parts: Parts,
+    upstreams: Sequence[HTTPUpstream],
+    secret: bytes,
+    resolve: Callable[[Scope], str | None] | None,
+    *,
+    wrapped: bool,
+) -> tuple[Engine, Relay | None]:
+    settings, cache = parts.settings, parts.settings.cache
+    admission = Admission(cache.sampled, share_users=cache.share_users)
+    accepted = AcceptedCredentials(time.monotonic)
+    new_id = partial(new_ulid, clock)
+    sharing = SharingOptions(
+        scope=cache.scope,
+        share_users=cache.share_users,
+        anonymous=not wrapped and settings.server.is_loopback,
+        cookies=wrapped,
+        resolve=resolve,
+        client_keys=() if wrapped else tuple(key.encode() for key in settings.server.client_keys),
+        trusted_proxies=settings.server.trusted_proxies,
+        key_headers=tuple(name.lower().encode() for name in cache.key_headers),
+    )
+    pump = Pump(
+        cache=parts.cache,
+        learner=None if parts.oversight is None else parts.oversight.learner,
+        admission=admission,
+        accepted=accepted,
+        flights=parts.flights,
+        gate=parts.gate,
+        prices=prices(settings),
+        clock=clock,
+        ttl_s=cache.ttl_s,
+        key_headers=sharing.key_headers,
+    )
+    finder = None
+    if parts.cache is not None:
+        finder = Finder(
+            parts.cache,
+            admission,
+            parts.oversight,
+            semantic=cache.mode != "exact-only",
+            clock=clock,
+        )
+    engine = Engine(
+        EngineOptions(
+            max_body_bytes=settings.server.max_body_bytes,
+            deadline_s=settings.server.deadline_s,
+            semantic=cache.mode != "exact-only",
+            holdout=cache.holdout,
+        ),
+        finder=finder,
+        oversight=parts.oversight,
+        admission=admission,
+        preparer=Preparer(
+            sharing,
+            admission,
+            accepted,
+            secret=secret,
+            upstream=partial(identity_of, () if wrapped else settings.upstream),
+            wrapped=wrapped,
+            learning=parts.learning,
+        ),
+        pump=pump,
+        flights=parts.flights,
+        deliverer=Deliverer(Replays(cache.hot_bytes // 4), parts.supervisor.spawn),
+        supervisor=parts.supervisor,
+        observer=parts.observers,
+        clock=clock,
+        new_id=new_id,
+        upstream_for=None
+        if wrapped
+        else partial(pick, tuple(zip(settings.upstream, upstreams, strict=True))),
+    )
+    if wrapped:
+        return engine, None
+    relay = Relay(
+        upstreams[0],
+        gate=parts.gate,
+        spawn=parts.supervisor.spawn,
+        new_id=new_id,
+        client_keys=sharing.client_keys,
+    )
+    return engine, relay

@@ -1,0 +1,250 @@
+"""The learning domains in memory, in step with the labels that all processes share.
+
+Labels are the truth and their order decides: whoever applies them reaches the same state. A
+snapshot only saves the way there. Where a label was written but not yet read back, nothing was
+learned from it: a lagging process is behind, never ahead of the others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from headstart.errors import StageError, StoreError
+from headstart.observe import Learned, StageFailed, logger
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.decisions import Label
+    from headstart.interfaces import Observer, Store
+    from headstart.policies.ratchet.domain import Change, Domain
+
+POLL_S = 0.25
+"""How long another process's label may take to be learned from here."""
+SAVE_S = 30.0
+"""A kill loses at most so much of the snapshots; the labels since are applied again."""
+MOST = 256
+"""Domains in memory, a few hundred kilobytes each at most; the others wait in the store."""
+
+
+class LearnerError(StageError):
+    """What was learned could not be read: nothing may be served by meaning."""
+
+    stage = "learner"
+
+
+class Saved(Frozen):
+    """A domain's document in the store: its snapshot, and the last label in it."""
+
+    cursor: str
+    snapshot: bytes
+
+
+class _Held:
+    """A domain in memory, the last label it saw, and whether its snapshot is behind."""
+
+    __slots__ = ("changed", "cursor", "domain")
+
+    def __init__(self, domain: Domain, cursor: str) -> None:
+        self.domain = domain
+        self.cursor = cursor
+        self.changed = False
+
+
+class Domains:
+    """Loads domains on demand and keeps them in step; ``run`` it in a background task.
+
+    ``fresh`` makes a domain that knows only the operator's prior; ``restore`` reads a snapshot and
+    raises ValueError for one that this version cannot use.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        fresh: Callable[[], Domain],
+        restore: Callable[[bytes], Domain],
+        observer: Observer,
+        most: int = MOST,
+    ) -> None:
+        self._store = store
+        self._fresh = fresh
+        self._restore = restore
+        self._observer = observer
+        self._most = most
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._loading: dict[str, anyio.Event] = {}
+        self._lock = anyio.Lock()
+        self._cursor = ""
+        self._wake = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, name: str) -> Domain:
+        """Return a domain that ``load`` brought in. Raises LearnerError when it has left since."""
+        held = self._held.get(name)
+        if held is None:
+            raise LearnerError("the learning domain is not in memory")
+        return held.domain
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the domains in memory."""
+        return tuple(self._held)
+
+    async def load(self, name: str) -> Domain:
+        """Return a domain, brought up to date with its labels. Raises StoreError."""
+        while (held := self._held.get(name)) is None:
+            if name in self._loading:
+                await self._loading[name].wait()
+                continue
+            self._loading[name] = anyio.Event()
+            try:
+                await self._load(name)
+            finally:
+                self._loading.pop(name).set()
+        self._held.move_to_end(name)
+        return held.domain
+
+    def wake(self) -> None:
+        """Read the labels now: one was just written here."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Apply labels as they come and save snapshots, until cancelled."""
+        saved_at = anyio.current_time()
+        while True:
+            with anyio.move_on_after(POLL_S):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            try:
+                async with self._lock:
+                    await self._advance()
+                if anyio.current_time() - saved_at > SAVE_S:
+                    await self._save_changed()
+                    saved_at = anyio.current_time()
+            except StoreError as error:
+                self._report(error)
+                await anyio.sleep(POLL_S)
+
+    async def aclose(self) -> None:
+        """Save what changed. Cancel ``run`` first."""
+        try:
+            await self._save_changed()
+        except StoreError as error:
+            self._report(error)
+
+    # --- the way in and out of memory -------------------------------------------------------------
+
+    async def _load(self, name: str) -> None:
+        saved = await self._saved(name)
+        held = self._revive(name, saved)
+        await self._catch_up(name, held)
+        async with self._lock:
+            # What came since is applied here; from now on ``_advance`` sees to it.
+            await self._advance()
+            await self._catch_up(name, held)
+            self._held[name] = held
+        while len(self._held) > self._most:
+            oldest, left = next(iter(self._held.items()))
+            if left.changed:
+                await self._save(oldest, left)
+            self._held.pop(oldest, None)
+
+    async def _saved(self, name: str) -> Saved | None:
+        document = await self._store.kept(_document(name))
+        if document is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(document, type=Saved)
+        except msgspec.DecodeError:
+            logger.warning("a snapshot of what was learned is unreadable: learning it again")
+            return None
+
+    def _revive(self, name: str, saved: Saved | None) -> _Held:
+        if saved is not None:
+            try:
+                return _Held(self._restore(saved.snapshot), saved.cursor)
+            except ValueError as error:
+                logger.warning("learning domain %s starts again: %s", name[:12], error)
+        return _Held(self._fresh(), "")
+
+    async def _catch_up(self, name: str, held: _Held) -> None:
+        while page := await self._store.labels(held.cursor, domain=name):
+            for cursor, label in page:
+                self._apply(name, held, cursor, label)
+
+    async def _advance(self) -> None:
+        """Apply what was written after the last label read. Hold the lock."""
+        if not self._held:
+            self._cursor = await self._store.last_label()
+            return
+        while page := await self._store.labels(self._cursor):
+            for cursor, label in page:
+                held = self._held.get(label.domain)
+                if held is not None and cursor > held.cursor:
+                    self._apply(label.domain, held, cursor, label)
+            self._cursor = page[-1][0]
+
+    def _apply(self, name: str, held: _Held, cursor: str, label: Label) -> None:
+        before = held.domain.rule
+        change = held.domain.apply(label)
+        held.cursor = cursor
+        held.changed = True
+        if change.alarm or (change.redrawn and change.rule is not before):
+            self._tell(name, held.domain, change)
+
+    def _tell(self, name: str, domain: Domain, change: Change) -> None:
+        """Say that a domain changed its ways, and why if it serves less than it did at first."""
+        status = domain.status()
+        self._observer.notify(
+            Learned(
+                domain=name,
+                rule=status.rule,
+                threshold=status.threshold,
+                alarm=change.alarm,
+                serves=status.serves,
+                cold_start_serves=status.cold_start_serves,
+            )
+        )
+        if change.alarm:
+            logger.warning(
+                "learning domain %s: audits found more wrong hits than max_error allows; nothing is"
+                " matched by meaning there until it has learned again",
+                name[:12],
+            )
+        elif status.serves < status.cold_start_serves:
+            logger.warning(
+                "learning domain %s: its own labels allow less than the cold start did (%.0f %% of"
+                " candidates, not %.0f %%): too many were wrong for cache.max_error",
+                name[:12],
+                100 * status.serves,
+                100 * status.cold_start_serves,
+            )
+
+    async def _save_changed(self) -> None:
+        for name, held in list(self._held.items()):
+            if held.changed:
+                await self._save(name, held)
+
+    async def _save(self, name: str, held: _Held) -> None:
+        held.changed = False
+        saved = Saved(cursor=held.cursor, snapshot=held.domain.snapshot())
+        try:
+            await self._store.keep(_document(name), msgspec.msgpack.encode(saved))
+        except BaseException:
+            held.changed = True
+            raise
+
+    def _report(self, error: StoreError) -> None:
+        cause = error.__cause__ or error
+        self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+
+
+def _document(name: str) -> str:
+    return f"learned/{name}"

@@ -1,0 +1,166 @@
+"""Turns fresh answers and users' words into labels. Everything here is off a request's path."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import msgspec
+
+from headstart.decisions import Label, LabelSource
+from headstart.errors import StoreError
+from headstart.observe import Labelled, StageFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.decisions import Trial
+    from headstart.interfaces import Observer, Store
+    from headstart.middleware.learning.domains import Domains
+    from headstart.middleware.learning.judging import AnswerJudge
+    from headstart.policies.ratchet.domain import Domain
+    from headstart.types import Completion, RawResponse
+
+MOST_WAITING = 1000
+"""Comparisons that wait; past it a label is lost, which costs knowledge and nothing else."""
+MOST_RECENT = 10_000
+"""Requests that feedback and ``explain`` can still refer to."""
+
+
+class Lesson(NamedTuple):
+    """What a fresh answer is going to teach. ``id`` is the request that asked for it."""
+
+    id: str
+    trial: Trial
+    source: LabelSource
+    question: str
+    principal: str
+    served: bool = False
+
+
+class Comparison(NamedTuple):
+    """A lesson and its fresh answer; ``stored`` when that is an entry under the lesson's id."""
+
+    lesson: Lesson
+    fresh: Completion | RawResponse
+    stored: bool
+
+
+class Learner:
+    """Judges comparisons one after the other and writes labels; ``run`` it in the background.
+
+    ``version`` is the match policy's: labels of another one are never learned from.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        domains: Domains,
+        judge: AnswerJudge,
+        *,
+        version: str,
+        clock: Callable[[], float],
+        observer: Observer,
+    ) -> None:
+        self.domains = domains
+        self._store = store
+        self._judge = judge
+        self._version = version
+        self._clock = clock
+        self._observer = observer
+        self._recent: OrderedDict[str, Lesson] = OrderedDict()
+        self._send, self._receive = anyio.create_memory_object_stream[Comparison](MOST_WAITING)
+
+    async def run(self) -> None:
+        """Follow the labels and make new ones, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.domains.run)
+            tasks.start_soon(self._work)
+
+    async def aclose(self) -> None:
+        """Save what was learned. Cancel ``run`` first."""
+        self._send.close()
+        self._receive.close()
+        await self.domains.aclose()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def remember(self, lesson: Lesson) -> None:
+        """Keep what a request was decided on, for feedback and ``explain``."""
+        self._recent[lesson.id] = lesson
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+
+    def recall(self, id: str) -> Lesson | None:
+        """Return what a recent request was decided on."""
+        return self._recent.get(id)
+
+    def submit(self, comparison: Comparison) -> None:
+        """Have a fresh answer compared, soon."""
+        try:
+            self._send.send_nowait(comparison)
+        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            self._observer.notify(StageFailed(stage="learner", error=type(error).__name__))
+
+    async def feedback(self, id: str, *, same: bool) -> bool:
+        """Take a user's word on a recent request; False when it is not known. Raises StoreError."""
+        lesson = self._recent.get(id)
+        if lesson is None:
+            return False
+        await self._write(self._label(lesson, LabelSource.FEEDBACK, same=same))
+        return True
+
+    async def review(self, label: Label, *, same: bool) -> None:
+        """Label an earlier label's pair anew, by a person's eyes. Raises StoreError."""
+        await self._write(
+            msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self._clock())
+        )
+
+    async def domain(self, name: str) -> Domain:
+        """Return a domain up to date. Raises StoreError."""
+        return await self.domains.load(name)
+
+    # --- labels ----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        async for comparison in self._receive:
+            try:
+                await self._compare(comparison)
+            except StoreError as error:
+                cause = error.__cause__ or error
+                self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+
+    async def _compare(self, comparison: Comparison) -> None:
+        lesson = comparison.lesson
+        agreement = await self._judge.compare(
+            lesson.question, lesson.trial.entry.answer, comparison.fresh
+        )
+        await self._write(
+            self._label(lesson, lesson.source, same=agreement.same, stored=comparison.stored)
+        )
+
+    def _label(
+        self, lesson: Lesson, source: LabelSource, *, same: bool | None, stored: bool = False
+    ) -> Label:
+        verdict = lesson.trial.verdict
+        return Label(
+            id=lesson.id,
+            entry=lesson.trial.entry.id,
+            domain=lesson.trial.domain,
+            source=source,
+            same=same,
+            at=self._clock(),
+            similarity=verdict.similarity,
+            version=self._version,
+            features=verdict.features,
+            veto=verdict.veto,
+            served=lesson.served,
+            stored=stored,
+            principal=lesson.principal,
+        )
+
+    async def _write(self, label: Label) -> None:
+        await self._store.label([label])
+        self.domains.wake()
+        self._observer.notify(Labelled(source=label.source, same=label.same))

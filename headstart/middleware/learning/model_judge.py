@@ -1,0 +1,120 @@
+"""A second opinion on answers from a language model, through a configured upstream, capped."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headstart.decisions import Outcome
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.collect import Collector
+from headstart.observe import Served
+from headstart.policies.agreement.prompt import judge_request, read_verdict
+from headstart.types import Call, Completion, RawResponse, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.interfaces import Observer, Upstream
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.learning.allowance import Allowance
+    from headstart.policies.cost import Price
+
+PATH = b"/v1/chat/completions"
+
+
+class ModelJudge:
+    """Asks ``model`` of ``upstream`` whether two answers agree. Each call is booked as an audit."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        dialect: Dialect,
+        model: str,
+        allowance: Allowance,
+        *,
+        price: Callable[[str, str], Price | None],
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+        observer: Observer,
+    ) -> None:
+        self._upstream = upstream
+        self._dialect = dialect
+        self._model = model
+        self._allowance = allowance
+        self._price = price
+        self._clock = clock
+        self._new_id = new_id
+        self._observer = observer
+
+    async def same(
+        self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
+    ) -> bool | None:
+        """Return its word; None: unsure, or the allowance is spent. Raises UpstreamError."""
+        one, other = _text(cached), _text(fresh)
+        if one is None or other is None or not self._allowance.take():
+            return None
+        body = msgspec.json.encode(judge_request(question, one, other, self._model))
+        call = Call(
+            id=self._new_id(),
+            method="POST",
+            path=PATH,
+            query_string=b"",
+            headers=((b"content-type", b"application/json"),),
+            body=body,
+            dialect=self._dialect.name,
+            endpoint="judge",
+            request=self._dialect.parse_request(body),
+        )
+        began = time.perf_counter()
+        collector, status = Collector(max_bytes=64 * 1024), 0
+        try:
+            async with self._upstream.stream(call) as reply:
+                status = reply.status
+                async for piece in reply.chunks():
+                    collector.feed(piece.events)
+        finally:
+            self._book(call, collector, status, time.perf_counter() - began)
+        verdict = collector.completion(self._clock())
+        if status != 200 or verdict is None:
+            raise UpstreamProtocolError(f"the judge {self._model!r} did not answer")
+        return read_verdict(_text(verdict) or "")
+
+    def _book(self, call: Call, collector: Collector, status: int, total_s: float) -> None:
+        prompt, completion = (
+            self._dialect.tokens(collector.usage) if collector.usage is not None else (0, 0)
+        )
+        price = self._price(self._upstream.name, self._model)
+        cost_usd = None if price is None else price.cost_usd(prompt, completion)
+        self._allowance.pay(cost_usd or 0.0)
+        self._observer.notify(
+            Served(
+                id=call.id,
+                at=self._clock() - total_s,
+                endpoint=call.endpoint,
+                outcome=Outcome.AUDIT,
+                status=status,
+                stream=False,
+                total_s=total_s,
+                model=self._model,
+                upstream=self._upstream.name,
+                reason="judge",
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                cost_usd=cost_usd,
+                error=None if status == 200 else "judge-failed",
+            )
+        )
+
+
+def _text(answer: Completion | RawResponse) -> str | None:
+    """Return what an answer says; None for a body that is no text to be read here."""
+    if isinstance(answer, RawResponse):
+        try:
+            return answer.body.decode()
+        except UnicodeDecodeError:
+            return None
+    parts = (part for choice in answer.choices for part in choice.parts)
+    return "\n".join(part.text for part in parts if isinstance(part, Text))

@@ -1,0 +1,74 @@
+"""The cache's part of a request: exact, then by meaning, with the caller's conditions."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headstart.decisions import Lookup, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.interfaces import AdmissionPolicy
+    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.prepare import Prepared
+    from headstart.types import CacheKey, Entry
+
+
+class Finder:
+    """Looks requests up. ``semantic`` is False when only equal requests may share answers."""
+
+    def __init__(
+        self,
+        cache: SemanticCache,
+        admission: AdmissionPolicy,
+        oversight: Oversight | None,
+        *,
+        semantic: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._admission = admission
+        self._oversight = oversight
+        self._semantic = semantic
+        self._clock = clock
+
+    async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
+        """Return a hit, or a miss and why. Stages that fail cost the request the cache alone."""
+        directives, request = prepared.directives, prepared.request
+        if directives.no_cache:
+            return _miss("no-cache")
+        now = self._clock()
+
+        def refuse(entry: Entry) -> str | None:
+            if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
+                return "stale"
+            return self._admission.refuse_serve(request, entry) if request is not None else None
+
+        began = time.perf_counter()
+        entry = self._cache.peek_exact(key.exact)
+        if entry is None:
+            entry = await self._cache.find_exact(key, refuse)
+        if entry is not None:
+            reason = refuse(entry)
+            if reason is not None:
+                return _miss(reason)
+            spent = time.perf_counter() - began
+            return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent)
+        refusal = await self._refuse_semantic(prepared)
+        if refusal is not None:
+            return _miss(refusal)
+        return await self._cache.find_semantic(key, refuse, prepared.terms)
+
+    async def _refuse_semantic(self, prepared: Prepared) -> str | None:
+        if not self._semantic:
+            return "exact-only"
+        if prepared.semantic_refusal is not None or self._oversight is None:
+            return prepared.semantic_refusal
+        return await self._oversight.refuse(prepared.terms)
+
+
+def _miss(reason: str) -> Lookup:
+    return Lookup(outcome=Outcome.MISS, reason=reason)

@@ -1,0 +1,57 @@
+"""Labels of made-up pairs, and domains that learn from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headstart.decisions import Label, LabelSource
+from headstart.middleware.learning.domains import Domains
+from headstart.observe import Observers
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
+from headstart.policies.ratchet.settings import Promise
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Observer, Store
+
+PROMISE = Promise(max_error=0.05)
+
+
+def make_label(
+    number: int,
+    *,
+    same: bool | None = True,
+    domain: str = "d",
+    source: LabelSource = LabelSource.MISS,
+    closeness: float = 1.0,
+    at: float = 1000.0,
+) -> Label:
+    """A label whose pair looks the closer the larger ``closeness`` is."""
+    features = np.zeros(len(NAMES))
+    features[0], features[1] = 1.0, closeness
+    return Label(
+        id=f"q{number}",
+        entry=f"e{number % 7}",
+        domain=domain,
+        source=source,
+        same=same,
+        at=at,
+        similarity=0.9,
+        version=VERSION,
+        features=pack_features(features),
+        stored=True,
+        served=source is LabelSource.AUDIT,
+        principal="someone",
+    )
+
+
+def make_domains(store: Store, observer: Observer | None = None, *, most: int = 8) -> Domains:
+    return Domains(
+        store,
+        fresh=lambda: Domain(PROMISE),
+        restore=lambda snapshot: Domain.restore(PROMISE, snapshot),
+        observer=observer or Observers(),
+        most=most,
+    )
