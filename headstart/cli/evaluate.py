@@ -131,7 +131,7 @@ def _play(
     from headstart.lab.rates import ordering_report, stream_report
     from headstart.lab.stream import Game, play
 
-    rows = stream.without_repeats().rows
+    rows = stream.rows
     prepare = lab.encoded(row.prompt.text for row in rows)
     orderings = []
     for seed in seeds:

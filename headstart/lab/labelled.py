@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headstart.errors import HeadstartError
+from headstart.policies.questions import NOT_FOUND, cut, find_question
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -67,13 +68,6 @@ class Stream(Frozen, frozen=True, kw_only=True):
     """A file of prompts with classes, in the order in which they are asked."""
 
     rows: tuple[Labelled, ...]
-
-    def without_repeats(self) -> Stream:
-        """Drop exact repeats, which the exact tier answers before any policy is asked."""
-        first: dict[Prompt, Labelled] = {}
-        for row in self.rows:
-            first.setdefault(row.prompt, row)
-        return Stream(rows=tuple(first.values()))
 
 
 class _PairLine(msgspec.Struct):
@@ -139,12 +133,14 @@ def _labelled(number: int, raw: bytes) -> Labelled:
 
 def _named(number: int, prompt: Prompt, query: str) -> Prompt:
     """Move all of the last user text but the question into what must be equal."""
-    before, found, after = (prompt.text or "").rpartition(query)
-    if not (query and found):
+    text = prompt.text or ""
+    question = find_question(text, names=(query,))
+    if question is None or question is NOT_FOUND:
         raise LabelledDataError(
             f"line {number}: query must stand in the last user text word for word"
         )
-    return Prompt(history=_encode([prompt.history, before, after]).decode(), text=query)
+    around = cut(text, question)
+    return Prompt(history=_encode([prompt.history, around]).decode(), text=question.text)
 
 
 def _prompt(value: str | list[dict[str, Any]]) -> Prompt:

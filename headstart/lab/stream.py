@@ -1,7 +1,9 @@
 """Play a stream of prompts into an empty cache, learning from it as production does.
 
 A miss is stored with its own fresh answer, and what that says of the judged neighbour is a label;
-hits are audited at the rate that the learning domain asks for. Labels are applied in order.
+hits are audited at the rate that the learning domain asks for. Exact repeats are the exact tier's:
+some are asked again all the same, which tells how often the judge calls equal answers different.
+Labels are applied in order.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Game(NamedTuple, Generic[P, R]):
     """Who plays: a policy, what learns for it, and who judges.
 
     ``truth`` scores; ``judge`` is what learning is told. ``draw`` gives uniform numbers in [0, 1),
-    by which audits are drawn.
+    by which audits are drawn. In a ``shadow`` game nothing is served: every prompt is stored, and
+    every judged neighbour labelled.
     """
 
     policy: MatchPolicy[P]
@@ -71,6 +74,9 @@ class Game(NamedTuple, Generic[P, R]):
     truth: Judge[R]
     judge: Judge[R]
     draw: Callable[[], float]
+    null_rate: float = 0.005
+    """Share of exact repeats that are asked again."""
+    shadow: bool = False
 
 
 class Step(NamedTuple, Generic[R]):
@@ -100,16 +106,20 @@ class Step(NamedTuple, Generic[R]):
 def play(
     rows: Iterable[R], prepare: Callable[[str], Prepared[P]], game: Game[P, R]
 ) -> Iterator[Step[R]]:
-    """Yield what happens to each prompt. Exact repeats must have been removed."""
+    """Yield what happens to each prompt, but for exact repeats."""
     partitions: dict[str, _Partition[P, R]] = defaultdict(_Partition)
+    first: dict[Prompt, R] = {}
     for number, row in enumerate(rows):
+        if first.setdefault(row.prompt, row) is not row:
+            _learn_null(number, row, first[row.prompt], game)
+            continue
         prepared = None if row.prompt.text is None else prepare(row.prompt.text)
         if prepared is None or not prepared.usable:
             yield Step(row, served=False, refusal="not-comparable")
             continue
         stored = partitions[partition(row.prompt)]
         step = stored.ask(row, prepared, game)
-        if not step.served:
+        if game.shadow or not step.served:
             stored.add(number, row, prepared)
         yield _learn(number, step, game)
 
@@ -119,24 +129,43 @@ def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
     learner, verdict, neighbor = game.learner, step.verdict, step.neighbor
     if learner is None or verdict is None or neighbor is None:
         return step
-    if step.served and game.draw() >= learner.audit_rate():
+    served = step.served and not game.shadow
+    if served and game.draw() >= learner.audit_rate():
         return step
     label = Label(
         id=str(number),
         entry=str(step.place),
         domain="",
-        source=LabelSource.AUDIT if step.served else LabelSource.MISS,
+        source=LabelSource.AUDIT if served else LabelSource.MISS,
         same=game.judge(step.row, neighbor),
         at=float(number),
         similarity=verdict.similarity,
         version=game.policy.version,
         features=verdict.features,
         veto=step.guard,
-        served=step.served,
-        stored=not step.served,
+        served=served,
+        stored=not served,
     )
     learner.apply(label)
-    return step._replace(audited=step.served)
+    return step._replace(audited=served)
+
+
+def _learn_null(number: int, again: R, first: R, game: Game[P, R]) -> None:
+    if game.learner is None or game.draw() >= game.null_rate:
+        return
+    game.learner.apply(
+        Label(
+            id=str(number),
+            entry="",
+            domain="",
+            source=LabelSource.NULL,
+            same=game.judge(again, first),
+            at=float(number),
+            similarity=1.0,
+            version=game.policy.version,
+            served=True,
+        )
+    )
 
 
 class _Partition(Generic[P, R]):

@@ -57,13 +57,6 @@ def test_only_the_users_own_text_can_be_similar() -> None:
     assert named.history != plain.history
 
 
-def test_exact_repeats_are_removed_and_the_first_stays() -> None:
-    rows = [{"prompt": text, "class": label} for text, label in (("x", 1), ("y", 2), ("x", 3))]
-    stream = read_labelled(lines(*rows))
-    assert isinstance(stream, Stream)
-    assert [row.label for row in stream.without_repeats().rows] == ["1", "2"]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -45,7 +45,7 @@ def test_stream_hits_what_it_stored_and_stores_only_misses() -> None:
             labelled("north", "n"),  # miss, stored
             labelled("northish", "n"),  # hit, right, not stored
             labelled("northeast", "e"),  # 20 degrees from northish, but that is not stored: miss
-            labelled("northish", "e"),  # nearest is north: wrong
+            labelled("northward", "e"),  # nearest is north: wrong
         ],
         ByAngle(),
     )
@@ -83,8 +83,9 @@ def test_stream_never_crosses_histories_nor_uses_what_it_cannot_compare() -> Non
 
 
 def test_partition_grows_past_its_first_block() -> None:
-    rows = [labelled("east", "e")] + [labelled("not north", "x")] * 200 + [labelled("north", "n")]
-    assert played(rows, ByAngle()).hits == 199
+    many = [labelled(f"northeast {number}", "e") for number in range(200)]
+    policy = ByAngle(minimum=0.9, threshold=1.1)
+    assert played([*many, labelled("north", "n")], policy).refused["threshold"] == 200
 
 
 def test_every_judged_miss_is_a_label() -> None:
@@ -128,3 +129,26 @@ def test_categories_and_orderings_are_added_up() -> None:
     assert report.refused == {"nothing-stored": 2}
     assert report.categories["c"].hits == report.categories["d"].hits == 1
     assert report.intervals["hit_rate"] == one.intervals["hit_rate"]
+
+
+def test_exact_repeats_are_not_played_and_some_measure_the_judge() -> None:
+    rows = [labelled("north", "n"), labelled("north", "n"), labelled("north", "e")]
+    drawn, spared = Notebook(), Notebook()
+    assert played(rows, ByAngle(), drawn, drawn=0.004).n == 1
+    assert [(label.source, label.same) for label in drawn.labels] == [
+        (LabelSource.NULL, True),
+        (LabelSource.NULL, False),
+    ]
+    played(rows, ByAngle(), spared, drawn=0.005)
+    assert spared.labels == []
+
+
+def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:
+    notes = Notebook(rate=0.0)
+    rows = [labelled("north", "n"), labelled("northish", "n"), labelled("northeast", "n")]
+    game = Game(ByAngle(), notes, same_class, same_class, lambda: 0.0, shadow=True)
+    steps = list(play(rows, prepare, game))
+    assert [step.served for step in steps] == [False, True, True]  # would have been
+    assert steps[2].place == 1  # a hit would not have been stored
+    assert [label.source for label in notes.labels] == [LabelSource.MISS] * 2
+    assert all(label.stored and not label.served for label in notes.labels)

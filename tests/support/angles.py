@@ -8,7 +8,10 @@ from headstart.decisions import Encoding, Nearby, Verdict
 from headstart.lab.labelled import Labelled, Pair, Prompt
 from headstart.lab.stream import Prepared
 
-ANGLES = {"north": 0, "northish": 10, "northeast": 30, "east": 90, "not north": 1, "endless": 0}
+ANGLES = {
+    "north": 0, "northward": 5, "northish": 10, "northeast": 30, "east": 90, "not north": 1,
+    "endless": 0,
+}  # fmt: skip
 
 
 class ByAngle:
@@ -42,7 +45,7 @@ class ByAngle:
 
 
 def prepare(text: str) -> Prepared[str]:
-    angle = np.deg2rad(ANGLES[text])
+    angle = np.deg2rad(ANGLES[text.rstrip(" 0123456789")])
     vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
     return Prepared(vector, text, usable=text != "endless")
 
