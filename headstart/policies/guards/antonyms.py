@@ -6,6 +6,7 @@ constructions make equal (in/on, to/from, "I was given" and "I received") are le
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import stem, stems_of
@@ -152,6 +153,46 @@ _CLASSES = (
     ("fast faster fastest quick quicker quickest", "slow slower slowest"),
     ("true real genuine", "false fake"),
     ("correct right accurate", "wrong incorrect inaccurate"),
+    ("include contain cover incorporate", "exclude omit lack"),
+    ("cause trigger provoke aggravate", "prevent cure treat relieve ease soothe"),
+    ("attract lure", "repel deter discourage"),
+    ("heat warm", "cool chill refrigerate"),
+    ("stay", "leave quit depart"),
+    ("renew prolong reinstate", "cancel terminate lapse expire"),
+    ("rise climb soar", "fall drop sink plunge decline"),
+    ("support endorse favour favor", "oppose reject condemn"),
+    ("show display reveal", "hide conceal mask"),
+    ("praise compliment", "criticise criticize complain complaint"),
+    ("profit surplus", "loss deficit debt"),
+    ("heavy heavier heaviest", "light lighter lightest"),
+    ("big bigger biggest large larger largest huge", "small smaller smallest little tiny"),
+    ("high higher highest", "low lower lowest"),
+    ("tall taller tallest", "short shorter shortest"),
+    ("strong stronger strongest", "weak weaker weakest"),
+    ("near nearer nearest closest", "far farther farthest further furthest"),
+    ("wet damp moist", "dry"),
+    ("frequent common usual", "rare uncommon unusual infrequent"),
+    ("necessary essential required", "unnecessary optional needless"),
+    ("reliable dependable trustworthy", "unreliable faulty"),
+    ("advantage pros benefit strength upside", "disadvantage cons drawback weakness downside risk"),
+    ("well healthy fit", "ill sick unwell unhealthy"),
+    ("employed", "unemployed jobless"),
+    ("married", "single divorced unmarried"),
+    ("expert advanced professional experienced", "beginner novice amateur inexperienced"),
+    ("indoors inside indoor", "outdoors outside outdoor"),
+    ("obey comply follow", "violate breach ignore disobey break"),
+    ("connect link pair", "disconnect unlink unpair"),
+    ("continue proceed persist", "stop quit pause halt discontinue"),
+    ("liable taxable", "exempt"),
+    ("successful accepted", "unsuccessful rejected failed"),
+    ("earn save", "spend waste"),
+    ("gain", "lose shed"),
+    ("maximum max", "minimum min"),
+    ("tighten impose", "loosen relax lift ease"),
+    ("calm relax soothe", "excite agitate upset provoke"),
+    ("clean wash", "dirty stain soil"),
+    ("fresh", "stale expired rotten spoiled"),
+    ("satisfied happy pleased", "dissatisfied unhappy disappointed annoyed"),
 )
 """Two classes a row: every word of the one turns around every word of the other."""
 
@@ -189,10 +230,14 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
     """
     ours, theirs = frozenset(a.stems), frozenset(b.stems)
     only_a, only_b = ours - theirs - a.negators, theirs - ours - b.negators
-    return any(
-        not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
-        for word in only_a
-    ) or any(_prefixed(word, only_a) for word in only_b)
+    return (
+        any(
+            not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
+            for word in only_a
+        )
+        or any(_prefixed(word, only_a) for word in only_b)
+        or _particles_exchanged(a, b)
+    )
 
 
 def _prefixed(word: str, others: frozenset[str]) -> bool:
@@ -201,4 +246,16 @@ def _prefixed(word: str, others: frozenset[str]) -> bool:
         and len(word) >= len(prefix) + _SHORTEST_STEM
         and word[len(prefix) :] in others
         for prefix in _PREFIXES
+    )
+
+
+def _particles_exchanged(a: Parse, b: Parse) -> bool:
+    """Find one verb with opposite particles: "opt in", "opt out"."""
+    if not {"in", "out"} <= {*a.stems, *b.stems}:
+        return False
+    phrases_a, phrases_b = set(pairwise(a.stems)), set(pairwise(b.stems))
+    return any(
+        (verb, "out" if particle == "in" else "in") in phrases_b - phrases_a
+        for verb, particle in phrases_a - phrases_b
+        if particle in {"in", "out"} and verb in a.content
     )

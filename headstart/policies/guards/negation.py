@@ -27,23 +27,34 @@ _AVOIDING = stems_of("avoid refrain")
 _DENIALS = frozenset({"no", "not"})
 _REACH = 6
 """Words between "prevent" and its "from …ing"."""
+_FREE_OF = frozenset(
+    listed(
+        "sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent"
+    )
+)
+"""What "-free" denies; "the pool is free" denies nothing."""
 _ENDING = stems_of(
     """
     cancel unsubscribe deregister disable deactivate remove delete off end terminate block ban mute
-    quit stop prevent halt cease avoid
+    quit stop prevent halt cease avoid rid discontinue opt
     """
 )
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
 _PRONOUNS = frozenset(listed("i you we they he she it this that there"))
-_UNKNOWING = frozenset(listed("remember recall know find see figure understand tell locate"))
+_UNKNOWING = frozenset(
+    listed("""
+    remember recall know find see figure understand tell locate recognise recognize sure certain
+    """)
+)
 _IDIOMS = {
-    "not": _UNKNOWING | {"only", "sure", "certain", "just", "yet"},
+    "not": _UNKNOWING | {"only", "just", "yet"},
     "n't": _UNKNOWING | {"mind", "hesitate"},
     "cannot": _UNKNOWING,
+    "unable": _UNKNOWING,
     "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
-_PASSED_OVER = frozenset(listed("seem to be able even really quite"))
+_PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
 """Between the negation and what it negates: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
 
@@ -79,6 +90,8 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
             else:
                 negators.append(stemmed)
                 tone |= _implied(words, place)
+        elif word.text == "free" and place and words[place - 1].text in _FREE_OF:
+            negators.append(stemmed)
         elif stemmed in _AVOIDING or (stemmed in _CEASING and _ceases(words, place)):
             negators.append(stemmed)
             tone.add(_CEASES)
@@ -119,7 +132,7 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
     """Hear the complaint in "it isn't working", "not there yet", the end in "I don't want it"."""
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _REACH]]
     tone = set()
-    if not _WORKING.isdisjoint(following[:3]) or "yet" in following:
+    if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
         tone.add(_COMPLAINS)
     if not _WANTING.isdisjoint(following[:2]):
         tone.add(_CEASES)

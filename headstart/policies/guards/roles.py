@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headstart.policies.guards.words import Word
 
 _PREPOSITIONS = frozenset(listed("from to into than over by of for with before after"))
+_DIRECTED = frozenset(listed("from than before after"))
+"""Another argument is another question; after the rest only an exchange with the words before."""
 _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
@@ -70,21 +72,27 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
     if not a.roles or not b.roles:
         return False
     words_a, words_b = frozenset(a.stems), frozenset(b.stems)
-    sourced = _has_source(a) and _has_source(b)
     return any(
         one.preposition == other.preposition
-        and (one.preposition != "to" or sourced or _crossed(one, other))
         and words_b.issuperset(one.argument)
         and words_a.issuperset(other.argument)
         and frozenset(one.argument).isdisjoint(other.argument)
+        and (
+            one.preposition in _DIRECTED
+            or _crossed(one, other)
+            or (one.preposition == "to" and _is_source(one, b) and _is_source(other, a))
+        )
         for one in a.roles
         for other in b.roles
     )
 
 
-def _has_source(parse: Parse) -> bool:
-    """Tell a direction, "from A to B", from an infinitive, "how to B"."""
-    return any(role.preposition == "from" for role in parse.roles)
+def _is_source(role: Role, parse: Parse) -> bool:
+    """Find where one goes to among the places that the other comes from."""
+    return any(
+        other.preposition == "from" and not frozenset(other.argument).isdisjoint(role.argument)
+        for other in parse.roles
+    )
 
 
 def _crossed(one: Role, other: Role) -> bool:
