@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING
 
+from headstart.report.markup import document, key, section, table
 from headstart.report.plots import STACK, distributions, instant, timeline
 from headstart.report.wording import (
     dollars,
@@ -18,40 +17,49 @@ from headstart.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headstart.report.values import Group, Holdout, Quantiles, Report
 
 MAX_REASONS = 12
+NOTES = """\
+A hit's saving is what its answer took and cost when it was made, less what the hit took. Time is
+summed over requests and net of what all other requests spent on looking for a hit. Joined requests,
+which shared another caller's answer in flight, count as requests and as no hit. Times are UTC."""
 
 
 def render_page(report: Report) -> str:
     """Return the report as an HTML document."""
-    template = files("headstart.report").joinpath("page.html").read_text(encoding="utf-8")
     period = "No requests are booked."
     if report.first is not None and report.last is not None:
         period = f"{report.overall.requests:,} requests, {instant(report.first)} to "
         period += f"{instant(report.last)} UTC"
-    return Template(template).substitute(period=period, body="\n".join(_sections(report)))
+    return document(
+        title="Headstart report",
+        heading="What the cache saved",
+        period=period,
+        body="\n".join(_sections(report)),
+        notes=NOTES,
+    )
 
 
 def _sections(report: Report) -> Iterator[str]:
     if report.first is None:
         return
     yield _tiles(report)
-    yield _section("Time to first token", _latency(report))
+    yield section("Time to first token", _latency(report))
     if report.timeline:
-        key = _key((outcome.value, outcome.value) for outcome in STACK)
-        yield _section(
-            "Requests over time", key + timeline(report.timeline, report.timeline_step_s)
+        marks = key((outcome.value, outcome.value) for outcome in STACK)
+        yield section(
+            "Requests over time", marks + timeline(report.timeline, report.timeline_step_s)
         )
     if report.holdout is not None:
-        yield _section("Savings, measured by holdout", _holdout(report.holdout))
-    yield _section("By model", _groups("model", report.models))
-    yield _section("By endpoint", _groups("endpoint", report.endpoints))
+        yield section("Savings, measured by holdout", _holdout(report.holdout))
+    yield section("By model", _groups("model", report.models))
+    yield section("By endpoint", _groups("endpoint", report.endpoints))
     if report.reasons:
         rows = [(why, f"{count:,}") for why, count in list(report.reasons.items())[:MAX_REASONS]]
-        yield _section("Why requests were no hits", _table(("reason", "requests"), rows))
+        yield section("Why requests were no hits", table(("reason", "requests"), rows))
 
 
 def _tiles(report: Report) -> str:
@@ -93,12 +101,12 @@ def _latency(report: Report) -> str:
             ("misses, whole answer", misses.total),
         )
     ]
-    table = _table(("", "requests", "p50", "p95", "p99"), rows)
+    times = table(("", "requests", "p50", "p95", "p99"), rows)
     if not (report.hit_curve or report.miss_curve):
-        return table
-    key = _key((("exact", "hits"), ("miss", "misses")))
+        return times
+    marks = key((("exact", "hits"), ("miss", "misses")))
     note = '<p class="soft">Share of requests whose first token came within the time below.</p>'
-    return note + key + distributions(report.hit_curve, report.miss_curve) + table
+    return note + marks + distributions(report.hit_curve, report.miss_curve) + times
 
 
 def _quantiles(times: Quantiles | None) -> tuple[str, str, str, str]:
@@ -112,12 +120,12 @@ def _holdout(holdout: Holdout) -> str:
         ("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd")),
         ("by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")),
     ]
-    table = _table(("estimate, with 95 % interval", "time saved", "money saved"), rows)
+    estimates = table(("estimate, with 95 % interval", "time saved", "money saved"), rows)
     words = (
         f"{holdout.held_out:,} would-be hits were sent upstream at random, beside "
         f"{holdout.hits:,} hits: {verdict(disagree=holdout.disagree)}."
     )
-    return f"<p>{escape(words)}</p>{table}"
+    return f"<p>{escape(words)}</p>{estimates}"
 
 
 def _groups(title: str, groups: Sequence[Group]) -> str:
@@ -138,22 +146,4 @@ def _groups(title: str, groups: Sequence[Group]) -> str:
     header = (
         title, "requests", "failed", "exact", "semantic", "hit p50", "miss p50", "saved", "money",
     )  # fmt: skip
-    return _table(header, rows)
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def _key(entries: Iterable[tuple[str, str]]) -> str:
-    marks = "".join(f'<span><i class="{kind}"></i>{name}</span>' for kind, name in entries)
-    return f'<div class="key">{marks}</div>'
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll">{table}</div>'
+    return table(header, rows)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from headstart.decisions import Outcome
 from headstart.report.statistics import quantile
+from headstart.report.svg import BOTTOM, LEFT, RIGHT, frame, place_y, rule, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.report.values import Point, Span
 
-WIDTH, HEIGHT = 720, 280
-LEFT, RIGHT, TOP, BOTTOM = 54, 696, 14, 244
 SHORTEST_S = 1e-5
 """A logarithmic axis has no zero."""
 MAX_BAR = 24.0
@@ -35,21 +34,23 @@ def distributions(hits: Sequence[Point], misses: Sequence[Point]) -> str:
         share = (log10(max(value, SHORTEST_S)) - low) / (high - low)
         return LEFT + share * (RIGHT - LEFT)
 
-    parts = [_rule(_y(share / 4), f"{share * 25} %") for share in range(5)]
+    parts = [rule(place_y(share / 4), f"{share * 25} %") for share in range(5)]
     parts += [
-        _text(x(10.0**power), BOTTOM + 20, _decade(power), "middle")
+        write(x(10.0**power), BOTTOM + 20, _decade(power), "middle")
         for power in range(low, high + 1)
     ]
     for name, points in (("misses", misses), ("hits", hits)):
         if points:
-            parts.append(_curve(name, [(x(point.seconds), _y(point.share)) for point in points]))
+            parts.append(
+                _curve(name, [(x(point.seconds), place_y(point.share)) for point in points])
+            )
             # Low on the curve there is room at its right; unequal heights keep labels apart.
             share = 0.3 if name == "hits" else 0.15
             place = x(quantile([point.seconds for point in points], share)) + 8
             anchor = "start" if place < RIGHT - 60 else "end"
             place -= 0 if anchor == "start" else 16
-            parts.append(_text(place, _y(share), name, anchor, "label"))
-    return _svg("Distribution of the time to first token, hits against misses", parts)
+            parts.append(write(place, place_y(share), name, anchor, "label"))
+    return frame("Distribution of the time to first token, hits against misses", parts)
 
 
 def timeline(spans: Sequence[Span], step_s: float) -> str:
@@ -60,14 +61,14 @@ def timeline(spans: Sequence[Span], step_s: float) -> str:
     width = max(1.0, min(MAX_BAR, pitch - GAP))
     tallest = max(sum(span.outcomes.values()) for span in spans)
     ticks = sorted({0, ceil(tallest / 2), tallest})
-    parts = [_rule(_y(tick / tallest), f"{tick:,}") for tick in ticks]
+    parts = [rule(place_y(tick / tallest), f"{tick:,}") for tick in ticks]
     for span in spans:
         left = LEFT + pitch * ((span.start - first) / step_s + 0.5) - width / 2
         parts.append(_bar(span, left, width, tallest))
     for place, anchor, start in ((LEFT, "start", first), (RIGHT, "end", spans[-1].start)):
         if anchor == "start" or bars > 1:
-            parts.append(_text(place, BOTTOM + 20, instant(start), anchor))
-    return _svg("Requests over time, by outcome", parts)
+            parts.append(write(place, BOTTOM + 20, instant(start), anchor))
+    return frame("Requests over time, by outcome", parts)
 
 
 def instant(unix: float) -> str:
@@ -81,7 +82,7 @@ def _bar(span: Span, left: float, width: float, tallest: int) -> str:
     for outcome in STACK:
         count = span.outcomes.get(outcome.value, 0)
         if count:
-            top, bottom = _y((below + count) / tallest), _y(below / tallest)
+            top, bottom = place_y((below + count) / tallest), place_y(below / tallest)
             height = max(bottom - top - (1 if below else 0), 0.5)
             parts.append(
                 f'<rect class="{outcome.value}" x="{left:.1f}" y="{top:.1f}" '
@@ -100,26 +101,3 @@ def _curve(name: str, points: Sequence[tuple[float, float]]) -> str:
     steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in points)
     path = f"M{points[0][0]:.1f} {BOTTOM}{steps}H{RIGHT}"
     return f'<path class="curve {name}" d="{path}"/>'
-
-
-def _y(share: float) -> float:
-    return BOTTOM - share * (BOTTOM - TOP)
-
-
-def _rule(y: float, label: str) -> str:
-    kind = "axis" if y == BOTTOM else "grid"
-    line = f'<line class="{kind}" x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return line + _text(LEFT - 8, y + 4, label, "end")
-
-
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
-    return (
-        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
-def _svg(label: str, parts: Sequence[str]) -> str:
-    return (
-        f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg></div>'
-    )
