@@ -18,6 +18,7 @@ from headstart.factory.learning import (
     make_second_opinion,
     open_oversight,
 )
+from headstart.factory.routing import route_rule
 from headstart.factory.site import Site
 from headstart.factory.upstreams import identity_of, open_upstreams, pick, prices
 from headstart.identifiers import new_ulid
@@ -178,6 +179,8 @@ def _assemble(
             secret=secret,
             upstream=partial(identity_of, () if wrapped else settings.upstream),
             wrapped=wrapped,
+            rules=tuple(map(route_rule, settings.route)),
+            max_error=cache.max_error,
             learning=parts.learning,
         ),
         pump=pump,

@@ -26,7 +26,7 @@ from headstart.middleware.deliver import Deliverer, error_answer
 from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.learning.booking import AuditBooking
-from headstart.middleware.learning.oversight import Course, Ruling
+from headstart.middleware.learning.oversight import Allowed, Course, Ruling
 from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import logger
@@ -162,7 +162,7 @@ class Engine:
         ruling = self._rule(exchange, prepared, key, lookup)
         exchange.lookup = lookup = ruling.lookup
         if ruling.course is not Course.ASK and lookup.entry is not None:
-            if ruling.lesson is not None:
+            if ruling.course is Course.SERVE_AND_AUDIT and ruling.lesson is not None:
                 self._audit(exchange, key, ruling.lesson, app)
             return await self._deliver.hit(exchange, lookup.entry, self._clock())
         if prepared.directives.only_if_cached:
@@ -180,7 +180,10 @@ class Engine:
                 lookup,
                 key,
                 prepared.terms,
-                twice=self._upstream_for is not None or exchange.route.idempotent,
+                may=Allowed(
+                    ask=not prepared.directives.only_if_cached,
+                    twice=self._upstream_for is not None or exchange.route.idempotent,
+                ),
             )
         if lookup.entry is None or not self._options.holdout:
             return ruling

@@ -93,6 +93,11 @@ class Domains:
             raise LearnerError("the learning domain is not in memory")
         return held.domain
 
+    def find(self, name: str) -> Domain | None:
+        """Return a domain if it is in memory."""
+        held = self._held.get(name)
+        return None if held is None else held.domain
+
     def names(self) -> tuple[str, ...]:
         """Return the names of the domains in memory."""
         return tuple(self._held)

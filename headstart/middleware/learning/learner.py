@@ -81,7 +81,6 @@ class Learner:
     async def aclose(self) -> None:
         """Save what was learned. Cancel ``run`` first."""
         self._send.close()
-        self._receive.close()
         await self.domains.aclose()
 
     # --- requests --------------------------------------------------------------------------------
@@ -124,12 +123,13 @@ class Learner:
     # --- labels ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        async for comparison in self._receive:
-            try:
-                await self._compare(comparison)
-            except StoreError as error:
-                cause = error.__cause__ or error
-                self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+        async with self._receive:
+            async for comparison in self._receive:
+                try:
+                    await self._compare(comparison)
+                except StoreError as error:
+                    cause = error.__cause__ or error
+                    self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
 
     async def _compare(self, comparison: Comparison) -> None:
         lesson = comparison.lesson

@@ -40,6 +40,15 @@ class Ruling(NamedTuple):
     lesson: Lesson | None = None
 
 
+class Allowed(NamedTuple):
+    """What may be done to check a request's hit."""
+
+    ask: bool
+    """Let the caller wait for the provider's answer; not with ``only-if-cached``."""
+    twice: bool
+    """Call the provider although the hit is served; not an app that is not idempotent."""
+
+
 class Oversight:
     """Learning as the engine sees it.
 
@@ -74,20 +83,18 @@ class Oversight:
             return "learner-error"
         return None
 
-    def rule(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, *, twice: bool) -> Ruling:
-        """Decide about a finished lookup. ``twice``: the upstream may be called for a hit too."""
+    def rule(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, *, may: Allowed) -> Ruling:
+        """Decide about a finished lookup."""
         if lookup.outcome is Outcome.EXACT:
-            return self._exact(id, lookup, key, terms, twice=twice)
+            return self._exact(id, lookup, key, terms, may)
         if lookup.trial is None or key.query is None:
             course = Course.SERVE if lookup.entry is not None else Course.ASK
             return Ruling(course, lookup)
-        source = LabelSource.MISS if lookup.entry is None else LabelSource.AUDIT
         served = lookup.entry is not None
+        source = LabelSource.AUDIT if served else LabelSource.MISS
         lesson = Lesson(id, lookup.trial, source, key.query, key.scope, served)
         self.learner.remember(lesson)
-        if not served:
-            return Ruling(Course.ASK, lookup, lesson)
-        return self._hit(lookup, lesson, twice=twice)
+        return self._hit(lookup, lesson, may) if served else Ruling(Course.ASK, lookup, lesson)
 
     def explain(self, id: str) -> Explanation | None:
         """Say what a recent request's verdict was made of; None when nothing was compared.
@@ -115,20 +122,23 @@ class Oversight:
         threshold = domain.threshold() if domain.rule is Rule.LEARNED else None
         return abs((score or 0.0) - (threshold or 0.0))
 
-    def _hit(self, lookup: Lookup, lesson: Lesson, *, twice: bool) -> Ruling:
-        domain = self.learner.domains.get(lesson.trial.domain)
-        if self._shadow or domain.labels < self._shadow_first:
+    def _hit(self, lookup: Lookup, lesson: Lesson, may: Allowed) -> Ruling:
+        domain = self.learner.domains.find(lesson.trial.domain)
+        labels = 0 if domain is None else domain.labels
+        if self._shadow or labels < self._shadow_first:
             return Ruling(Course.ASK, _withheld(lookup, "shadow"), lesson)
+        background = may.twice and self.audits.options.mode == "background"
+        if domain is None or not (background or may.ask):
+            return Ruling(Course.SERVE, lookup, lesson)
         if not self.audits.draw(domain.audit_rate()):
-            return Ruling(Course.SERVE, lookup)
-        if twice and self.audits.options.mode == "background":
+            return Ruling(Course.SERVE, lookup, lesson)
+        if background:
             return Ruling(Course.SERVE_AND_AUDIT, lookup, lesson)
         return Ruling(Course.ASK, _withheld(lookup, "audit"), lesson)
 
-    def _exact(
-        self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, *, twice: bool
-    ) -> Ruling:
-        if lookup.entry is None or key.query is None or not twice or not self.audits.draw_null():
+    def _exact(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, may: Allowed) -> Ruling:
+        drawn = may.twice and key.query is not None and self.audits.draw_null()
+        if not drawn or lookup.entry is None or key.query is None:
             return Ruling(Course.SERVE, lookup)
         verdict = Verdict(serve=True, similarity=1.0)
         trial = Trial(domain=terms.domain, entry=lookup.entry, verdict=verdict)

@@ -1,0 +1,25 @@
+"""Route rules from their settings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headstart.policies.terms import RouteRule
+
+if TYPE_CHECKING:
+    from headstart.config.settings import RouteSettings
+
+
+def route_rule(route: RouteSettings) -> RouteRule:
+    """Return what a ``[[route]]`` sets; its patterns were checked with the settings."""
+    return RouteRule(
+        route.name,
+        model=route.match.model,
+        path=route.match.path,
+        headers=tuple((name.lower().encode(), glob) for name, glob in route.match.header.items()),
+        max_error=route.max_error,
+        query=None if route.query is None else re.compile(route.query),
+        semantic=route.semantic,
+        ttl_s=route.ttl_s,
+    )

@@ -1,0 +1,156 @@
+"""Learning through the whole engine, on real sockets: what misses, audits and users teach."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.simulator.faults import Status
+from support.sidecar import PROMPT, REWORDED, Provider, sidecar
+
+if TYPE_CHECKING:
+    from headstart.decisions import Label
+    from support.sidecar import Sidecar
+
+pytestmark = pytest.mark.anyio
+
+NEGATED = "How can I not sign up for ChatGPT?"
+
+
+async def labels(running: Sidecar, count: int) -> list[Label]:
+    """Wait for so many labels in the store."""
+    store = running.parts[0].store
+    async with asyncio.timeout(20):
+        while len(found := await store.labels()) < count:
+            await asyncio.sleep(0.005)
+    assert len(found) == count
+    return [label for _, label in found]
+
+
+def always(mode: str = "background") -> dict[str, Any]:
+    return {"audit.mode": mode, "audit.rate": 1.0, "audit.null_rate": 0.0}
+
+
+def never() -> dict[str, Any]:
+    return {"audit.mode": "off"}
+
+
+async def test_a_miss_is_a_free_label_of_its_nearest_neighbour() -> None:
+    async with sidecar(cache=never()) as running:
+        first = await running.ask(PROMPT)
+        await running.indexed(1)
+        second = await running.ask(NEGATED)
+        (label,) = await labels(running, 1)
+    assert second.verdict.startswith("headstart; fwd=miss; detail=veto")
+    assert label.id == second.headers["x-headstart-request-id"]
+    assert label.entry == first.headers["x-headstart-request-id"]
+    assert (label.source, label.veto, label.served) == (LabelSource.MISS, "negation", False)
+    assert label.same is False
+    assert label.features
+
+
+async def test_a_hit_is_served_at_once_and_audited_in_the_background() -> None:
+    provider = Provider()
+    async with sidecar(provider, cache=always()) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        hit = await running.ask(REWORDED)
+        (label,) = await labels(running, 1)
+        await running.finished(3)
+        # The audit's answer is kept: the same words are now an exact hit.
+        again = await running.ask(REWORDED)
+    assert "detail=semantic" in hit.verdict
+    assert "detail=exact" in again.verdict
+    assert provider.calls == 2
+    assert (label.source, label.served, label.same) == (LabelSource.AUDIT, True, True)
+    audit = next(row for row in running.served if row.outcome is Outcome.AUDIT)
+    assert audit.audit_of == hit.headers["x-headstart-request-id"]
+    assert audit.completion_tokens > 0
+    semantic = next(row for row in running.served if row.outcome is Outcome.SEMANTIC)
+    assert semantic.rule is Rule.COLD_START
+
+
+async def test_a_synchronous_audit_gives_the_caller_the_fresh_answer() -> None:
+    async with sidecar(cache=always("sync")) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        asked = await running.ask(REWORDED)
+        (label,) = await labels(running, 1)
+        assert running.provider.calls == 2
+    assert asked.verdict == "headstart; fwd=miss; detail=audit; stored"
+    assert (label.source, label.served) == (LabelSource.AUDIT, True)
+
+
+async def test_shadow_mode_never_serves_and_learns_what_it_would_have_done() -> None:
+    async with sidecar(cache={"mode": "shadow", **never()}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        asked = await running.ask(REWORDED)
+        exact = await running.ask(PROMPT)
+        (label,) = await labels(running, 1)
+    assert asked.verdict == "headstart; fwd=miss; detail=shadow; stored"
+    assert float(asked.headers["x-headstart-similarity"]) > 0.9
+    assert "detail=exact" in exact.verdict
+    assert (label.source, label.same) == (LabelSource.AUDIT, True)
+
+
+async def test_shadow_first_warms_a_domain_up() -> None:
+    async with sidecar(cache={"shadow_first": 1, **never()}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        withheld = await running.ask(REWORDED)
+        await labels(running, 1)
+        async with asyncio.timeout(10):
+            while (
+                "shadow" in (reply := await running.ask("I'd like to sign up for ChatGPT")).verdict
+            ):
+                await asyncio.sleep(0.05)
+    assert "detail=shadow" in withheld.verdict
+    assert "hit" in reply.verdict
+
+
+async def test_a_stricter_request_is_not_served_what_others_are() -> None:
+    async with sidecar(cache=never()) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        strict = await running.ask(REWORDED, headers={"x-headstart-max-error": "0.0001"})
+        lax = await running.ask(
+            "I want to sign up to ChatGPT", headers={"x-headstart-max-error": "90%"}
+        )
+    assert "fwd=miss" in strict.verdict
+    assert "detail=semantic" in lax.verdict
+
+
+async def test_an_exact_hit_is_asked_again_now_and_then() -> None:
+    cache = {"audit.mode": "background", "audit.null_rate": 1.0}
+    async with sidecar(cache=cache) as running:
+        await running.ask(PROMPT)
+        hit = await running.ask(PROMPT)
+        (label,) = await labels(running, 1)
+    assert "detail=exact" in hit.verdict
+    assert (label.source, label.same) == (LabelSource.NULL, True)
+
+
+async def test_only_if_cached_is_answered_from_the_cache_even_when_drawn_for_an_audit() -> None:
+    async with sidecar(cache=always("sync")) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        hit = await running.ask(REWORDED, headers={"cache-control": "only-if-cached"})
+        assert running.provider.calls == 1
+    assert "detail=semantic" in hit.verdict
+
+
+async def test_an_audit_whose_provider_fails_costs_the_caller_nothing() -> None:
+    async with sidecar(cache=always()) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        hit = await running.ask(REWORDED, fault=Status(status=500))
+        await running.finished(3)
+        audit = next(row for row in running.served if row.outcome is Outcome.AUDIT)
+        assert await running.parts[0].store.labels() == []
+    assert hit.status == 200
+    assert "detail=semantic" in hit.verdict
+    assert (audit.status, audit.stored) == (500, False)
