@@ -20,6 +20,7 @@ from headstart.middleware.identity import (
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.observe import logger
 from headstart.policies.directives import Directives, parse_directives
+from headstart.policies.freshness import Lifetimes, QuestionClass, question_class
 from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key, scope_of
 from headstart.policies.questions import NOT_FOUND, find_question
 from headstart.policies.terms import (
@@ -47,6 +48,7 @@ _READ_HEADERS = frozenset(
 ) | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
 
 _ANY_TERMS = Terms()
+_FOREVER = Lifetimes()
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,16 @@ class Prepared:
     semantic_refusal: str | None = None
     """Why another prompt's answer must not serve, so that only an exact repeat may."""
     terms: Terms = _ANY_TERMS
+    ttl_s: float | None = None
+    """Longest life of an answer to it, stored now or before; None: without end."""
 
 
 class Preparer:
     """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes).
 
     ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the target where they set none,
-    and ``learning`` names the encoder and guards that a learning domain belongs to.
+    ``learning`` names the encoder and guards that a learning domain belongs to, and
+    ``lifetimes`` say how long answers are kept.
     """
 
     def __init__(
@@ -98,6 +103,7 @@ class Preparer:
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
         learning: str = "",
+        lifetimes: Lifetimes = _FOREVER,
     ) -> None:
         self._sharing = sharing
         self._admission = admission
@@ -108,6 +114,7 @@ class Preparer:
         self._rules = rules
         self._max_error = max_error
         self._learning = learning
+        self._lifetimes = lifetimes
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched)
         if sharing.scope.startswith("header:"):
@@ -240,9 +247,17 @@ class Preparer:
         parties = (scope_name, route.name, rule.name)
         terms = terms_of(parties, (target, asked), self._learning)
         named = None if question is NOT_FOUND else question
-        key = self._key(route, scope, headers, request, scope_name, named)
-        semantic = self._refuse_semantic(rule, request, question)
-        return Prepared(request, key, directives, scope_name, None, semantic, terms)
+        asked_text = request.query if named is None else named.text
+        kind = question_class(asked_text or "")
+        return Prepared(
+            request=request,
+            key=self._key(route, scope, headers, request, scope_name, named),
+            directives=directives,
+            scope=scope_name,
+            semantic_refusal=self._refuse_semantic(rule, request, question, kind),
+            terms=terms,
+            ttl_s=self._lifetimes.of(kind, rule.ttl_s),
+        )
 
     def _key(
         self,
@@ -275,7 +290,7 @@ class Preparer:
         )
 
     def _refuse_semantic(
-        self, rule: RouteRule, request: ChatRequest, question: Question | None
+        self, rule: RouteRule, request: ChatRequest, question: Question | None, kind: QuestionClass
     ) -> str | None:
         if not rule.semantic:
             return "exact-only"
@@ -283,7 +298,8 @@ class Preparer:
             return "query-not-found"
         if question is not None:
             request = msgspec.structs.replace(request, query=question.text)
-        return self._admission.refuse_semantic(request)
+        refusal = self._admission.refuse_semantic(request)
+        return "live" if refusal is None and kind is QuestionClass.LIVE else refusal
 
 
 def _question(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import ConfigError
 from headstart.policies.formats import breaks_format
+from headstart.policies.personal import is_personal
 from headstart.types import Completion, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
@@ -30,12 +30,8 @@ _FINISH_REASONS = {
 
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
-
-_PERSONAL = re.compile(
-    r"\b(?:my|mine|our|ours|me|myself|ourselves|us"
-    r"|i['\u2019]m|i am|i['\u2019]ve|i have|we['\u2019]re|we are)\b",
-    re.IGNORECASE,
-)
+_TOOL_ROLES = frozenset({"tool", "function"})
+"""Roles of messages that hold what a tool found."""
 
 
 class Admission:
@@ -43,8 +39,8 @@ class Admission:
 
     ``sampled`` says what happens to requests that ask for random answers: ``"always"`` caches
     them like others, ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"``
-    keeps k answers of each. ``share_users`` means that the ``user`` field does not divide the
-    scope, so prompts with personal wording are then never answered by another prompt's answer.
+    keeps k answers of each. ``share_users`` means that users share a scope: what is personal, or
+    rests on a tool's results, is then never answered by another prompt's answer.
     Raises ConfigError for another value of ``sampled``.
     """
 
@@ -78,7 +74,9 @@ class Admission:
             return "no-user-text"
         if not request.query.strip():
             return "blank"
-        if self._share_users and _PERSONAL.search(request.query):
+        if self._share_users and _has_tool_results(request.document):
+            return "tool-results"
+        if self._share_users and is_personal(request.query):
             return "personal"
         return None
 
@@ -145,6 +143,12 @@ def _has_hosted_tool(document: dict[str, Any]) -> bool:
     return any(
         isinstance(tool, dict) and tool.get("type", "function") not in _OWN_TOOLS for tool in tools
     )
+
+
+def _has_tool_results(document: dict[str, Any]) -> bool:
+    messages = document.get("messages")
+    roles = (each.get("role") for each in messages or () if isinstance(each, dict))
+    return isinstance(messages, list) and not _TOOL_ROLES.isdisjoint(map(str, roles))
 
 
 def _is_flagged(moderation: object) -> bool:

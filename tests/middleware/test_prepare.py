@@ -14,6 +14,7 @@ from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials
 from headstart.middleware.prepare import Prepared, Preparer, SharingOptions
 from headstart.policies.admission import Admission
+from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
 
 if TYPE_CHECKING:
@@ -106,12 +107,16 @@ def test_the_headers_question_is_compared_and_the_rest_must_be_equal() -> None:
     caller = Caller()
     asked = [
         caller.ask(TEMPLATE.format(document, question), {"x-headstart-query": question})
-        for document, question in [("A", "open?"), ("A", "is it open?"), ("B", "open?")]
+        for document, question in [
+            ("A", "any fees?"),
+            ("A", "any fees at all?"),
+            ("B", "any fees?"),
+        ]
     ]
     assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
     assert [prepared.semantic_refusal for prepared in asked] == [None, None, None]
     assert asked[1].key is not None
-    assert asked[1].key.query == "is it open?"
+    assert asked[1].key.query == "any fees at all?"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,8 @@ def test_a_header_spells_the_question_plainly_or_percent_encoded(header: bytes) 
 
 def test_a_question_that_is_not_in_the_text_leaves_exact_repeats() -> None:
     caller = Caller(rules=(RouteRule("rag", path="/v1/*", query=PATTERN),))
-    text = TEMPLATE.format("A", "open?")
-    astray = caller.ask(text, {"x-headstart-query": "closed?"})
+    text = TEMPLATE.format("A", "any fees?")
+    astray = caller.ask(text, {"x-headstart-query": "opening hours?"})
     assert astray.semantic_refusal == "query-not-found"
     assert exact(astray) == exact(caller.ask(text, {"x-headstart-query": "gone?"}))
     assert caller.ask("free text").semantic_refusal == "query-not-found"
@@ -143,17 +148,17 @@ def test_a_question_that_is_not_in_the_text_leaves_exact_repeats() -> None:
 )
 def test_an_endpoint_names_the_question_of_the_chat_path(query: Any) -> None:
     caller = Caller(Endpoint(CHAT, query=query), wrapped=True)
-    one, other = (caller.ask(TEMPLATE.format("A", q)) for q in ("open?", "is it open?"))
+    one, other = (caller.ask(TEMPLATE.format("A", q)) for q in ("any fees?", "any fees at all?"))
     assert partition(one) == partition(other)
     assert one.request is not None
-    assert one.request.query == TEMPLATE.format("A", "open?")
+    assert one.request.query == TEMPLATE.format("A", "any fees?")
 
 
 def test_the_field_that_repeats_the_question_is_no_difference() -> None:
     caller = Caller(Endpoint(CHAT, query="metadata.question"), wrapped=True)
     asked = [
         caller.ask(TEMPLATE.format("A", q), metadata={"question": q, "lang": lang})
-        for q, lang in [("open?", "en"), ("is it open?", "en"), ("open?", "de")]
+        for q, lang in [("any fees?", "en"), ("any fees at all?", "en"), ("any fees?", "de")]
     ]
     assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
 
@@ -162,9 +167,9 @@ def test_a_named_field_that_is_not_the_question_stays_in_the_key() -> None:
     caller = Caller(Endpoint("/ask", prompt="text", query="question"))
     headers = {"authorization": "k"}
     asked = [
-        caller.post("/ask", {"text": "Question: open?", "question": q}, {**headers, **more})
-        for q in ("open?", "shut?")
-        for more in ({}, {"x-headstart-query": "open?"})
+        caller.post("/ask", {"text": "Question: any fees?", "question": q}, {**headers, **more})
+        for q in ("any fees?", "opening hours?")
+        for more in ({}, {"x-headstart-query": "any fees?"})
     ]
     assert [each.semantic_refusal for each in asked] == [None, None, "query-not-found", None]
     assert len({exact(each) for each in asked}) == 3
@@ -179,9 +184,20 @@ def test_a_custom_prompt_has_a_question_too() -> None:
             {"in": {"text": TEMPLATE.format(document, q), "question": q}},
             {"authorization": "k"},
         )
-        for document, q in [("A", "open?"), ("A", "is it open?"), ("B", "open?")]
+        for document, q in [("A", "any fees?"), ("A", "any fees at all?"), ("B", "any fees?")]
     ]
     assert partition(asked[0]) == partition(asked[1]) != partition(asked[2])
+
+
+def test_the_question_tells_how_long_its_answer_lives_and_whether_another_may_serve() -> None:
+    lifetimes = Lifetimes(ttl_s=1000.0, by_class={QuestionClass.LIVE: 5.0})
+    rules = (RouteRule("short", model="short", ttl_s=50.0), RouteRule("all", query=PATTERN))
+    caller = Caller(rules=rules, lifetimes=lifetimes)
+    live = caller.ask(TEMPLATE.format("A", "What is the weather?"))
+    assert (live.ttl_s, live.semantic_refusal) == (5.0, "live")
+    stable = caller.ask(TEMPLATE.format("the weather today", "What is a cloud?"))
+    assert (stable.ttl_s, stable.semantic_refusal) == (1000.0, None)
+    assert caller.ask("a", model="short").ttl_s == 50.0
 
 
 def test_methods_of_one_path_are_prepared_apart() -> None:

@@ -130,6 +130,10 @@ def test_semantic_answers_need_a_question(query: str | None, reason: str | None)
     [
         ("What is my balance?", "personal"),
         ("Tell me a joke", "personal"),
+        ("My printer prints blank pages", "personal"),
+        ("Track order 48213", "personal"),
+        ("I ordered a lamp", "personal"),
+        ("How do I order a lamp?", None),
         ("I'm 40, may I apply?", "personal"),
         ("What is a mortgage?", None),
         ("How do myths spread?", None),
@@ -137,6 +141,25 @@ def test_semantic_answers_need_a_question(query: str | None, reason: str | None)
 )
 def test_personal_wording_is_not_shared_between_users(query: str, reason: str | None) -> None:
     assert Admission(share_users=True).refuse_semantic(request(query)) == reason
+    assert Admission().refuse_semantic(request(query)) is None
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([{"role": "tool", "content": "42"}, {"role": "user", "content": "And?"}], "tool-results"),
+        ([{"role": "function", "content": "42"}], "tool-results"),
+        ([{"role": "assistant", "content": "42"}, {"role": "user", "content": "And?"}], None),
+        ("odd", None),
+        ([None, {"role": ["tool"]}], None),
+    ],
+)
+def test_what_a_tool_found_is_not_shared_between_users(
+    messages: object, reason: str | None
+) -> None:
+    asked = request("And?", messages=messages)
+    assert Admission(share_users=True).refuse_semantic(asked) == reason
+    assert Admission().refuse_semantic(asked) is None
 
 
 @pytest.mark.parametrize(
