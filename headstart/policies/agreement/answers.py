@@ -66,6 +66,14 @@ def read_answer(answer: Completion | RawResponse) -> tuple[Reply, ...] | None:
     return (Reply(text=text, refuses=refuses(text)),)
 
 
+def answer_text(answer: Completion | RawResponse) -> str:
+    """Return what an answer says and calls, choice by choice, for someone who reads it."""
+    return "\n\n".join(
+        "\n".join([reply.text, *(f"{call.name}({call.arguments})" for call in reply.calls)]).strip()
+        for reply in read_answer(answer) or ()
+    )
+
+
 def refuses(text: str) -> bool:
     """Tell "I don't know" and "I can't help with that" from an answer; English only.
 
@@ -92,9 +100,9 @@ def _read_choice(choice: Choice) -> Reply:
 def _without_volatile(text: str) -> str:
     try:
         document = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text.strip()
-    if not isinstance(document, dict) or not document.keys() & _VOLATILE:
-        return text.strip()
-    kept = {name: value for name, value in document.items() if name not in _VOLATILE}
-    return msgspec.json.encode(kept).decode()
+        if isinstance(document, dict) and document.keys() & _VOLATILE:
+            kept = {name: value for name, value in document.items() if name not in _VOLATILE}
+            return msgspec.json.encode(kept).decode()
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return text.strip()

@@ -20,7 +20,7 @@ _CODE_SHARE = 0.5
 _REWRITTEN = 0.4
 """Code that shares fewer of its tokens (Jaccard over multisets) is other code."""
 
-_FENCE = re.compile(r"^```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = "```"
 _CODE_TOKEN = re.compile(r"\w+|[^\w\s]+")
 
 
@@ -41,24 +41,22 @@ UNSURE = Difference(same=None)
 
 def compare_json(a: str, b: str) -> Difference | None:
     """Compare two JSON objects or arrays, also in a code fence; None if either is none."""
-    document_a, document_b = _parse(a), _parse(b)
-    if document_a is None or document_b is None:
-        return None
-    return _compare(document_a, document_b)
+    try:
+        one, other = _read_document(a), _read_document(b)
+        return None if one is None or other is None else _compare(one, other)
+    except RecursionError:
+        return UNSURE
 
 
 def compare_calls(a: Sequence[ToolCall], b: Sequence[ToolCall]) -> Difference:
     """Compare the tool calls of two answers: names and arguments, whatever their ids and order."""
     if Counter(call.name for call in a) != Counter(call.name for call in b):
         return OTHER
-    left = sorted(map(_call, a))
-    right = sorted(map(_call, b))
-    return _all(
-        [
-            _compare(_arguments(one), _arguments(other))
-            for (_, one), (_, other) in zip(left, right, strict=True)
-        ]
-    )
+    try:
+        pairs = zip(sorted(map(_canonical, a)), sorted(map(_canonical, b)), strict=True)
+        return _all([_compare(_decode(one), _decode(other)) for (_, one), (_, other) in pairs])
+    except RecursionError:
+        return UNSURE
 
 
 def compare_code(a: str, b: str) -> Difference | None:
@@ -76,30 +74,22 @@ def compare_code(a: str, b: str) -> Difference | None:
     return UNSURE if likeness >= _REWRITTEN else OTHER
 
 
-def _parse(text: str) -> Any:
+def _read_document(text: str) -> Any:
     """Return the object or array that a text consists of, else None."""
-    text = text.strip()
-    if text.startswith("```") and (fenced := _FENCE.fullmatch(text)):
-        text = fenced.group(2)
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return None
+    lines = text.split("\n")
+    if len(lines) > 2 and _is_fence(lines[0]) and lines[-1].strip() == _FENCE:
+        text = "\n".join(lines[1:-1])
+    document = _decode(text)
+    return document if isinstance(document, dict | list) else None
 
 
-def _call(call: ToolCall) -> tuple[str, str]:
-    try:
-        arguments = msgspec.json.encode(
-            msgspec.json.decode(call.arguments), order="deterministic"
-        ).decode()
-    except msgspec.DecodeError:
-        arguments = call.arguments
-    return call.name, arguments
+def _canonical(call: ToolCall) -> tuple[str, str]:
+    arguments = msgspec.json.encode(_decode(call.arguments or "{}"), order="deterministic")
+    return call.name, arguments.decode()
 
 
-def _arguments(text: str) -> Any:
+def _decode(text: str) -> Any:
+    """Return what a text means as JSON, and the text itself when it is none."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -154,10 +144,15 @@ def _all(differences: list[Difference]) -> Difference:
 
 def _code(text: str) -> str | None:
     """Return the code of an answer that is mostly code, without its layout."""
-    if "```" not in text:
-        return None
-    code = "\n".join(found.group(2) for found in _FENCE.finditer(text))
-    if len(code) < _CODE_SHARE * len(text):
-        return None
-    lines = (line.rstrip() for line in code.splitlines())
-    return "\n".join(line for line in lines if line)
+    fenced, code = False, []
+    for line in text.split("\n"):
+        if _is_fence(line):
+            fenced = not fenced
+        elif fenced and line.strip():
+            code.append(line.rstrip())
+    joined = "\n".join(code)
+    return joined if code and len(joined) >= _CODE_SHARE * len(text) else None
+
+
+def _is_fence(line: str) -> bool:
+    return line.startswith(_FENCE)

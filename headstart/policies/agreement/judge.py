@@ -43,7 +43,7 @@ class Method(StrEnum):
     SHORT = "short"
     """Labels, numbers, yes and no: up to five words, by normalised equality."""
     REFUSAL = "refusal"
-    """One answers, the other refuses or does not know."""
+    """One answers, the other refuses or does not know; unsure when both do, in other words."""
     TRUNCATED = "truncated"
     """Only one was cut off at its token limit."""
     TEXT = "text"
@@ -120,6 +120,8 @@ def _settle(a: Reply, b: Reply) -> Agreement | tuple[str, str]:
         return _settled(Method.REFUSAL, same=False)
     if a.text == b.text:
         return _EQUAL
+    if a.refuses:
+        return _settled(Method.REFUSAL, same=None)
     if a.truncated != b.truncated:
         cut, whole = (a, b) if a.truncated else (b, a)
         same = True if whole.text.startswith(cut.text) else None

@@ -87,7 +87,7 @@ def answers_oppose(a: Wording, b: Wording) -> bool:
 
 def may_oppose(a: Wording, b: Wording) -> bool:
     """Tell that the texts are worded nearly alike and only one of them has a negation."""
-    if (a.negations > 0) == (b.negations > 0):
+    if a.negated == b.negated:
         return False
     return len(a.content & b.content) >= _NEARLY_EQUAL * len(a.content | b.content)
 

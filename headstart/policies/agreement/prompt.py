@@ -13,7 +13,7 @@ from typing import Any
 
 QUESTION_CHARS = 2000
 ANSWER_CHARS = 4000
-VERDICT_TOKENS = 4
+VERDICT_TOKENS = 8
 
 _INSTRUCTIONS = """\
 You compare two answers to one question. They are the SAME if a person who asked the question would

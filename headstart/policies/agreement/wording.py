@@ -42,6 +42,7 @@ _ARTICLES = frozenset({"a", "an", "the"})
 _YES = frozenset({"yes", "yeah", "yep", "true", "correct", "absolutely", "certainly"})
 _NO = frozenset({"no", "nope", "false", "incorrect"})
 _NEGATIONS = frozenset({"not", "no", "never", "none", "neither", "nor", "cannot", "without"})
+_NOTHING = frozenset({""})
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _FIRST_SENTENCE_MIN = 25
 
@@ -59,23 +60,24 @@ class Wording(NamedTuple):
     """Content words of the first sentence."""
     polarity: int
     """1 when the text begins with yes, -1 with no, else 0."""
-    negations: int
+    negated: bool
 
 
 def read_words(text: str) -> Wording:
     """Return the wording of the first ``JUDGED_CHARS`` of a text."""
     plain = _plain(text[:JUDGED_CHARS])
     tokens = _TOKEN.findall(plain)
-    opening = _content(_TOKEN.findall(_first_sentence(plain)))
-    content = _content(tokens)
+    keys = {token: _key(token.lower()) for token in set(tokens)}
+    content = frozenset(keys.values()) - _NOTHING
+    opening = frozenset(keys.get(token, "") for token in _TOKEN.findall(_first_sentence(plain)))
     return Wording(
         length=len(tokens),
         content=content,
-        names=frozenset(_key(token.lower()) for token in tokens if token[0].isupper()) & content,
-        numbers=frozenset(word for word in content if word[0].isdecimal()),
-        opening=opening,
+        names=frozenset(key for token, key in keys.items() if token[0].isupper()) - _NOTHING,
+        numbers=frozenset(key for key in content if key[0].isdecimal()),
+        opening=opening - _NOTHING,
         polarity=_polarity(tokens),
-        negations=sum(_negates(token.lower()) for token in tokens),
+        negated=any(_negates(token.lower()) for token in keys),
     )
 
 
@@ -83,7 +85,8 @@ def question_words(question: str | None) -> frozenset[str]:
     """Return what an answer gets from its question for free; nothing of a long question."""
     if not question:
         return frozenset()
-    words = _content(_TOKEN.findall(_plain(question[:JUDGED_CHARS])))
+    tokens = _TOKEN.findall(_plain(question[:JUDGED_CHARS]))
+    words = frozenset(_key(token.lower()) for token in tokens) - _NOTHING
     return words if len(words) <= MOST_QUESTION_WORDS else frozenset()
 
 
@@ -112,12 +115,6 @@ def _first_sentence(text: str) -> str:
     for found in _SENTENCE_END.finditer(text, _FIRST_SENTENCE_MIN):
         return text[: found.start()]
     return text
-
-
-def _content(tokens: list[str]) -> frozenset[str]:
-    keys = {_key(token.lower()) for token in tokens}
-    keys.discard("")
-    return frozenset(keys)
 
 
 @lru_cache(maxsize=16_384)
