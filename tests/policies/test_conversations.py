@@ -1,0 +1,115 @@
+"""Conversations: what must be equal before two histories are compared at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headstart.policies.conversations import MOST_CHARS, MOST_TURNS, asks, split_conversation
+
+
+def said(*texts: str) -> list[dict[str, Any]]:
+    """Return messages of user and assistant in turn, the user first."""
+    roles = ("user", "assistant")
+    return [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
+def test_instructions_are_fixed_and_the_turns_are_history() -> None:
+    system = {"role": "system", "content": "You sell tents."}
+    split = split_conversation(
+        [system, *said("I need a tent.", "For how many?", "What does it cost?")]
+    )
+    assert split is not None
+    assert split.fixed == (system,)
+    assert [(turn.user, turn.text) for turn in split.history] == [
+        (True, "I need a tent."),
+        (False, "For how many?"),
+    ]
+
+
+def test_all_up_to_the_last_tool_result_is_fixed() -> None:
+    tools = [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": 0}]},
+        {"role": "tool", "tool_call_id": 0, "content": "12 tents"},
+    ]
+    before = [*said("How many tents are left?"), *tools]
+    after = said("And which colours?", "Red.", "How much is it?")
+    split = split_conversation([*before, *after])
+    assert split is not None
+    assert split.fixed == tuple(before)
+    assert [turn.text for turn in split.history] == ["And which colours?", "Red."]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        said("What does a tent cost?"),
+        [{"role": "system", "content": "You sell tents."}, *said("What does a tent cost?")],
+        said("I need a tent.", "Shall I order it?", "Yes, please."),
+        said("I need a tent.", "Shall I order it?", "Can you order it?"),
+        [*said("I need a tent."), {"role": "assistant", "content": "This?"}],
+        [*said("I need a tent.", "This?"), {"role": "user", "content": [{"type": "image_url"}]}],
+        [*said("I need a tent."), {"role": "tool", "content": "12"}, *said("What colour is it?")],
+        said("x" * MOST_CHARS, "Well.", "What does it cost?"),
+        said(*["Go on, number " + str(n) for n in range(MOST_TURNS + 2)], "What now?"),
+        ["no message", *said("What does it cost?")],
+        [],
+    ],
+)
+def test_only_an_equal_history_will_do(messages: list[Any]) -> None:
+    assert split_conversation(messages) is None
+
+
+def test_courtesies_are_left_out_of_a_history() -> None:
+    plain = said("I need a tent.", "We have three.", "What does the red one cost?")
+    polite = said(
+        "Hello!",
+        "Hi there!",
+        "I need a tent.",
+        "We have three.",
+        "Great, thanks!",
+        "You're welcome.",
+        "What does the red one cost?",
+    )
+    assert split_conversation(plain) == split_conversation(polite)
+
+
+def test_an_ok_that_answers_a_question_is_no_courtesy() -> None:
+    split = split_conversation(
+        said("I need a tent.", "Shall I order the red one?", "ok", "Done.", "When will it come?")
+    )
+    assert split is not None
+    assert "ok" in [turn.text for turn in split.history]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How much is it?",
+        "ok so what will I pay",
+        "Is there a fee",
+        "Can I send it back?",
+        "Could you tell me the price",
+        "And for two?",
+    ],
+)
+def test_questions_ask(text: str) -> None:
+    assert asks(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cancel it",
+        "yes please",
+        "the second one",
+        "Can you book it?",
+        "ok great, could you send it to me?",
+        "go ahead",
+        "ok",
+        "",
+    ],
+)
+def test_orders_and_answers_do_not_ask(text: str) -> None:
+    assert not asks(text)
