@@ -34,13 +34,15 @@ def make_domains(site: Site) -> Domains | None:
         return None
     from headstart.middleware.learning.domains import Domains
     from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.verified import version_of
 
     promise = _promise(cache)
-    prior = _prior(cache, promise)
+    version = version_of(cache.guards)
+    prior = _prior(cache, promise, version)
     return Domains(
         site.store,
-        fresh=lambda: Domain(promise, prior),
-        restore=lambda snapshot: Domain.restore(promise, snapshot),
+        fresh=lambda: Domain(promise, prior, version=version),
+        restore=lambda snapshot: Domain.restore(promise, snapshot, version=version),
         observer=site.observers,
     )
 
@@ -133,7 +135,7 @@ def _promise(cache: CacheSettings) -> Promise:
     )
 
 
-def _prior(cache: CacheSettings, promise: Promise) -> bytes | None:
+def _prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | None:
     """Read the operator's prior and check that this version can use it."""
     if cache.state is None:
         return None
@@ -141,7 +143,7 @@ def _prior(cache: CacheSettings, promise: Promise) -> bytes | None:
 
     try:
         prior = Path(cache.state).read_bytes()
-        Domain.restore(promise, prior)
+        Domain.restore(promise, prior, version=version)
     except OSError as error:
         raise ConfigError(f"cache.state: {cache.state} cannot be read: {error.strerror}") from error
     except ValueError as error:

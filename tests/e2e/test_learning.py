@@ -30,6 +30,16 @@ async def labels(running: Sidecar, count: int) -> list[Label]:
     return [label for _, label in found]
 
 
+async def learned(running: Sidecar, count: int) -> None:
+    """Wait until the one domain has learned from so many labels."""
+    oversight = running.parts[0].oversight
+    assert oversight is not None
+    domains = oversight.learner.domains
+    async with asyncio.timeout(10):
+        while domains.get(*domains.names()).labels < count:
+            await asyncio.sleep(0.005)
+
+
 def always(mode: str = "background") -> dict[str, Any]:
     return {"audit.mode": mode, "audit.rate": 1.0, "audit.null_rate": 0.0}
 
@@ -103,13 +113,18 @@ async def test_shadow_first_warms_a_domain_up() -> None:
         await running.indexed(1)
         withheld = await running.ask(REWORDED)
         await labels(running, 1)
-        async with asyncio.timeout(10):
-            while (
-                "shadow" in (reply := await running.ask("I'd like to sign up for ChatGPT")).verdict
-            ):
-                await asyncio.sleep(0.05)
+        await learned(running, 1)
+        served = await running.ask("I'd like to sign up for ChatGPT")
     assert "detail=shadow" in withheld.verdict
-    assert "hit" in reply.verdict
+    assert "detail=semantic" in served.verdict
+
+
+async def test_labels_reach_the_domain_also_with_guards_switched_off() -> None:
+    async with sidecar(cache={"guards": ["number", "negation"], **never()}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(NEGATED)
+        await learned(running, 1)
 
 
 async def test_a_stricter_request_is_not_served_what_others_are() -> None:
