@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headstart.decisions import Verdict
 from headstart.errors import ConfigError
 from headstart.policies.guards.antonyms import opposites_used
@@ -18,7 +16,7 @@ from headstart.policies.guards.dates import dates_differ
 from headstart.policies.guards.names import names_differ
 from headstart.policies.guards.negation import negations_differ
 from headstart.policies.guards.numbers import numbers_differ, units_differ
-from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.guards.parse import pack_parse, parse_prompt, unpack_parse
 from headstart.policies.guards.quantifiers import quantifiers_differ
 from headstart.policies.guards.roles import roles_swapped
 from headstart.policies.guards.scope import scopes_differ
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headstart.decisions import Encoding, Nearby
+    from headstart.policies.guards.parse import Parse
 
 GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
     "number": numbers_differ,
@@ -46,9 +45,6 @@ GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
 
 GUARDED_THRESHOLD = 0.90
 BARE_THRESHOLD = 0.95
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Parse).decode
 
 
 class StaticMatch:
@@ -83,12 +79,12 @@ class StaticMatch:
         return parse_prompt(text, encoding)
 
     def pack(self, prepared: Parse) -> bytes:
-        """Serialise a parse: about 400 bytes a content word at 384 dimensions."""
-        return _encode(prepared)
+        """Serialise a parse: about 200 bytes a word at 384 dimensions."""
+        return pack_parse(prepared)
 
     def unpack(self, evidence: bytes) -> Parse:
         """Read what ``pack`` wrote. Raises msgspec.DecodeError on anything else."""
-        return _decode(evidence)
+        return unpack_parse(evidence)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires, or None."""

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.guards.parse import Parse, pack_parse, parse_prompt, unpack_parse
 from headstart.policies.guards.substitution import exchanged_maxsim, words_substituted
+from headstart.policies.guards.vectors import from_nibbles, quantize_rows, to_nibbles, unit_rows
 from headstart.policies.guards.words import split_words
 
 AXES = {"capital": 0, "town": 0, "peru": 1, "chile": 2, "old": 3, "big": 4}
@@ -47,3 +48,32 @@ def test_maxsim_is_none_without_vectors() -> None:
     bare = Parse(stems=("peru",), content=frozenset({"peru"}), vectors=b"")
     assert exchanged_maxsim(bare, parse("chile")) is None
     assert words_substituted(bare, parse("chile"))
+
+
+def test_quantized_rows_keep_their_directions() -> None:
+    rows = np.random.default_rng(1).standard_normal((20, 384)).astype(np.float32)
+    quantized = quantize_rows(rows * np.logspace(-3, 3, 20, dtype=np.float32)[:, None])
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert np.sum(unit_rows(quantized, 20) * unit, axis=1).min() > 0.98
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 384])
+def test_nibbles_hold_every_step(count: int) -> None:
+    steps = np.resize(np.arange(-7, 8, dtype=np.int8), count).tobytes()
+    packed = to_nibbles(steps)
+    assert len(packed) == (count + 1) // 2
+    assert from_nibbles(packed) == steps
+
+
+def test_stored_parse_takes_half_a_byte_a_number() -> None:
+    prompt = parse("the old capital of peru")
+    wide = Encoding(
+        sentence=np.ones(4, np.float32),
+        tokens=np.random.default_rng(2).standard_normal((5, 384)).astype(np.float32),
+        spans=((0, 3), (4, 7), (8, 15), (16, 18), (19, 23)),
+        complete=True,
+    )
+    stored = parse_prompt("the old capital of peru", wide)
+    assert unpack_parse(pack_parse(stored)) == stored
+    assert unpack_parse(pack_parse(prompt)) == prompt
+    assert len(pack_parse(stored)) < 5 * 192 + 100

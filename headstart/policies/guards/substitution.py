@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
+from headstart.policies.guards.vectors import unit_rows
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from headstart.policies.guards.parse import Parse
 
 MOST_EXCHANGED = 2
 """More exchanged words than this a side make a new sentence, which the similarity judges."""
-LEAST_MAXSIM = 0.60
+LEAST_MAXSIM = 0.595
 """Below it, exchanged words mean different things (``docs/how-a-hit-is-decided.md``)."""
 
 
@@ -56,7 +57,4 @@ def _rows_of(words: frozenset[str], parse: Parse) -> list[int]:
 
 
 def _unit_rows(parse: Parse) -> NDArray[np.float32]:
-    count = len(dict.fromkeys(parse.stems))
-    rows = np.frombuffer(parse.vectors, np.int8).reshape(count, -1).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows
+    return unit_rows(parse.vectors, len(dict.fromkeys(parse.stems)))
