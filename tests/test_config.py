@@ -285,7 +285,7 @@ def test_settings_are_frozen() -> None:
 
 
 def test_guards_and_threshold_are_those_of_the_policy() -> None:
-    assert set(GUARDS) == set(POLICY_GUARDS)
+    assert GUARDS == tuple(POLICY_GUARDS)
     for guards in (GUARDS, GUARDS[:3], ()):
         settings = CacheSettings(guards=guards)
         assert settings.effective_threshold == StaticMatch(guards=guards).minimum

@@ -7,7 +7,7 @@ The sections are plain values: building one checks nothing. ``checked`` does, an
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, TypeAlias, dataclass_transform
+from typing import Annotated, Any, Literal, TypeAlias, dataclass_transform, get_args
 
 import msgspec
 
@@ -19,11 +19,10 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0)]
 Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
 
 Guard: TypeAlias = Literal[
-    "number", "unit", "negation", "date", "antonym", "role-swap", "substitution"
-]
-GUARDS: tuple[Guard, ...] = (
-    "number", "unit", "negation", "date", "antonym", "role-swap", "substitution",
-)  # fmt: skip
+    "number", "unit", "date", "name", "quantifier", "comparative", "negation", "role-swap",
+    "scope", "antonym", "substitution",
+]  # fmt: skip
+GUARDS: tuple[Guard, ...] = get_args(Guard)
 
 THRESHOLD_WITH_GUARDS = 0.90
 """With all of them."""

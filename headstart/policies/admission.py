@@ -30,6 +30,9 @@ _FINISH_REASONS = {
 
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
+MOST_SHARED_CHARACTERS = 32_768
+"""More than encoders read, and than is searched for what is personal: some 5 ms."""
+
 _TOOL_ROLES = frozenset({"tool", "function"})
 """Roles of messages that hold what a tool found."""
 
@@ -74,11 +77,15 @@ class Admission:
             return "no-user-text"
         if not request.query.strip():
             return "blank"
-        if self._share_users and _has_tool_results(request.document):
+        return self._refuse_to_share(request, request.query) if self._share_users else None
+
+    def _refuse_to_share(self, request: ChatRequest, query: str) -> str | None:
+        """Refuse what must not reach another user by likeness."""
+        if len(query) > MOST_SHARED_CHARACTERS:
+            return "too-long"
+        if _has_tool_results(request.document):
             return "tool-results"
-        if self._share_users and is_personal(request.query):
-            return "personal"
-        return None
+        return "personal" if is_personal(query) else None
 
     def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
         """Refuse answers that are not whole, not text, or not what the request asked for."""

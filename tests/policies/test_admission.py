@@ -134,6 +134,7 @@ def test_semantic_answers_need_a_question(query: str | None, reason: str | None)
         ("Track order 48213", "personal"),
         ("I ordered a lamp", "personal"),
         ("How do I order a lamp?", None),
+        ("word " * 10_000, "too-long"),
         ("I'm 40, may I apply?", "personal"),
         ("What is a mortgage?", None),
         ("How do myths spread?", None),
