@@ -26,11 +26,11 @@ from headstart.middleware.asgi import Running
 from headstart.middleware.bookkeeper import Bookkeeper
 from headstart.middleware.deliver import Deliverer
 from headstart.middleware.flights import Flights
-from headstart.middleware.identity import AcceptedCredentials
+from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.limits import Gate
 from headstart.middleware.lookup import Finder
 from headstart.middleware.pipeline import Engine, EngineOptions
-from headstart.middleware.prepare import Preparer, SharingOptions
+from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay
 from headstart.middleware.replay import Replays

@@ -7,19 +7,41 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from headstart.errors import Unauthorized
+from headstart.observe import logger
+from headstart.policies.key import scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.middleware.asgi_types import Scope
     from headstart.types import Headers
 
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 ACCEPTED_FOR_S = 3600.0
 """How long a credential that an upstream accepted may read shared answers."""
+MEMO_SCOPES = 4096
+
+
+@dataclass(frozen=True)
+class SharingOptions:
+    """Who may share answers. ``scope`` is ``credential``, ``shared`` or ``header:NAME``."""
+
+    scope: str = "credential"
+    share_users: bool = False
+    anonymous: bool = False
+    """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
+    cookies: bool = False
+    """Cookies identify the caller too (mounted in an app)."""
+    resolve: Callable[[Scope], str | None] | None = None
+    client_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    trusted_proxies: tuple[str, ...] = ()
+    key_headers: tuple[bytes, ...] = ()
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
@@ -76,3 +98,93 @@ class AcceptedCredentials:
     def __contains__(self, scope: str | None) -> bool:
         seen = self._seen.get(scope) if scope is not None else None
         return seen is not None and self._clock() - seen < ACCEPTED_FOR_S
+
+
+class Callers:
+    """Who a request comes from, and whose answers it may read. Keeps the hashes of the last."""
+
+    def __init__(
+        self, sharing: SharingOptions, accepted: AcceptedCredentials, secret: bytes
+    ) -> None:
+        self._sharing = sharing
+        self._accepted = accepted
+        self._secret = secret
+        kind, _, name = sharing.scope.partition(":")
+        self._scope_header = name.lower().encode() if kind == "header" else b""
+        self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
+        self._hinted = False
+        self._scopes: dict[tuple[bytes, bytes | None, str | None], str] = {}
+
+    @property
+    def reads(self) -> frozenset[bytes]:
+        """The header that names the scope, if one does."""
+        return frozenset((self._scope_header,)) - {b""}
+
+    def identify(self, scope: Scope, headers: Headers) -> bytes | None:
+        """Return the bytes that identify who may share this request's answer, or None."""
+        sharing = self._sharing
+        found: bytes | None
+        if sharing.resolve is not None:
+            named = sharing.resolve(scope)
+            found = None if named is None else b"scope\0" + named.encode()
+        elif sharing.scope == "shared":
+            found = b"shared"
+        elif self._scope_header:
+            values = [value for name, value in headers if name == self._scope_header]
+            believed = len(values) == 1 and self._from_trusted_proxy(scope)
+            found = b"header\0" + values[0] if believed else None
+        else:
+            found = credential_of(headers, scope["query_string"], cookies=sharing.cookies)
+            found = b"anonymous" if found is None and sharing.anonymous else found
+        if found is None:
+            self._hint()
+        return found
+
+    def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
+        """Hash who is asking: ``identity``, its own ``subdivision``, and unless shared the user."""
+        asking = (identity, subdivision, None if self._sharing.share_users else user)
+        name = self._scopes.get(asking)
+        if name is None:
+            name = scope_of(
+                self._secret,
+                credential=identity,
+                subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
+                user=asking[2],
+            )
+            if len(self._scopes) >= MEMO_SCOPES:
+                self._scopes.clear()
+            self._scopes[asking] = name
+        return name
+
+    def credential_scope(self, headers: Headers) -> str | None:
+        """Return the hash under which a credential is noted as accepted, if answers are shared."""
+        if self._sharing.scope != "shared":
+            return None
+        credential = credential_of(headers, b"", cookies=self._sharing.cookies)
+        return scope_of(self._secret, credential=credential)
+
+    def may_read(self, headers: Headers) -> bool:
+        """Answers that all share are read only with a credential that an upstream accepted."""
+        sharing = self._sharing
+        if sharing.scope != "shared" or sharing.client_keys or sharing.anonymous:
+            return True
+        return self.credential_scope(headers) in self._accepted
+
+    def _from_trusted_proxy(self, scope: Scope) -> bool:
+        client = scope.get("client")
+        if not client:
+            return False
+        try:
+            address = ip_address(client[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._trusted)
+
+    def _hint(self) -> None:
+        """Say once why nothing is cached for callers that nobody knows."""
+        if not self._hinted:
+            self._hinted = True
+            logger.warning(
+                "requests without a credential bypass the cache: send a key header, or set "
+                "cache.scope or the middleware's scope="
+            )

@@ -11,8 +11,8 @@ import pytest
 from headstart.errors import RequestError
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
-from headstart.middleware.identity import AcceptedCredentials
-from headstart.middleware.prepare import Prepared, Preparer, SharingOptions
+from headstart.middleware.identity import AcceptedCredentials, SharingOptions
+from headstart.middleware.prepare import Prepared, Preparer
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
