@@ -51,6 +51,7 @@ class Reply(Frozen):
     text: str
     calls: tuple[ToolCall, ...] = ()
     refuses: bool = False
+    """It refuses, does not know, or says nothing at all."""
     truncated: bool = False
 
 
@@ -75,10 +76,12 @@ def answer_text(answer: Completion | RawResponse) -> str:
 
 
 def refuses(text: str) -> bool:
-    """Tell "I don't know" and "I can't help with that" from an answer; English only.
+    """Tell "I don't know", "I can't help with that" and silence from an answer; English only.
 
     A text that begins so and then answers all the same does not refuse.
     """
+    if not text:
+        return True
     if len(text) > REFUSAL_CHARS:
         return False
     plain = text.replace("\u2019", "'")

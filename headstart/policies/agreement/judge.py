@@ -116,16 +116,13 @@ def _settle(a: Reply, b: Reply) -> Agreement | tuple[str, str]:
     """Return the word on two replies that have a canonical form, else the texts to judge."""
     if a.calls or b.calls:
         return _structured(compare_calls(a.calls, b.calls))
-    if a.refuses != b.refuses:
-        return _settled(Method.REFUSAL, same=False)
     if a.text == b.text:
         return _EQUAL
-    if a.refuses:
-        return _settled(Method.REFUSAL, same=None)
     if a.truncated != b.truncated:
-        cut, whole = (a, b) if a.truncated else (b, a)
-        same = True if whole.text.startswith(cut.text) else None
-        return _settled(Method.TRUNCATED, same=same)
+        cut, whole = (a.text, b.text) if a.truncated else (b.text, a.text)
+        return _settled(Method.TRUNCATED, same=True if cut and whole.startswith(cut) else None)
+    if a.refuses or b.refuses:
+        return _settled(Method.REFUSAL, same=None if a.refuses and b.refuses else False)
     return _settle_texts(a.text, b.text)
 
 

@@ -37,6 +37,8 @@ WITHOUT_COSINE = tuple(name for name in FEATURES if not name.startswith("cosine"
 
 _ALIKE = 0.4
 """Share of common words (Jaccard) from which an exchange counts."""
+_UNKNOWN_SHARE = 0.5
+"""Of question words in common, when no question is known."""
 _NEARLY_EQUAL = 0.6
 """The same, from which a negation on one side turns the meaning around."""
 
@@ -67,8 +69,8 @@ def compare_words(
         float(not (keys_a and keys_b)),
         float(bool(numbers_a and numbers_b) and not numbers_a & numbers_b),
         float(bool(numbers_a & numbers_b)),
-        _share(len(common & given), len(either & given)),
-        abs(log((1 + a.length) / (1 + b.length))),
+        _share(len(common & given), len(either & given)) if given else _UNKNOWN_SHARE,
+        abs(log(1 + a.length) - log(1 + b.length)),
         exchange * bool(a.content - common and b.content - common),
         exchange * bool(keys_a - common and keys_b - common),
     )
