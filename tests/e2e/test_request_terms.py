@@ -1,0 +1,46 @@
+"""What a caller says of one request, on real sockets: its question, its error target, its age."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.sidecar import PROMPT, REWORDED, Provider, sidecar
+
+pytestmark = pytest.mark.anyio
+
+TEMPLATE = "Use this document alone.\n{}\nQuestion: {}"
+MANUAL, MEMO = "Sign-up needs an email address.", "Sign-up needs an invitation."
+UNAUDITED = {"audit.mode": "off"}
+
+
+async def test_only_the_named_question_is_compared_by_meaning() -> None:
+    async with sidecar(cache=UNAUDITED) as running:
+        await running.ask(TEMPLATE.format(MANUAL, PROMPT), headers={"x-headstart-query": PROMPT})
+        await running.indexed(1)
+        named = {"x-headstart-query": REWORDED}
+        hit = await running.ask(TEMPLATE.format(MANUAL, REWORDED), headers=named)
+        other = await running.ask(TEMPLATE.format(MEMO, REWORDED), headers=named)
+    assert "hit" in hit.verdict
+    assert "detail=semantic" in hit.verdict
+    assert "detail=empty-partition" in other.verdict
+
+
+async def test_a_target_that_is_no_share_is_a_400_that_names_its_header() -> None:
+    provider = Provider()
+    async with sidecar(provider, cache=UNAUDITED) as running:
+        refused = await running.ask(PROMPT, headers={"x-headstart-max-error": "lots"})
+    assert refused.status == 400
+    assert "x-headstart-max-error" in json.loads(refused.body)["error"]["message"]
+    assert provider.calls == 0
+
+
+async def test_a_live_question_is_answered_by_its_exact_repeat_alone() -> None:
+    async with sidecar(cache=UNAUDITED) as running:
+        await running.ask("What is the weather in Oslo?")
+        await running.finished(1)
+        reworded = await running.ask("What's the weather in Oslo?")
+        again = await running.ask("What is the weather in Oslo?")
+    assert "detail=live" in reworded.verdict
+    assert "detail=exact" in again.verdict
