@@ -17,7 +17,7 @@ _CLASS = {
     word: name
     for name, words in {
         "all": "all every each everyone everybody everything entire whole",
-        "some": "some several few half someone somebody",
+        "some": "some half someone somebody",
         "both": "both",
         "either": "either",
         _ONLY: "only solely exclusively",
@@ -25,6 +25,7 @@ _CLASS = {
     for word in words.split()
 }
 _RIVALS = (("all", "some"), ("both", "either"))
+_TIMES = frozenset(listed("time day night week month year hour minute morning evening single"))
 _BEFORE_ALL = frozenset(listed("at after above in not"))
 _AFTER_ALL = frozenset(listed("right set about"))
 _AFTER_SOME = frozenset(listed("reason help information info advice more time ideas tips way"))
@@ -60,4 +61,6 @@ def _is_idiom(text: str, before: str, after: str) -> bool:
         return before in _BEFORE_ALL or after in _AFTER_ALL
     if text == "some":
         return after in _AFTER_SOME
+    if text in {"every", "each"}:
+        return after in _TIMES
     return text == _ONLY and (before in {"not", "if"} or after == "if")

@@ -49,6 +49,8 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
 def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
     while place < len(words) and words[place].text in _DETERMINERS:
         place += 1
+    if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
+        return ()  # "from renewing" names no place
     argument = []
     for word in words[place : place + _LONGEST]:
         if is_function_word(word.text):
@@ -71,27 +73,30 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
 def _arguments_swapped(a: Parse, b: Parse) -> bool:
     if not a.roles or not b.roles:
         return False
+    if _source_is_goal(a, b) or _source_is_goal(b, a):
+        return True
     words_a, words_b = frozenset(a.stems), frozenset(b.stems)
     return any(
         one.preposition == other.preposition
         and words_b.issuperset(one.argument)
         and words_a.issuperset(other.argument)
         and frozenset(one.argument).isdisjoint(other.argument)
-        and (
-            one.preposition in _DIRECTED
-            or _crossed(one, other)
-            or (one.preposition == "to" and _is_source(one, b) and _is_source(other, a))
-        )
+        and (one.preposition in _DIRECTED or _crossed(one, other))
         for one in a.roles
         for other in b.roles
     )
 
 
-def _is_source(role: Role, parse: Parse) -> bool:
-    """Find where one goes to among the places that the other comes from."""
-    return any(
-        other.preposition == "from" and not frozenset(other.argument).isdisjoint(role.argument)
-        for other in parse.roles
+def _source_is_goal(a: Parse, b: Parse) -> bool:
+    """Find where ``a`` comes from among the places that ``b`` alone goes to."""
+    return not (_arguments(a, "from") & _arguments(b, "to")).issubset(
+        _arguments(a, "to") | _arguments(b, "from")
+    )
+
+
+def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
+    return frozenset(
+        word for role in parse.roles if role.preposition == preposition for word in role.argument
     )
 
 
