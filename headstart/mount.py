@@ -11,7 +11,8 @@ import msgspec
 
 from headstart.config import Settings, checked, load_settings
 from headstart.errors import ConfigError
-from headstart.factory import dialects, start_engine
+from headstart.factory import start_engine
+from headstart.factory.upstreams import dialects
 from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
@@ -31,7 +32,13 @@ class CacheOptions(TypedDict, total=False):
     """The keys of ``[cache]`` as keyword arguments; ``docs/configuration.md`` explains them."""
 
     enabled: bool
-    mode: Literal["serve", "exact-only"]
+    mode: Literal["serve", "shadow", "exact-only"]
+    match: Literal["verified", "static"] | None
+    max_error: float | None
+    error_of: Literal["hits", "requests"]
+    confidence: float | None
+    shadow_first: int
+    state: str | None
     threshold: float | None
     guards: Sequence[str]
     share_users: bool
@@ -40,10 +47,13 @@ class CacheOptions(TypedDict, total=False):
     store: str
     on_corrupt: Literal["fail", "fresh"]
     ttl_s: float | None
+    ttl_by_class: Mapping[str, float]
     max_entries: int | None
     max_bytes: int | None
     hot_bytes: int
     key_headers: Sequence[str]
+    audit: Mapping[str, object]
+    judge: Mapping[str, object] | None
 
 
 class HeadstartMiddleware(Gateway):
