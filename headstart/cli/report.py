@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,11 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.stores import existing_store
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import Iterator
 
     from rich.console import Console
     from rich.table import Table
@@ -109,8 +109,8 @@ async def report_on_store(url: str, since: float = 0.0) -> Report:
     from headstart.report import Accounts
 
     accounts = Accounts()
-    async with aclosing(_booked(url, since)) as rows:
-        async for row in rows:
+    async with existing_store(url) as store:
+        async for row in store.books(since):
             accounts.add(row)
     return accounts.report()
 
@@ -124,31 +124,6 @@ def _configured_store(path: Path | None) -> str:
     from headstart.config import load_settings
 
     return load_settings(path, os.environ).cache.store
-
-
-async def _booked(url: str, since: float) -> AsyncGenerator[Served, None]:
-    from headstart.embeddings.stores.opening import open_store
-
-    await _refuse_what_holds_no_books(url)
-    store = open_store(url)
-    await store.open()
-    try:
-        async for row in store.books(since):
-            yield row
-    finally:
-        await store.aclose()
-
-
-async def _refuse_what_holds_no_books(url: str) -> None:
-    """Opening a SQLite store would make one, and a store in memory is always new."""
-    if url == "memory:":
-        raise ConfigError(
-            "cache.store: a store in memory ends with its server; keep it in sqlite:/// or redis://"
-            " to report on it, or ask the server at /_headstart/stats"
-        )
-    path = url.removeprefix("sqlite:///")
-    if path != url and not await anyio.Path(path).is_file():
-        raise ConfigError(f"cache.store: there is no store at {path} yet; name one with --store")
 
 
 def _log_rows(path: Path) -> Iterator[Served]:

@@ -36,7 +36,7 @@ def make_domains(site: Site) -> Domains | None:
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.verified import version_of
 
-    promise = _promise(cache)
+    promise = promise_of(cache)
     version = version_of(cache.guards)
     prior = _prior(cache, promise, version)
     return Domains(
@@ -55,7 +55,7 @@ def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | 
         return StaticMatch(cache.threshold, cache.guards)
     from headstart.policies.verified import VerifiedMatch
 
-    return VerifiedMatch(_promise(cache), domains.get, cache.guards)
+    return VerifiedMatch(promise_of(cache), domains.get, cache.guards)
 
 
 def make_second_opinion(site: Site, upstreams: Sequence[HTTPUpstream]) -> SecondOpinion | None:
@@ -117,14 +117,15 @@ def open_oversight(
     return Oversight(
         learner,
         Audits(options, clock),
-        promise=_promise(cache),
+        promise=promise_of(cache),
         shadow=cache.mode == "shadow",
         shadow_first=cache.shadow_first,
         observer=site.observers,
     )
 
 
-def _promise(cache: CacheSettings) -> Promise:
+def promise_of(cache: CacheSettings) -> Promise:
+    """Return what a learning domain is held to."""
     from headstart.policies.ratchet.settings import Promise
 
     default = Promise()

@@ -162,13 +162,19 @@ def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -
 
 
 def _check_host(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """Refuse a page that reaches this machine under a name of its own (DNS rebinding)."""
+    """Refuse what another site's page asks for.
+
+    It may reach this machine under a name of its own (DNS rebinding), or send a form here, whose
+    answer it cannot read but whose labels would count: browsers name the page's origin then.
+    """
+    host = connection.headers.get("host", "")
     try:
-        name = urlsplit("//" + connection.headers.get("host", "")).hostname or ""
+        name = urlsplit("//" + host).hostname or ""
         local = name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         local = False
-    if not local:
+    origin = connection.headers.get("origin")
+    if not local or (origin is not None and urlsplit(origin).netloc != host):
         raise PermissionDeniedException(
             "without server.admin_token_env the admin API answers to localhost and 127.0.0.1 alone"
         )

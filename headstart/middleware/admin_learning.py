@@ -9,24 +9,27 @@ from litestar import get, post
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from headstart.decisions import Label, LabelSource
 from headstart.middleware.admin_cache import Admin, Engine, answer_text
-from headstart.middleware.learning.certificates import AuditReport, all_labels, audit_report
+from headstart.middleware.learning.certificates import AuditReport, audit_report
+from headstart.middleware.learning.reviewing import most_doubtful
+from headstart.middleware.pages.review import review_page
 from headstart.policies.ratchet.domain import Status  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from headstart.middleware.admin_state import EngineParts
+    from headstart.middleware.admin_state import AdminState, EngineParts
+    from headstart.middleware.learning.explaining import Explanation
     from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.learning.reviewing import Doubt
     from headstart.types import Entry
 
 Since = Annotated[float, QueryParameter(description="Unix seconds.", ge=0)]
 Limit = Annotated[int, QueryParameter(ge=1, le=200)]
 
-REVIEWED_LABELS = 20_000
-"""The newest labels among which pairs for review are looked for."""
+LOADED_AT_ONCE = 20
+"""Pairs whose texts are read in one go."""
 
 
 class Feedback(Frozen, forbid_unknown_fields=True):
@@ -60,14 +63,15 @@ class Side(Frozen, omit_defaults=False):
 class ReviewPair(Frozen, omit_defaults=False):
     """Two questions side by side: ``asked`` came later, ``stored`` was, or might have been, used.
 
-    ``judged`` is the judge's word, null where it was unsure.
+    ``judged`` is the judge's word, null where it was unsure; ``score`` is that of now.
     """
 
     id: str
     entry: str
     similarity: float
-    score: float | None
+    score: float
     veto: str | None
+    served: bool
     judged: bool | None
     asked: Side
     stored: Side
@@ -120,30 +124,29 @@ async def feedback(data: JSONBody[Feedback], engine: Engine) -> Taken:
 
 
 @get("/review")
-async def review_pairs(engine: Engine, limit: Limit = 20) -> list[ReviewPair]:
+async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[ReviewPair]:
     """List the borderline pairs, the most doubtful first, with their texts."""
     oversight = _oversight(engine)
-    labels = await _recent(engine)
+    await admin.reviews.follow(engine.store)
+    doubts = await most_doubtful(admin.reviews.open(), oversight)
     pairs: list[ReviewPair] = []
-    for label in await _doubtful(oversight, labels):
-        if len(pairs) == limit:
+    for start in range(0, len(doubts), LOADED_AT_ONCE):
+        pairs += await _with_texts(admin, engine, doubts[start : start + LOADED_AT_ONCE])
+        if len(pairs) >= limit:
             break
-        asked, stored = await engine.store.load([label.id, label.entry])
-        if asked is not None and stored is not None:
-            score = await oversight.score(label)
-            pairs.append(_pair(label, score, asked, stored))
-    return pairs
+    return pairs[:limit]
 
 
 @post("/review", status_code=200)
-async def review(data: JSONBody[Reviewed], engine: Engine) -> Taken:
+async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Taken:
     """Take a person's word on a pair that ``GET`` listed."""
     oversight = _oversight(engine)
-    for label in await _recent(engine):
-        if (label.id, label.entry) == (data.id, data.entry):
-            await oversight.learner.review(label, same=data.same)
-            return Taken()
-    raise NotFoundException("this pair is not among the recent labels")
+    await admin.reviews.follow(engine.store)
+    label = admin.reviews.find(data.id, data.entry)
+    if label is None:
+        raise NotFoundException("this pair is not among the recent labels")
+    await oversight.learner.review(label, same=data.same)
+    return Taken()
 
 
 @get("/explain/{id:str}")
@@ -156,11 +159,21 @@ async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, 
         )
     found = msgspec.structs.asdict(row)
     if engine.oversight is not None:
-        found["verdict"] = engine.oversight.explain(id)
+        found["verdict"] = await _explained(engine.oversight, id)
     return found
 
 
-LEARNING_HANDLERS: tuple[Any, ...] = (learning, audit, feedback, review_pairs, review, explain)
+LEARNING_HANDLERS: tuple[Any, ...] = (
+    learning, audit, feedback, review_pairs, review, review_page, explain,
+)  # fmt: skip
+
+
+async def _explained(oversight: Oversight, id: str) -> Explanation | None:
+    lesson = oversight.learner.recall(id)
+    if lesson is None:
+        return None
+    await oversight.learner.domain(lesson.trial.domain)
+    return oversight.explain(id)
 
 
 def _oversight(engine: EngineParts) -> Oversight:
@@ -171,37 +184,35 @@ def _oversight(engine: EngineParts) -> Oversight:
     return engine.oversight
 
 
-async def _recent(engine: EngineParts) -> list[Label]:
-    labels = [label async for label in all_labels(engine.store)]
-    return labels[-REVIEWED_LABELS:]
+async def _with_texts(
+    admin: AdminState, engine: EngineParts, doubts: Sequence[Doubt]
+) -> list[ReviewPair]:
+    """Return the pairs of which both answers are still stored; the others are not asked again."""
+    ids = [id for doubt in doubts for id in (doubt.label.id, doubt.label.entry)]
+    entries = await engine.store.load(ids)
+    pairs = []
+    for doubt, asked, stored in zip(doubts, entries[::2], entries[1::2], strict=True):
+        if asked is None or stored is None:
+            admin.reviews.drop(doubt.label)
+        else:
+            pairs.append(_pair(doubt, asked, stored))
+    return pairs
 
 
-async def _doubtful(oversight: Oversight, labels: Iterable[Label]) -> list[Label]:
-    """Return pairs that nobody has reviewed, by their distance from a decision."""
-    newest: dict[tuple[str, str], Label] = {}
-    reviewed = set()
-    for label in labels:
-        pair = label.id, label.entry
-        if label.source is LabelSource.REVIEW:
-            reviewed.add(pair)
-        elif label.stored and label.features:
-            newest[pair] = label
-    doubts = []
-    for pair, label in newest.items():
-        if pair not in reviewed:
-            doubts.append((await oversight.doubt(label), label))
-    doubts.sort(key=lambda pair: pair[0])
-    return [label for _, label in doubts]
-
-
-def _pair(label: Label, score: float | None, asked: Entry, stored: Entry) -> ReviewPair:
+def _pair(doubt: Doubt, asked: Entry, stored: Entry) -> ReviewPair:
+    label = doubt.label
     return ReviewPair(
         id=label.id,
         entry=label.entry,
         similarity=label.similarity,
-        score=score,
+        score=doubt.score,
         veto=label.veto,
+        served=label.served,
         judged=label.same,
-        asked=Side(question=asked.key.query or "", answer=answer_text(asked)),
-        stored=Side(question=stored.key.query or "", answer=answer_text(stored)),
+        asked=_side(asked),
+        stored=_side(stored),
     )
+
+
+def _side(entry: Entry) -> Side:
+    return Side(question=entry.key.query or "", answer=answer_text(entry))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headstart.errors import StoreError
+from headstart.middleware.learning.reviewing import Reviews
 from headstart.middleware.metrics import Levels
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class AdminState:
     """Unix seconds."""
     started: float
     """When this process came up, in Unix seconds."""
+    reviews: Reviews = field(default_factory=Reviews)
 
 
 async def read_levels(engine: EngineParts) -> Levels:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from headstart.decisions import Trial, Verdict
     from headstart.policies.ratchet.domain import Domain
 
+NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
+"""Contributions that are no property of the two questions."""
+
 
 class Explanation(Frozen, omit_defaults=False):
     """Why a neighbour did, or did not, answer."""
@@ -19,7 +22,9 @@ class Explanation(Frozen, omit_defaults=False):
     neighbor: str
     rule: Rule
     veto: str | None
-    served: bool
+    qualified: bool
+    """The rule let it answer. An audit, shadow mode or the request may have said no all the same:
+    the request's own ``outcome`` and ``reason`` tell."""
     similarity: float
     score: float | None
     threshold: float | None
@@ -28,46 +33,82 @@ class Explanation(Frozen, omit_defaults=False):
     flips: str
     """What would have turned the verdict around."""
     contributions: dict[str, float]
-    """Each feature's share of the score, largest first."""
+    """Each feature's share of the score, largest first; they sum up to ``score_now``.
+
+    ``entry`` is what labels of this very neighbour add, ``uncertainty`` what caution takes off.
+    """
+    score_now: float | None
+    """The score by what was learned since; ``score`` was that of the request."""
     domain: Status
 
 
+class Explained(Frozen):
+    """What ``explain/{id}`` adds to a request's own facts; None: no neighbour was judged."""
+
+    verdict: Explanation | None = None
+
+
 def explain(trial: Trial, domain: Domain) -> Explanation:
-    """Take a verdict apart. Shares and status are those of now: later labels show in them."""
+    """Take a verdict apart. Contributions and status are those of now: later labels show in them.
+
+    Contributions are empty where the features are of another version.
+    """
     verdict = trial.verdict
-    reached = _reached(verdict)
     short = None
-    if verdict.threshold is not None and reached is not None:
-        short = max(0.0, verdict.threshold - reached)
+    if verdict.threshold is not None:
+        short = max(0.0, verdict.threshold - _reached(verdict))
+    contributions = _contributions(trial, domain)
     return Explanation(
         neighbor=trial.entry.id,
         rule=verdict.rule,
         veto=verdict.veto,
-        served=verdict.serve,
+        qualified=verdict.serve,
         similarity=verdict.similarity,
         score=verdict.score,
         threshold=verdict.threshold,
         short_by=short,
-        flips=_flips(verdict, short),
-        contributions=domain.contributions(verdict.features) if verdict.features else {},
+        flips=_flips(verdict, short, contributions),
+        contributions=contributions,
+        score_now=sum(contributions.values()) if contributions else None,
         domain=domain.status(),
     )
 
 
-def _reached(verdict: Verdict) -> float | None:
-    return verdict.score if verdict.rule is Rule.LEARNED else verdict.similarity
+def _contributions(trial: Trial, domain: Domain) -> dict[str, float]:
+    if not trial.verdict.features:
+        return {}
+    shares = domain.contributions(trial.verdict.features)
+    shares["entry"] = domain.standing(trial.entry.id).offset
+    return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
 
 
-def _flips(verdict: Verdict, short: float | None) -> str:
+def _reached(verdict: Verdict) -> float:
+    if verdict.rule is Rule.LEARNED and verdict.score is not None:
+        return verdict.score
+    return verdict.similarity
+
+
+def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float]) -> str:
     quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
     if verdict.serve:
         return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
     match verdict.veto:
         case "threshold" if short is not None:
-            return f"a {quantity} higher by {short:.3f}"
+            return f"a {quantity} higher by {short:.3f}{_without(verdict, short, contributions)}"
         case "unqualified":
             return "a larger max_error, or labels that show fewer wrong answers among such pairs"
         case "alarm":
             return "enough new labels after the alarm, with no more wrong than max_error"
         case guard:
-            return f"the guard {guard!r} switched off, and a {quantity} of the threshold or more"
+            more = f", and a {quantity} higher by {short:.3f}" if short else ""
+            return f"the guard {guard!r} switched off, or questions in which it finds nothing{more}"
+
+
+def _without(verdict: Verdict, short: float, contributions: dict[str, float]) -> str:
+    """Name the features each of which alone kept a score below the threshold."""
+    if verdict.rule is not Rule.LEARNED:
+        return ""
+    enough = [
+        name for name, share in contributions.items() if name not in NO_FEATURES and -share >= short
+    ]
+    return f", such as without {' or '.join(map(repr, enough))}" if enough else ""

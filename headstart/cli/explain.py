@@ -1,0 +1,148 @@
+"""``headstart explain``: why a request was, or was not, answered from the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+import msgspec
+
+from headstart.cli import admin_api
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headstart.middleware.learning.explaining import Explanation
+    from headstart.observe import Served
+    from headstart.policies.ratchet.domain import Status
+
+EPILOG = """\b
+REQUEST_ID is the x-headstart-request-id of the answer.
+
+\b
+Examples:
+  headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE
+  headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
+"""
+RULES = {
+    "cold-start": "cold start: too little was learned, so every guard and a cautious similarity",
+    "learned": "learned: the score of what this domain's labels taught",
+    "static": "static: every guard and a fixed similarity",
+}
+LEAST_SHOWN = 0.05
+"""Smaller contributions are summed up."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("request_id", metavar="REQUEST_ID")
+@click.option(
+    "--url", metavar="URL", default=admin_api.DEFAULT_URL, help="The server.", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@admin_api.token_option
+def explain(request_id: str, url: str, as_json: bool, token_env: str) -> None:
+    """Show which neighbour was judged, what each feature contributed, what would have flipped it.
+
+    A server remembers its last 1,000 requests, and no texts.
+    """
+    from urllib.parse import quote
+
+    path = f"explain/{quote(request_id, safe='')}"
+    body = anyio.run(admin_api.ask, url, path, token_env)
+    if as_json:
+        click.echo(msgspec.json.format(body).decode())
+        return
+    from rich.console import Console
+
+    served, verdict = read_explained(body)
+    print_explained(Console(highlight=False, soft_wrap=True), served, verdict)
+
+
+def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
+    """Read the API's answer. Raises HeadstartError."""
+    from headstart.middleware.learning.explaining import Explained
+    from headstart.observe import Served
+
+    return admin_api.read(body, Served), admin_api.read(body, Explained).verdict
+
+
+def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
+    """Print one request's story for a terminal."""
+    from rich.markup import escape
+
+    reason = f" ({served.reason})" if served.reason else ""
+    model = f", model {escape(served.model)}" if served.model else ""
+    console.print(
+        f"[bold]{served.outcome}[/]{reason}, status {served.status}{model}, "
+        f"{1000 * served.total_s:.1f} ms"
+    )
+    if served.audit_of:
+        console.print(f"our own call, to audit a hit: headstart explain {served.audit_of}")
+    if served.entry:
+        console.print(f"answered by entry {served.entry}")
+    if verdict is None:
+        console.print("No neighbour was judged by what was learned.")
+        return
+    console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
+    console.print(f"rule      {RULES[verdict.rule]}")
+    console.print(f"verdict   {_decision(verdict)}")
+    console.print(f"to flip   {verdict.flips}")
+    _print_contributions(console, verdict)
+    _print_domain(console, verdict.domain)
+
+
+def _decision(verdict: Explanation) -> str:
+    if verdict.qualified:
+        return f"may answer: {_comparison(verdict)}"
+    if verdict.veto == "threshold":
+        return f"refused: {_comparison(verdict)}"
+    if verdict.veto == "unqualified":
+        return "refused: no threshold keeps max_error here by what was learned"
+    if verdict.veto == "alarm":
+        return "refused: audits raised the alarm; nothing is served until it has learned again"
+    return f"refused by the guard {verdict.veto}; {_comparison(verdict)}"
+
+
+def _comparison(verdict: Explanation) -> str:
+    learned = verdict.rule == "learned"
+    reached = verdict.score if learned else verdict.similarity
+    name = "score" if learned else "similarity"
+    if reached is None:
+        return f"no {name}"
+    if verdict.threshold is None:
+        return f"{name} {reached:.3f}, and no threshold qualifies"
+    sign = "≥" if reached >= verdict.threshold else "<"
+    return f"{name} {reached:.3f} {sign} threshold {verdict.threshold:.3f}"
+
+
+def _print_contributions(console: Console, verdict: Explanation) -> None:
+    if verdict.score_now is None:
+        return
+    shown = {
+        name: share for name, share in verdict.contributions.items() if abs(share) >= LEAST_SHOWN
+    }
+    shown["all others"] = verdict.score_now - sum(shown.values())
+    then = "" if verdict.score is None else f" ({verdict.score:.2f} at the request)"
+    does = "decides" if verdict.rule == "learned" else "is going to decide once enough was learned"
+    console.print(f"\nThe score{then}, log-odds that one answer does for both; it {does}:")
+    widest = max(map(abs, shown.values())) or 1.0
+    for name, share in shown.items():
+        bar = "█" * max(1, round(20 * abs(share) / widest))
+        colour = "green" if share > 0 else "red"
+        console.print(f"  {name:<18}{share:+7.2f}  [{colour}]{bar}[/]")
+    console.print(f"  {'score now':<18}{verdict.score_now:+7.2f}")
+
+
+def _print_domain(console: Console, status: Status) -> None:
+    threshold = "nothing qualifies" if status.threshold is None else f"{status.threshold:.3f}"
+    console.print(
+        f"\nIts domain now: {status.rule}, threshold {threshold}, {status.labels:,} labels "
+        f"({status.unsure:,} unsure), {status.audits:,} audits ({status.audits_wrong:,} wrong), "
+        f"{status.alarms:,} alarms"
+    )
+    if status.serves < status.cold_start_serves:
+        console.print(
+            f"It serves {status.serves:.0%} of such candidates, less than the cold start's "
+            f"{status.cold_start_serves:.0%}: its labels showed too many wrong for max_error."
+        )
