@@ -21,12 +21,14 @@ from headstart.policies.guards.quantifiers import quantifiers_differ
 from headstart.policies.guards.roles import roles_swapped
 from headstart.policies.guards.scope import scopes_differ
 from headstart.policies.guards.substitution import words_substituted
+from headstart.policies.history import compare_histories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from headstart.decisions import Encoding, Nearby
+    from headstart.decisions import Comparison, Encoding, Nearby
     from headstart.policies.guards.parse import Parse
+    from headstart.types import Turn
 
 GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
     "number": numbers_differ,
@@ -92,6 +94,15 @@ class StaticMatch:
             if guard(query, candidate):
                 return name
         return None
+
+    def compare(
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
+    ) -> Comparison:
+        """Compare two histories; both must hold the same."""
+        return compare_histories(one, other, self.veto, additions=False)
 
     def judge(
         self,

@@ -61,7 +61,7 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
     policy = StaticMatch(0.90, guards=GUARDS.keys() - {switched_off})
     pairs = {
         "number": ("Wait 5 minutes", "Wait 9 minutes"),
-        "unit": ("Send 5 euros", "Send 5 dollars"),
+        "unit": ("Wait 5 hours", "Wait 5 minutes"),
         "negation": ("Do stop", "Do not stop"),
         "date": ("Open on Monday", "Open on Friday"),
         "quantifier": ("Do you only sell it", "Do you sell it"),
@@ -76,7 +76,7 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
     assert judged(StaticMatch(), one, other, 1.0).veto is not None
     verdict = judged(policy, one, other, 1.0)
     assert verdict.veto != switched_off
-    # euros and dollars, Monday and Friday, up and down are exchanged words as well
+    # hours and minutes, Monday and Friday, up and down are exchanged words as well
     assert verdict.serve or verdict.veto == "substitution"
 
 

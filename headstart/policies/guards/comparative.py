@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.words import listed, stem
+from headstart.policies.guards.numbers import is_number_word
+from headstart.policies.guards.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +30,83 @@ _THAN = {
 _OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
 _DENIALS = frozenset({"no", "not"})
 
-_NOT_SUPERLATIVE = frozenset(
+_DEGREES = {"more": "more", "most": "most"}
+_ADJECTIVES = """
+    good great nice fine
+    bad poor terrible
+    cheap affordable inexpensive
+    expensive costly pricey dear
+    big large huge
+    small little tiny
+    fast quick rapid
+    slow
+    near close
+    far distant
+    new late recent
+    old early
+    easy simple
+    hard difficult tough
+    high tall
+    low
+    heavy
+    light
+    strong
+    weak
+    long
+    short
+    safe
+    dangerous risky
+    popular famous
+    warm hot
+    cold cool
+    young
+    rich wealthy
+    deep
+    wide broad
+    loud noisy
+    quiet
+    bright
+    dark
+    clean
+    healthy
+"""
+"""What is compared; adjectives in a row are one another's rewording."""
+_IRREGULAR = {"better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
+              "worst": ("bad", "most"), "furthest": ("far", "most")}  # fmt: skip
+_ALONE = frozenset(
     listed("""
-    arrest attest bequest conquest contest detest digest divest earnest forest guest harvest
-    honest infest ingest interest invest manifest modest molest protest request suggest tempest
+    better worse cheaper heavier lighter harder stronger weaker faster slower safer easier bigger
+    larger smaller
     """)
 )
-_LONG_ENOUGH = 6
+"""Comparatives that need no "than" to be one: "lower" is a verb, "earlier" an adverb as well."""
+_WAYS = frozenset(listed("way ways method methods"))
+"""The best way is the easiest way, as people ask for it."""
 _REACH = 4
 """Words between a comparative and its "than"."""
+
+
+def _forms() -> dict[str, tuple[str, str]]:
+    forms = dict(_IRREGULAR)
+    for row in _ADJECTIVES.split("\n"):
+        for word in row.split():
+            name, base = row.split()[0], word.removesuffix("e")
+            if base.endswith("y"):
+                base = base[:-1] + "i"
+            for ending, degree in (("er", "more"), ("est", "most")):
+                forms[base + ending] = forms[base + base[-1] + ending] = (name, degree)
+            forms[word] = (name, "")
+    return forms
+
+
+_FORMS = _forms()
 
 
 def limits(words: Sequence[Word]) -> frozenset[str]:
     """Return which limits a prompt sets on its numbers: ``least``, ``most``, ``exact``."""
     found = set()
     for place, word in enumerate(words):
-        if word.kind != "number":
+        if word.kind != "number" and not is_number_word(word.text):
             continue
         before = [other.text for other in words[max(place - 4, 0) : place] if other.kind == "word"]
         after = [other.text for other in words[place + 1 : place + 4]]
@@ -72,41 +134,23 @@ def _limit_before(before: Sequence[str]) -> str | None:
 
 
 def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
-    """Return the adjectives that a prompt compares: ("cheap", "than"), ("cheap", "most")."""
+    """Return what a prompt compares, and how: ("cheap", "more"), ("cheap", "most")."""
     found = set()
     for place, word in enumerate(words):
-        text = word.text
-        following = words[place + 1] if place + 1 < len(words) else None
-        if text in {"more", "most", "less", "least"} and following is not None:
-            base = stem(following.text)
-            superlative = text in {"most", "least"}
-        elif text.endswith("er"):
-            base, superlative = stem(_base(text, 2)), False
-        elif text.endswith("est") and text not in _NOT_SUPERLATIVE and len(text) >= _LONG_ENOUGH:
-            base, superlative = stem(_base(text, 3)), True
-        else:
-            continue
-        if superlative:
-            found.add((base, "most"))
-        elif any(other.text == "than" for other in words[place + 1 : place + 1 + _REACH]):
-            found.add((base, "than"))
+        name, degree = _FORMS.get(word.text, ("", ""))
+        after = [other.text for other in words[place + 1 : place + 1 + _REACH]]
+        if not degree:
+            before = words[place - 1].text if place else ""
+            degree = _DEGREES.get(before, "") if name else ""
+        if degree == "most" and _WAYS.isdisjoint(after[:1]):
+            found.add((name, "most"))
+        elif degree == "more" and (word.text in _ALONE or "than" in after):
+            found.add((name, "more"))
     return frozenset(found)
 
 
-def _base(text: str, suffix: int) -> str:
-    base = text[:-suffix]
-    return base[:-1] + "y" if base.endswith("i") else base
-
-
 def comparisons_differ(a: Parse, b: Parse) -> bool:
-    """Veto when limits conflict, or one prompt compares what the other takes to the extreme."""
+    """Veto when limits conflict, or the prompts compare by different things or degrees."""
     if a.limits and b.limits and a.limits.isdisjoint(b.limits):
         return True
-    return _to_extreme(a, b) or _to_extreme(b, a)
-
-
-def _to_extreme(a: Parse, b: Parse) -> bool:
-    return any(
-        degree == "most" and (base, "than") in b.degrees and (base, "most") not in b.degrees
-        for base, degree in a.degrees
-    )
+    return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)

@@ -26,6 +26,7 @@ _DATE_OF = (
     | {short: next(name for name in _NAMES if name.startswith(short)) for short in _SHORT}
 )
 _ALSO_WORDS = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
+_PRONOUNS = frozenset(listed("i we you he she it they"))
 _BEFORE_MONTH = frozenset(listed("in since until till during last next early late mid"))
 
 
@@ -51,6 +52,8 @@ def dates_differ(a: Parse, b: Parse) -> bool:
 
 def _is_date(words: Sequence[Word], place: int) -> bool:
     """Tell "May" from "may" and "March" from "march" by capital or company."""
+    if words[place + 1 : place + 2] and words[place + 1].text in _PRONOUNS:
+        return False  # "May I …?"
     if place > 0 and (words[place].capital or words[place - 1].text in _BEFORE_MONTH):
         return True
     beside = (*words[max(place - 1, 0) : place], *words[place + 1 : place + 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.dates import is_date_name
@@ -26,14 +26,25 @@ _TITLE_SHARE = 0.8
 
 
 def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
-    """Return names that are told apart by symbols: "c++", "main.py", "my_table"."""
-    return frozenset(
+    """Return names that are told apart by a sign or one letter: "c++", "main.py", plan "b"."""
+    found = {
         word.text
         for word in words
         if word.kind == "word"
         and _SYMBOL.search(word.text)
         and not _is_prose(text[word.start : word.end])
-    )
+    }
+    if not text.isupper():
+        found.update(
+            word.text
+            for before, word in pairwise(words)
+            if len(word.text) == 1
+            and word.capital
+            and word.text != "i"
+            and before.kind == "word"
+            and not is_function_word(before.text)
+        )
+    return frozenset(found)
 
 
 def _is_prose(token: str) -> bool:

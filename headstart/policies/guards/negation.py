@@ -86,7 +86,7 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
         stemmed = stem(word.text)
         if is_negated_verb(word.text) or word.text in _NEGATIONS:
             if _is_idiom(words, place):
-                tone.add(_TROUBLED)
+                tone |= _unknowing(words, place)
             else:
                 negators.append(stemmed)
                 tone |= _implied(words, place)
@@ -137,6 +137,12 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
     if not _WANTING.isdisjoint(following[:2]):
         tone.add(_CEASES)
     return tone
+
+
+def _unknowing(words: Sequence[Word], place: int) -> set[str]:
+    """Hear the trouble in "I can't find it"; "yes or no" has none."""
+    following = [word.text for word in words[place + 1 : place + 1 + _REACH]]
+    return set() if _UNKNOWING.isdisjoint(following) else {_TROUBLED}
 
 
 def _is_idiom(words: Sequence[Word], place: int) -> bool:

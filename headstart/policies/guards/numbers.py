@@ -118,6 +118,11 @@ def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found))
 
 
+def is_number_word(word: str) -> bool:
+    """Tell "five" and "fifth" from other words."""
+    return word in _SMALL
+
+
 def numbers_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts hold the same numbers, each as often."""
     return [value for value, _ in a.quantities] != [value for value, _ in b.quantities]

@@ -19,6 +19,8 @@ _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
 _SYMMETRIC = frozenset(listed("and or vs versus"))
+_APART = 2
+"""Neighbours change places in rewordings: "train ticket", "ticket for the train"."""
 _LONGEST = 3
 """Content words of an argument: "to the new savings account"."""
 
@@ -67,7 +69,11 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
     """
     if a.stems == b.stems:
         return False
-    return _arguments_swapped(a, b) or _words_swapped(a.stems, b.stems)
+    return (
+        _arguments_swapped(a, b)
+        or _words_swapped(a.stems, b.stems)
+        or _words_swapped(*_shared(a, b), least_apart=_APART)
+    )
 
 
 def _arguments_swapped(a: Parse, b: Parse) -> bool:
@@ -76,15 +82,19 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
     if _source_is_goal(a, b) or _source_is_goal(b, a):
         return True
     words_a, words_b = frozenset(a.stems), frozenset(b.stems)
-    return any(
-        one.preposition == other.preposition
-        and words_b.issuperset(one.argument)
-        and words_a.issuperset(other.argument)
-        and frozenset(one.argument).isdisjoint(other.argument)
-        and (one.preposition in _DIRECTED or _crossed(one, other))
-        for one in a.roles
-        for other in b.roles
-    )
+    for one in a.roles:
+        for other in b.roles:
+            if one.preposition != other.preposition:
+                continue
+            ours, theirs = frozenset(one.argument), frozenset(other.argument)
+            ours, theirs = ours - theirs, theirs - ours
+            if not (ours and theirs and ours <= words_b and theirs <= words_a):
+                continue
+            # "Dollars to euros" against "euros to dollars", whatever stands between.
+            crossed = theirs <= one.before and ours <= other.before
+            if crossed or one.preposition in _DIRECTED:
+                return True
+    return False
 
 
 def _source_is_goal(a: Parse, b: Parse) -> bool:
@@ -100,16 +110,12 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
     )
 
 
-def _crossed(one: Role, other: Role) -> bool:
-    """Find "dollars to euros" against "euros to dollars", whatever stands between."""
-    return one.before.issuperset(other.argument) and other.before.issuperset(one.argument)
-
-
-def _words_swapped(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+def _words_swapped(a: Sequence[str], b: Sequence[str], least_apart: int = 1) -> bool:
+    """Find two words that changed places where all else is equal."""
     if len(a) != len(b):
         return False
     changed = [place for place, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]
-    if len(changed) != 2:
+    if len(changed) != 2 or changed[1] - changed[0] < least_apart:
         return False
     first, second = changed
     if a[first] != b[second] or a[second] != b[first]:
@@ -117,3 +123,9 @@ def _words_swapped(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     if is_function_word(a[first]) or is_function_word(a[second]):
         return False
     return _SYMMETRIC.isdisjoint(a[first:second])
+
+
+def _shared(a: Parse, b: Parse) -> tuple[list[str], list[str]]:
+    """Return the words of each prompt that the other has too, in order: a greeting drops out."""
+    words_a, words_b = frozenset(a.stems), frozenset(b.stems)
+    return [w for w in a.stems if w in words_b], [w for w in b.stems if w in words_a]

@@ -22,9 +22,11 @@ _OWNERS = {
     for owner, words in {"me": "my", "us": "our", "them": "his her their"}.items()
     for word in words.split()
 }
-_LONGEST = 3
-"""Words of an owned thing: "my new savings account"."""
+_LONGEST = 4
+"""Words of an owned thing: "my company's new savings account"."""
 
+_GROUPS = stems_of("company employer firm organisation organization business team department club")
+"""Who owns things beside people."""
 _PEOPLE = """
     child kid son daughter teenager stepchild
     baby infant newborn toddler
@@ -74,6 +76,7 @@ _KINDS = """
     local / remote
     employer / employee
     physical / virtual
+    dollar usd / euro eur / pound gbp sterling / yen jpy / rupee inr / franc chf / yuan cny / peso
 """
 """Kinds of a thing: a row's groups exclude each other."""
 
@@ -129,6 +132,8 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
         for candidate in parse.stems[place + 1 : place + 1 + _LONGEST]:
             if candidate not in parse.content:
                 break
+            if thing in _GROUPS:
+                owner = thing
             thing = candidate
         if thing is not None:
             yield thing, owner
