@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import click
 
+from headstart.simulator.answer_key import AnswerKey, read_answer_key
 from headstart.simulator.app import Simulator
 from headstart.simulator.oracle import Oracle
 from headstart.simulator.profiles import FIGURES_AS_OF, PROFILES, Profile
@@ -14,6 +16,7 @@ EPILOG = """\b
 Examples:
   headstart simulate --profile groq --port 9090
   headstart simulate --profile stalls --seed 7 --speed 10
+  headstart simulate --answers questions.jsonl --vary
   headstart simulate --list
 
 \b
@@ -58,6 +61,13 @@ POST /_sim/reset starts over, and the request header x-sim-fault asks for a faul
     type=click.IntRange(1, 100_000),
     help="Tokens of every answer outside the catalogue.  [default: 40 to 200]",
 )
+@click.option(
+    "--answers",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="STREAM.jsonl",
+    help='Lines {"prompt", "class"}: the prompts of a class get the same facts as an answer.',
+)
+@click.option("--vary", is_flag=True, help="Word every answer to --answers anew.")
 @click.option("--list", "list_them", is_flag=True, help="List the profiles and exit.")
 def simulate(
     *,
@@ -67,12 +77,15 @@ def simulate(
     seed: int,
     speed: float,
     answer_tokens: int | None,
+    answers: Path | None,
+    vary: bool,
     list_them: bool,
 ) -> None:
     """Run a simulated provider that speaks the OpenAI dialect: no key, no network.
 
     Time to first token, tokens per second and stalls follow a provider's published figures and
-    are drawn from a seed. Answers are scripted text; the same question gets the same answer.
+    are drawn from a seed. Answers are scripted text; the same question gets the same answer, in
+    other words each time with --vary.
     """
     if list_them:
         click.echo(_table())
@@ -80,9 +93,14 @@ def simulate(
     from headstart.simulator.server import run
     from headstart.sockets import bind, url_of
 
-    simulator = Simulator(
-        profile, seed=seed, speed=speed, oracle=Oracle(answer_tokens=answer_tokens)
-    )
+    if vary and answers is None:
+        raise click.UsageError("--vary words the answers to a stream anew: give --answers")
+    oracle = Oracle(answer_tokens=answer_tokens)
+    if answers is not None:
+        with answers.open("rb") as lines:
+            classes = read_answer_key(lines)
+        oracle = AnswerKey(classes, vary=vary, answer_tokens=answer_tokens)
+    simulator = Simulator(profile, seed=seed, speed=speed, oracle=oracle)
     with bind(host, port) as sock, contextlib.suppress(KeyboardInterrupt):
         line = (
             f"simulated provider {profile!r} on {url_of(sock)}/v1 (seed {seed}, speed {speed:g}x): "

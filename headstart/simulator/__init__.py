@@ -5,6 +5,7 @@ The upstream of our tests, benches and the demo. Nothing here imports the cache.
 
 from __future__ import annotations
 
+from headstart.simulator.answer_key import AnswerKey, read_answer_key
 from headstart.simulator.app import Simulator
 from headstart.simulator.oracle import Oracle, Truth
 from headstart.simulator.profiles import PROFILES, Profile, find_profile
@@ -13,12 +14,14 @@ from headstart.simulator.traffic import Prompt, traffic
 
 __all__ = [
     "PROFILES",
+    "AnswerKey",
     "Oracle",
     "Profile",
     "Prompt",
     "Simulator",
     "Truth",
     "find_profile",
+    "read_answer_key",
     "serve",
     "traffic",
 ]

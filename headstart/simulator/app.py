@@ -67,8 +67,9 @@ class _Request(Frozen):
 class Simulator:
     """An ASGI app that answers like a provider of the given profile.
 
-    Answers are a pure function of the request; delays and failures of ``seed`` and the request's
-    number since the start or the last reset. ``speed`` divides all simulated times, those of
+    Delays and failures are a pure function of ``seed`` and the request's number since the start or
+    the last reset; so are the words of an answer where the ``oracle`` varies them, and otherwise
+    answers are one of the request. ``speed`` divides all simulated times, those of
     faults included. With ``api_keys`` only these bearer tokens are served. ``fault`` strikes every
     request that does not name its own. ``clock`` gives Unix seconds. Raises ConfigError for an
     unknown profile.
@@ -209,7 +210,7 @@ class Simulator:
 
     def _chat(self, request: _Request) -> Reply:
         chat = decode_chat(request.body)
-        generation = generate(chat, self.oracle)
+        generation = generate(chat, self.oracle, request.id)
         envelope = Envelope(
             id=f"chatcmpl-{request.id}", created=int(self._clock()), model=chat.model
         )

@@ -49,9 +49,9 @@ class Generation(Frozen):
     alternatives: tuple[Alternative, ...]
 
 
-def generate(chat: ChatBody, oracle: Oracle) -> Generation:
-    """Answer a request: the same body always gets the same answer."""
-    truth = oracle.truth_of_messages(chat.messages)
+def generate(chat: ChatBody, oracle: Oracle, occasion: str = "") -> Generation:
+    """Answer a request: the same body gets the same answer on the same occasion."""
+    truth = oracle.truth_of_messages(chat.messages, occasion)
     called = _call_tools(chat)
     if called:
         first = Alternative(tool_calls=called, finish="tool_calls")

@@ -61,6 +61,14 @@ def _fold(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
+def transcript(messages: Sequence[Message]) -> str:
+    """Return a conversation as one text: a question asked on its own is that text."""
+    turns = [message for message in messages if message.role not in {"system", "developer"}]
+    if len(turns) == 1:
+        return turns[0].text
+    return "\n".join(f"{turn.role}: {turn.text}" for turn in turns)
+
+
 class Oracle:
     """Knows the class and the right answer of every prompt.
 
@@ -92,16 +100,18 @@ class Oracle:
         """Return the right answer to a prompt that is asked on its own."""
         return self._truths.get(_fold(prompt)) or self._derive(prompt)
 
-    def truth_of_messages(self, messages: Sequence[Message]) -> Truth:
-        """Return the right answer to a conversation.
+    def truth_of_messages(
+        self,
+        messages: Sequence[Message],
+        occasion: str = "",  # noqa: ARG002 - for those whose words vary
+    ) -> Truth:
+        """Return the right answer to a conversation, in the words of the ``occasion``.
 
         A system prompt never changes a class. With any earlier turn the whole conversation is one
-        prompt, so that the same last question in two conversations has two answers.
+        prompt, so that the same last question in two conversations has two answers. Here every
+        occasion has the same words.
         """
-        turns = [message for message in messages if message.role not in {"system", "developer"}]
-        if len(turns) == 1:
-            return self.truth(turns[0].text)
-        return self._derive("\n".join(f"{turn.role}: {turn.text}" for turn in turns))
+        return self.truth(transcript(messages))
 
     def judge(self, prompt: str, answer: str) -> bool:
         """Return whether ``answer`` is the right answer to ``prompt``, asked on its own."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +19,7 @@ from headstart.simulator import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @contextmanager
@@ -73,3 +74,23 @@ def test_list_shows_every_profile_with_price_and_date() -> None:
 def test_help_has_examples() -> None:
     result = CliRunner().invoke(simulate, ["--help"])
     assert "headstart serve --upstream" in result.output
+
+
+def test_a_labelled_stream_is_answered_by_class_in_other_words_each_time(tmp_path: Path) -> None:
+    stream = tmp_path / "stream.jsonl"
+    stream.write_text('{"prompt": "Where?", "class": "place"}\n')
+    with _running("--profile", "instant", "--answers", str(stream), "--vary") as (_, line):
+        url = line.split()[4].rstrip(":") + "/chat/completions"
+        body = b'{"model": "any", "messages": [{"role": "user", "content": "Where?"}]}'
+        told = set()
+        for _ in range(3):
+            with urlopen(Request(url, body)) as response:
+                assert response.headers["x-sim-class"] == "place"
+                told.add(response.read().split(b'"content"')[1])
+    assert len(told) == 3
+
+
+def test_vary_needs_a_stream() -> None:
+    result = CliRunner().invoke(simulate, ["--vary"])
+    assert result.exit_code == 2
+    assert "give --answers" in result.output
