@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 FIRST = {
     "serve": "Run the sidecar proxy.",
     "demo": "Watch it work: simulated providers, scripted traffic, savings.",
+    "tune": "Learn from a log, and say what each error target would give.",
     "report": "Show what the cache saved.",
 }
 MORE = {
     "simulate": "Run simulated providers on loopback.",
     "evaluate": "Judge the match policy on labelled pairs or a stream.",
+    "replay": "Play a log against several match policies.",
+    "audit": "Show what audits prove about the hits that were served.",
+    "explain": "Say why a request was, or was not, answered from the cache.",
     "encoder": "Inspect the encoder, or export another model.",
     "config": "Check or show the configuration.",
 }

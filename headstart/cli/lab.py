@@ -11,6 +11,8 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from rich.table import Table
+
     from headstart.lab.rates import Rates
     from headstart.lab.stream import Prepared
     from headstart.policies.guards.parse import Parse
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Share(click.ParamType):
+if TYPE_CHECKING:
+    _ShareType = click.ParamType[float]
+else:
+    _ShareType = click.ParamType
+
+
+class Share(_ShareType):
     """A share such as 0.01 or 1%."""
 
     name = "share"
@@ -30,7 +38,7 @@ class Share(click.ParamType):
         from headstart.lab.contenders import parse_share
 
         try:
-            share = parse_share(str(value), param.opts[0] if param else "share")
+            share = parse_share(str(value), "share")
         except ConfigError as error:
             self.fail(str(error), param, ctx)
         if not 0 <= share <= 1:
@@ -79,3 +87,29 @@ def share_with_interval(rates: Rates, name: str) -> str:
     if interval is None:
         return "none: nothing was served"
     return f"{getattr(rates, name):.2%} (95 %: {interval.low:.2%} to {interval.high:.2%})"
+
+
+def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *more: str) -> Table:
+    """Return a table of rates: each row's name, cells of its own under ``more``, and its rates."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in (*more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, cells, rates in rows:
+        errors = (_brief(rates, key) for key in ("wrong_per_hit", "wrong_per_request"))
+        table.add_row(name, *cells, percent(rates.hit_rate), *errors)
+    return table
+
+
+def percent(share: float | None) -> str:
+    """Return a share for a table."""
+    return "none" if share is None else f"{share:.2%}"
+
+
+def _brief(rates: Rates, name: str) -> str:
+    interval = rates.intervals[name]
+    if interval is None:
+        return "none"
+    return f"{getattr(rates, name):.2%} ({interval.low:.2%} to {interval.high:.2%})"

@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
 from headstart.decisions import Nearby, Neighbor, Terms
-from headstart.lab.labelled import partition
+from headstart.lab.labelled import Labelled, Prompt, Stream, partition
 from headstart.lab.rates import Rates, count_rates
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headstart.interfaces import MatchPolicy
-    from headstart.lab.labelled import Pair
+    from headstart.lab.labelled import Pair, Pairs
     from headstart.lab.stream import Prepared
 
 P = TypeVar("P")
@@ -71,6 +71,24 @@ def judge_pairs(
         refused=dict(refused.most_common()),
         categories={name: Served(**tally) for name, tally in sorted(counts.items())},
     )
+
+
+def pairs_in_order(rows: Pairs | Stream) -> Sequence[Labelled]:
+    """Return labelled rows as a stream. A pair's two prompts can meet each other alone."""
+    if isinstance(rows, Stream):
+        return rows.rows
+    return [
+        Labelled(prompt=_apart(prompt, number), label=label, category=pair.category)
+        for number, pair in enumerate(rows.rows)
+        for prompt, label in (
+            (pair.a, f"{number}"),
+            (pair.b, f"{number}" if pair.same_answer else f"{number} other"),
+        )
+    ]
+
+
+def _apart(prompt: Prompt, number: int) -> Prompt:
+    return Prompt(history=f"{number} {prompt.history}", text=prompt.text)
 
 
 def _refuse(

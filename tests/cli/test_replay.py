@@ -1,0 +1,62 @@
+"""``headstart replay`` plays one log against several policies."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from headstart.cli.replay import replay
+from headstart.errors import ConfigError
+from support.slots import slots_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "stream.jsonl"
+    rows = [{"prompt": row.text, "class": row.label} for row in slots_stream()[:120]]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def run(*arguments: str) -> str:
+    return CliRunner().invoke(replay, arguments, catch_exceptions=False).stdout
+
+
+def test_policies_stand_side_by_side(log: str) -> None:
+    names = ("off", "bare:0.8", "static:0.8", "verified:5%")
+    options = [option for name in names for option in ("--policy", name)]
+    found = json.loads(run(log, *options, "--json"))["policies"]
+    assert list(found) == list(names)
+    assert found["off"]["hits"] == 0
+    assert found["bare:0.8"]["wrong"] > found["static:0.8"]["wrong"]
+    assert found["verified:5%"]["n"] == found["off"]["n"] == 120
+
+
+def test_the_table_has_a_line_for_each(log: str) -> None:
+    lines = run(log, "--policy", "off", "--policy", "static:0.99").splitlines()
+    assert [line.split()[0] for line in lines] == ["policy", "off", "static:0.99"]
+
+
+def test_pairs_can_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    pairs = [
+        {"a": "How do I bake bread?", "b": "how do I bake bread", "same_answer": True},
+        {"a": "Wait 5 minutes", "b": "Wait 9 minutes", "same_answer": False},
+        {"a": "How do I bake bread?", "b": "Who won?", "same_answer": False},
+    ]
+    path.write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
+    found = json.loads(run(str(path), "--policy", "bare:0.5", "--json"))["policies"]["bare:0.5"]
+    assert (found["n"], found["hits"], found["wrong"]) == (3, 2, 1)
+
+
+def test_an_unknown_policy_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(ConfigError, match="verified"):
+        run(str(empty), "--policy", "best")
