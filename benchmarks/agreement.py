@@ -149,22 +149,31 @@ def judges(encode: Encoded, with_cosine: Fit, of_words: Fit) -> dict[str, Callab
     }
 
 
+GROUPS: dict[str, Callable[[Pair], bool]] = {
+    "same": lambda pair: pair.kind == "same",
+    "same, 40 words": lambda pair: pair.kind == "same" and shorter(pair) >= 40,
+    "reworded": lambda pair: pair.kind == "reworded",
+    "far": lambda pair: pair.kind == "far",
+    "near": lambda pair: pair.kind == "near",
+    "near, 40 words": lambda pair: pair.kind == "near" and shorter(pair) >= 40,
+    "near, all": lambda pair: pair.kind in {"near", "near, answered"},
+    "exchanged": lambda pair: pair.kind == "exchanged",
+    "exchanged by another": lambda pair: pair.kind == "exchanged by another",
+    "upstream": lambda pair: pair.kind == "upstream",
+}
+
+
+def shorter(pair: Pair) -> int:
+    """Return the words of the shorter answer."""
+    return min(len(pair.fresh.split()), len(pair.cached.split()))
+
+
 def measure(decide: Callable[[Pair], bool | None], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the share of errors and of doubt by kind."""
-    groups = {
-        "same": {"same"},
-        "reworded": {"reworded"},
-        "far": {"far"},
-        "near": {"near"},
-        "near, all": {"near", "near, answered"},
-        "exchanged": {"exchanged"},
-        "exchanged by another": {"exchanged by another"},
-        "upstream": {"upstream"},
-    }
+    """Return the share of errors and of doubt by group."""
+    verdicts = [(pair, decide(pair)) for pair in pairs]
     found: dict[str, Any] = {}
-    verdicts = [(pair.kind, pair.positive, decide(pair)) for pair in pairs]
-    for name, kinds in groups.items():
-        chosen = [(positive, same) for kind, positive, same in verdicts if kind in kinds]
+    for name, belongs in GROUPS.items():
+        chosen = [(pair.positive, same) for pair, same in verdicts if belongs(pair)]
         found[name] = {
             "n": len(chosen),
             "wrong": sum(same is not None and same != positive for positive, same in chosen)
