@@ -16,18 +16,22 @@ class Fit(Frozen):
 
 
 class ErrorRates(Frozen):
-    """How often the judge errs; unsure pairs count as no error.
+    """How often the judge errs when it is sure, and how often it is not.
 
     For the correction of an observed share of differing answers (Rogan and Gladen 1978),
-    ``(observed - beta) / (1 - alpha - beta)``, until null audits measure beta where it runs.
+    ``e = (observed - beta) / (1 - alpha - beta)``, until null audits measure beta where it runs.
+    Answers that differ are unsure more often, so ``e`` of the sure pairs understates that of all:
+    the odds of the latter are the odds of ``e`` times ``(1 - unsure) / (1 - unsure_different)``.
     """
 
     alpha: float
-    """Of answers that differ (to neighbouring questions): the share called the same."""
+    """Of sure pairs that differ (answers to neighbouring questions): the share called the same."""
     beta: float
-    """Of answers that are the same: the share called different."""
+    """Of sure pairs that are the same: the share called different."""
     unsure: float
-    """Of answers that are the same: the share about which the judge is not sure."""
+    """Of pairs that are the same: the share about which the judge is not sure."""
+    unsure_different: float
+    """Of pairs that differ: the same."""
 
 
 WITH_COSINE = Fit(
@@ -47,9 +51,9 @@ WORDS_ALONE = Fit(
     same_from=0.739,
 )  # fmt: skip
 
-FREE_TEXT = ErrorRates(alpha=0.095, beta=0.012, unsure=0.127)
+FREE_TEXT = ErrorRates(alpha=0.133, beta=0.014, unsure=0.127, unsure_different=0.287)
 """Of texts longer than five words, with a cosine; alpha against neighbours from similarity 0.7."""
-FREE_TEXT_WORDS_ALONE = ErrorRates(alpha=0.059, beta=0.018, unsure=0.254)
+FREE_TEXT_WORDS_ALONE = ErrorRates(alpha=0.078, beta=0.024, unsure=0.254, unsure_different=0.244)
 """The same, without a cosine."""
-CANONICAL = ErrorRates(alpha=0.0, beta=0.0, unsure=0.0)
+CANONICAL = ErrorRates(alpha=0.0, beta=0.0, unsure=0.0, unsure_different=0.0)
 """Of labels, numbers, JSON and tool calls."""
