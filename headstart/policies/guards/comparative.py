@@ -137,11 +137,12 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
     """Return what a prompt compares, and how: ("cheap", "more"), ("cheap", "most")."""
     found = set()
     for place, word in enumerate(words):
-        name, degree = _FORMS.get(word.text, ("", ""))
+        if word.text not in _FORMS:
+            continue
+        name, degree = _FORMS[word.text]
+        if not degree and place:
+            degree = _DEGREES.get(words[place - 1].text, "")
         after = [other.text for other in words[place + 1 : place + 1 + _REACH]]
-        if not degree:
-            before = words[place - 1].text if place else ""
-            degree = _DEGREES.get(before, "") if name else ""
         if degree == "most" and _WAYS.isdisjoint(after[:1]):
             found.add((name, "most"))
         elif degree == "more" and (word.text in _ALONE or "than" in after):

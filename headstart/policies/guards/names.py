@@ -31,6 +31,7 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
         word.text
         for word in words
         if word.kind == "word"
+        and not word.text.isalnum()
         and _SYMBOL.search(word.text)
         and not _is_prose(text[word.start : word.end])
     }

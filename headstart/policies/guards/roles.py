@@ -19,8 +19,6 @@ _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
 _SYMMETRIC = frozenset(listed("and or vs versus"))
-_APART = 2
-"""Neighbours change places in rewordings: "train ticket", "ticket for the train"."""
 _LONGEST = 3
 """Content words of an argument: "to the new savings account"."""
 
@@ -69,10 +67,8 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
     """
     if a.stems == b.stems:
         return False
-    return (
-        _arguments_swapped(a, b)
-        or _words_swapped(a.stems, b.stems)
-        or _words_swapped(*_shared(a, b), least_apart=_APART)
+    return _arguments_swapped(a, b) or _words_swapped(
+        _without_greeting(a, b), _without_greeting(b, a)
     )
 
 
@@ -110,12 +106,12 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
     )
 
 
-def _words_swapped(a: Sequence[str], b: Sequence[str], least_apart: int = 1) -> bool:
+def _words_swapped(a: Sequence[str], b: Sequence[str]) -> bool:
     """Find two words that changed places where all else is equal."""
     if len(a) != len(b):
         return False
     changed = [place for place, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]
-    if len(changed) != 2 or changed[1] - changed[0] < least_apart:
+    if len(changed) != 2:
         return False
     first, second = changed
     if a[first] != b[second] or a[second] != b[first]:
@@ -125,7 +121,8 @@ def _words_swapped(a: Sequence[str], b: Sequence[str], least_apart: int = 1) -> 
     return _SYMMETRIC.isdisjoint(a[first:second])
 
 
-def _shared(a: Parse, b: Parse) -> tuple[list[str], list[str]]:
-    """Return the words of each prompt that the other has too, in order: a greeting drops out."""
-    words_a, words_b = frozenset(a.stems), frozenset(b.stems)
-    return [w for w in a.stems if w in words_b], [w for w in b.stems if w in words_a]
+def _without_greeting(a: Parse, b: Parse) -> tuple[str, ...]:
+    """Return the words of ``a`` less those at either end that ``b`` has not."""
+    known = frozenset(b.stems)
+    places = [place for place, word in enumerate(a.stems) if word in known]
+    return a.stems[places[0] : places[-1] + 1] if places else ()

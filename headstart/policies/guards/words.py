@@ -111,6 +111,7 @@ def split_words(text: str) -> list[Word]:
     ]
 
 
+@lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
     """Tell words that carry grammar or courtesy from words that carry content."""
     return is_negated_verb(word) or word.partition("'")[0] in _FUNCTION_WORDS
