@@ -72,7 +72,7 @@ def test_targets_are_compared_and_what_was_learned_is_kept(stream: Path, tmp_pat
     drawn = page.read_text("utf-8")
     assert drawn.count("<svg") >= 3
     assert "<script" not in drawn
-    assert "http" not in drawn
+    assert "://" not in drawn
 
 
 def test_a_log_is_judged_by_its_answers(tmp_path: Path) -> None:
