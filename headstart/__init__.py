@@ -30,6 +30,8 @@ from headstart.errors import (
 )
 
 if TYPE_CHECKING:
+    from headstart.compression.compress import compress
+    from headstart.compression.result import Compression
     from headstart.config import Settings
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Compression",
     "ConfigError",
     "EncoderError",
     "Endpoint",
@@ -58,13 +61,16 @@ __all__ = [
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "compress",
     "gateway",
 ]
 
 _LAZY = {
+    "Compression": "headstart.compression.result",
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
     "Settings": "headstart.config",
+    "compress": "headstart.compression.compress",
     "gateway": "headstart.mount",
 }
 

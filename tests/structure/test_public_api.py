@@ -5,6 +5,7 @@ from __future__ import annotations
 import headstart
 
 PUBLIC = [
+    "Compression",
     "ConfigError",
     "EncoderError",
     "Endpoint",
@@ -26,6 +27,7 @@ PUBLIC = [
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "compress",
     "gateway",
 ]
 

@@ -73,6 +73,13 @@ def mount() -> None:
     gateway(Settings(), observers=(Printer(),))
 
 
+def shorten() -> None:
+    done = headstart.compress([{"role": "user", "content": "Hi"}], model="gpt-4o", mode="balanced")
+    assert_type(done, headstart.Compression)
+    assert_type(done.tokens_before - done.tokens_after, int)
+    assert_type(done.restore(), list[dict[str, Any]])
+
+
 def read() -> None:
     assert_type(headstart.__version__, str)
     assert_type(Settings().cache.enabled, bool)

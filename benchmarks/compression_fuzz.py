@@ -1,0 +1,156 @@
+"""What must hold of the compressed form of any conversation.
+
+Used by ``benchmarks.compression`` (ten thousand conversations) and by the tests (some hundred).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import TYPE_CHECKING
+
+from headstart import compress
+from headstart.compression.json_text import expand
+from headstart.compression.logs import is_log, tells_trouble
+from headstart.compression.marks import has_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.compression_conversations import Message
+    from headstart.compression.result import Compression, Mode
+
+MODES: tuple[Mode, ...] = ("off", "safe", "balanced", "aggressive")
+_MARK = re.compile(r"\s*\[… [^\n]*? …\]\s*")
+_POINTER = re.compile(r"the latest above that begins: ([^\n]*?) …\]")
+
+
+def failures(messages: list[Message], mode: Mode, cut: int) -> Iterator[str]:
+    """Yield what does not hold of a conversation's compressed form; ``cut`` tests the prefix."""
+    before = copy.deepcopy(messages)
+    done = compress(messages, mode=mode)
+    if messages != before:
+        yield "the input was changed"
+    if compress(messages[:cut], mode=mode).messages != done.messages[:cut]:
+        yield f"not prefix-stable at {cut}"
+    if compress(done.messages, mode=mode).messages != done.messages:
+        yield "not idempotent"
+    if mode in {"off", "safe"} and not (done.lossless and done.restore() == messages):
+        yield "not restored"
+    if mode == "off" and done.messages != messages:
+        yield "off, but changed"
+    yield from _protected(messages, done)
+    above = ""
+    for number, (source, sent) in enumerate(zip(messages, done.messages, strict=True)):
+        yield from (f"{what} in message {number}" for what in _shortened(source, sent, above))
+        above += "\n".join(text for _, text in _texts(sent)) + "\n"
+
+
+def _protected(messages: list[Message], done: Compression) -> Iterator[str]:
+    """All but the spans is the same, and spans lie only where they may."""
+    touched = {(span.message, span.part) for span in done.spans}
+    calls = {
+        call["id"]: call["function"]["name"] + call["function"]["arguments"]
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    }
+    for number, (source, sent) in enumerate(zip(messages, done.messages, strict=True)):
+        if {**source, "content": None} != {**sent, "content": None}:
+            yield f"a field of message {number} changed"
+        texts = dict(_texts(source))
+        for part, text in _texts(sent):
+            if (number, part) not in touched and text != texts[part]:
+                yield f"an untouched text of message {number} changed"
+        if not any(span.message == number for span in done.spans):
+            continue
+        call = calls.get(source.get("tool_call_id"), "")
+        if source["role"] not in {"user", "tool"} or "read_file" in call or "plan.md" in call:
+            yield f"message {number} is protected"
+        if source["role"] == "user" and not _own_words_kept(source, sent, done, number):
+            yield f"own words of message {number} changed"
+        if isinstance(source["content"], list):
+            kept = [part for part in source["content"] if set(part) != {"type", "text"}]
+            if kept != [part for part in sent["content"] if set(part) != {"type", "text"}]:
+                yield f"a part of message {number} changed"
+
+
+def _own_words_kept(source: Message, sent: Message, done: Compression, number: int) -> bool:
+    """Outside of spans both texts are the same, and the question at the end is outside."""
+    sent_texts = dict(_texts(sent))
+    for part, text in _texts(source):
+        spans = [span for span in done.spans if (span.message, span.part) == (number, part)]
+        left, right, at, sent_at = [], [], 0, 0
+        for span in spans:
+            left.append(text[at : span.source_start])
+            right.append(sent_texts[part][sent_at : span.start])
+            at, sent_at = span.source_end, span.end
+        if [*left, text[at:]] != [*right, sent_texts[part][sent_at:]]:
+            return False
+    return True
+
+
+def _shortened(source: Message, sent: Message, above: str) -> Iterator[str]:
+    sent_texts = dict(_texts(sent))
+    for part, text in _texts(source):
+        new = sent_texts[part]
+        if new == text or source["role"] != "tool":
+            continue
+        if len(new) > len(text):
+            yield "a longer text"
+        for begin in _POINTER.findall(new):
+            if begin not in above + new.partition(begin)[0]:
+                yield "a pointer to nothing"
+        if _is_json(text):
+            if not has_mark(new) and not _same_json(text, new):
+                yield "other JSON"
+        elif is_log(text) and not _POINTER.search(new):
+            lines = set(new.split("\n"))
+            if any(tells_trouble(line) and line not in lines for line in text.split("\n")):
+                yield "a line of trouble lost"
+        elif not new.startswith("[HTML as text]"):
+            yield from _out_of_order(text, new)
+
+
+def _out_of_order(text: str, new: str) -> Iterator[str]:
+    """What stays of a text is verbatim and in order, but for white space at line ends."""
+    at = 0
+    plain = re.sub(r"\s+", " ", text)
+    for piece in _MARK.split(new):
+        found = plain.find(re.sub(r"\s+", " ", piece.strip()), at)
+        if found < 0:
+            yield "words that were not there"
+            return
+        at = found
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(_decoded(text), list)
+    except ValueError:
+        return False
+
+
+def _same_json(text: str, new: str) -> bool:
+    return _decoded(text) in (_decoded(new), _decoded(expand(new)))
+
+
+def _decoded(text: str) -> object:
+    """Decode one document, or one a line, with literals and repeated keys as they stand."""
+
+    def decode(one: str) -> object:
+        return json.loads(one, object_pairs_hook=list, parse_float=str, parse_int=str)
+
+    try:
+        return decode(text)
+    except ValueError:
+        return [decode(line) for line in text.strip().split("\n")]
+
+
+def _texts(message: Message) -> Iterator[tuple[int | None, str]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        yield None, content
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        if part["type"] == "text":
+            yield number, part["text"]

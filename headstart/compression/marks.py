@@ -1,0 +1,23 @@
+"""What stands in a text for what was left out of it.
+
+A text that bears a mark is never shortened again: so compression is idempotent, and a mark that a
+client sends back is left as it is.
+"""
+
+from __future__ import annotations
+
+
+def has_mark(text: str) -> bool:
+    """Was something left out of ``text`` already?"""
+    return "[… " in text and " …]" in text
+
+
+def omitted(count: int, unit: str) -> str:
+    """Return the mark for ``count`` omitted lines, sentences or documents."""
+    return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"
+
+
+def same_as(begin: str, count: int = 0, unit: str = "") -> str:
+    """Return the mark for what stands above, the latest that begins so; all of it if no count."""
+    what = f"{count} {unit}{'' if count == 1 else 's'}, " if count else ""
+    return f"[… {what}the same as the latest above that begins: {begin} …]"

@@ -1,0 +1,126 @@
+"""What compression did: the messages to send, and every span that differs from its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from headstart.compression.json_text import Layout, expand
+from headstart.compression.tokens import TokenCount, count_tokens
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Mode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
+Transform: TypeAlias = Literal["json", "minify", "html", "log", "space", "duplicate", "selection"]
+
+
+class Span(Frozen):
+    """A stretch of a text that was shortened. Offsets are characters."""
+
+    start: int
+    end: int
+    """Of what is sent."""
+    source_start: int
+    source_end: int
+    """Of what the caller wrote."""
+    transforms: tuple[Transform, ...]
+    """In the order in which they were applied."""
+    message: int = 0
+    part: int | None = None
+    """Index within a list of content parts; None where the content is one text."""
+    layout: Layout | None = None
+    """With it ``expand`` gives the source back; None where something was left out."""
+
+    @property
+    def lossless(self) -> bool:
+        return self.layout is not None
+
+
+@dataclass(frozen=True)
+class Compression:
+    """The outcome of ``compress``. Messages that nothing was done to are the caller's own dicts.
+
+    Made from values alone, it is its own dry run: nothing is sent by making it.
+    """
+
+    messages: list[dict[str, Any]]
+    spans: tuple[Span, ...]
+    version: str
+    """Of the code and all that it was configured with: equal versions make equal bytes."""
+    source: Sequence[Mapping[str, Any]]
+    """The messages as the caller gave them."""
+    model: str
+
+    @cached_property
+    def before(self) -> TokenCount:
+        """Tokens of the source's texts, as ``model`` counts; providers add a few a message."""
+        return _count(self.source, self.model)
+
+    @cached_property
+    def after(self) -> TokenCount:
+        """Tokens of the texts to send."""
+        return _count(self.messages, self.model) if self.spans else self.before
+
+    @property
+    def tokens_before(self) -> int:
+        return self.before.tokens
+
+    @property
+    def tokens_after(self) -> int:
+        return self.after.tokens
+
+    @property
+    def lossless(self) -> bool:
+        """Does ``restore`` give back the source, byte for byte?"""
+        return all(span.lossless for span in self.spans)
+
+    def restore(self) -> list[dict[str, Any]]:
+        """Undo every lossless span, from what is sent and the span's layout alone."""
+        messages = list(self.messages)
+        for span in reversed(self.spans):
+            if span.layout is not None:
+                text = text_at(messages[span.message], span.part)
+                original = expand(text[span.start : span.end], span.layout)
+                messages[span.message] = with_text(
+                    messages[span.message],
+                    span.part,
+                    text[: span.start] + original + text[span.end :],
+                )
+        return messages
+
+
+def text_at(message: Mapping[str, Any], part: int | None) -> str:
+    """Return a message's text, or that of one of its parts."""
+    content = message["content"]
+    return str(content if part is None else content[part]["text"])
+
+
+def with_text(message: Mapping[str, Any], part: int | None, text: str) -> dict[str, Any]:
+    """Return a copy of the message with another text in this place."""
+    if part is None:
+        return {**message, "content": text}
+    content = list(message["content"])
+    content[part] = {**content[part], "text": text}
+    return {**message, "content": content}
+
+
+def _count(messages: Sequence[Mapping[str, Any]], model: str) -> TokenCount:
+    counts = [count_tokens(text, model) for message in messages for text in texts(message)]
+    estimated = any(count.estimated for count in counts)
+    return TokenCount(sum(count.tokens for count in counts), estimated)
+
+
+def texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the model reads of a message: its texts, and names and arguments of its calls."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else [{"text": content}]:
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part["text"]
+    for call in message.get("tool_calls") or ():
+        match call:
+            case {"function": {"name": str(name), "arguments": str(arguments)}}:
+                yield name
+                yield arguments

@@ -1,0 +1,104 @@
+"""Which transforms a text gets: by its mode, by what it is, and by what is asked about it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headstart.compression import json_text
+from headstart.compression.html_text import html_to_text, is_html
+from headstart.compression.logs import fold_log, is_log
+from headstart.compression.marks import has_mark
+from headstart.compression.protection import is_code
+from headstart.compression.selection import select
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from headstart.compression.duplicates import Passages
+    from headstart.compression.json_text import Layout
+    from headstart.compression.memo import Memo
+    from headstart.compression.protection import Asked
+    from headstart.compression.result import Mode, Transform
+
+COST_MS_PER_1K: dict[Transform, float] = {
+    "json": 0.3,
+    "minify": 0.3,
+    "html": 0.2,
+    "log": 0.2,
+    "space": 0.1,
+    "duplicate": 0.3,
+    "selection": 1.5,
+}
+"""Predicted, of a thousand tokens; measured by ``benchmarks/compression.py``."""
+
+_TRAILING = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
+_MANY_BREAKS = re.compile(r"\n{3,}")
+
+
+class Shortened(Frozen):
+    """A text to send in place of another. Nothing applied: it is the same text."""
+
+    text: str
+    applied: tuple[Transform, ...] = ()
+    layout: Layout | None = None
+
+
+def shorten(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Memo) -> Shortened:
+    """Apply the mode's transforms to a text that may be touched; ``sent`` stands before it."""
+    if has_mark(text):
+        return Shortened(text=text)
+    table = memo.call(json_text.shorten, text)
+    if mode == "safe":
+        return _lossless(table) if table else Shortened(text=text)
+    minified = None if table else memo.call(json_text.minify, text)
+    if table or minified is not None:
+        short = _lossless(table) if table else _minified(text, minified or "")
+        return short if asked.verbatim else _pointed(short, sent)
+    if asked.verbatim:
+        return Shortened(text=text)
+    return _shorten_prose(text, asked, mode, sent, memo)
+
+
+def _lossless(table: json_text.Shortened) -> Shortened:
+    return Shortened(text=table.text, applied=("json",), layout=table.layout)
+
+
+def _minified(text: str, minified: str) -> Shortened:
+    return Shortened(text=minified, applied=("minify",) if minified != text else ())
+
+
+def _pointed(short: Shortened, sent: Passages) -> Shortened:
+    pointer = sent.point(short.text)
+    if pointer is None:
+        return short
+    return Shortened(text=pointer, applied=(*short.applied, "duplicate"))
+
+
+def _shorten_prose(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Memo) -> Shortened:
+    short = Shortened(text=text)
+    if is_html(text):
+        if asked.markup:
+            return short
+        short = _then(short, "html", memo.call(html_to_text, text) or text)
+    elif memo.call(is_log, text):
+        if not asked.counts:
+            short = _then(short, "log", memo.call(fold_log, text, asked.words))
+        return _deduplicated(short, sent)
+    elif memo.call(is_code, text):
+        return short
+    short = _then(short, "space", _MANY_BREAKS.sub("\n\n", _TRAILING.sub("", short.text)))
+    if mode == "aggressive" and not asked.whole:
+        # Before duplicates: a pointer's target must not be left out after it was pointed to.
+        short = _then(short, "selection", memo.call(select, short.text, asked.words) or short.text)
+    return _deduplicated(short, sent)
+
+
+def _deduplicated(short: Shortened, sent: Passages) -> Shortened:
+    pointed = _pointed(short, sent)
+    return _then(short, "duplicate", sent.shorten(short.text)) if pointed is short else pointed
+
+
+def _then(short: Shortened, transform: Transform, text: str) -> Shortened:
+    if text == short.text:
+        return short
+    return Shortened(text=text, applied=(*short.applied, transform))

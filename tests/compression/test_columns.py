@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.compression.columns import from_columns, to_columns
+
+KEYS = st.sampled_from(["identifier", "description", "a", "", "ключ"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.lists(st.fixed_dictionaries({"identifier": inner, "description": inner}), max_size=5)
+    ),
+    max_leaves=30,
+)
+
+
+@given(VALUES)
+def test_tables_give_back_what_they_were_made_from_in_order(value: object) -> None:
+    assert json.dumps(from_columns(to_columns(value))) == json.dumps(value)
+
+
+def test_keys_of_like_objects_are_said_once() -> None:
+    rows = [{"identifier": n, "description": "x"} for n in range(3)]
+    table = {"columns": ["identifier", "description"], "rows": [[0, "x"], [1, "x"], [2, "x"]]}
+    assert to_columns(rows) == table
+
+
+def test_object_of_like_objects_keeps_its_keys() -> None:
+    value = {"k1": {"identifier": 1, "description": 2}, "k2": {"identifier": 3, "description": 4}}
+    assert to_columns(value) == {
+        "columns": ["identifier", "description"],
+        "rows_by_key": {"k1": [1, 2], "k2": [3, 4]},
+    }
+
+
+def test_nested_like_objects_name_their_keys_in_the_column() -> None:
+    rows = [{"identifier": n, "measurements": {"width": n, "height": 2}} for n in range(2)]
+    table = {
+        "columns": ["identifier", {"measurements": ["width", "height"]}],
+        "rows": [[0, [0, 2]], [1, [1, 2]]],
+    }
+    assert to_columns(rows) == table
+    assert from_columns(table) == rows
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [{"identifier": 1, "description": 2}],
+        [{"identifier": 1, "description": 2}, {"description": 2, "identifier": 1}],
+        [{"identifier": 1, "description": 2}, {"identifier": 1}],
+        [{"identifier": 1, "description": 2}, 3],
+        [{}, {}],
+        [{"a": 1}, {"a": 2}],
+    ],
+    ids=["none", "one", "other order", "key missing", "not an object", "empty", "no shorter"],
+)
+def test_unlike_objects_stay(rows: list[object]) -> None:
+    assert to_columns(rows) == rows

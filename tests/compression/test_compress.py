@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import copy
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart import Compression, ConfigError, compress
+from headstart.compression.gate import Profile
+from headstart.compression.memo import Memo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Message = dict[str, Any]
+
+ROWS = [{"flight": f"HAT{n}", "price": n * 1.5, "cabin": "economy"} for n in range(20)]
+TABLE = json.dumps(ROWS)
+LOG = "\n".join(f"2026-03-01 10:00:{n:02d} INFO worker {n} served request {n}" for n in range(40))
+PROSE = " ".join(
+    f"The {n}th ship of the fleet was seen by {n} people in the bay." for n in range(99)
+)
+PAGE = "<html><body>" + "<p class='text'>A paragraph of the page.</p>" * 40 + "</body></html>"
+
+
+def ask(question: str) -> Message:
+    return {"role": "user", "content": question}
+
+
+def call(name: str = "search", arguments: str = "{}", id: str = "c1") -> Message:
+    function = {"name": name, "arguments": arguments}
+    made = {"id": id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def result(content: Any, id: str = "c1", **fields: Any) -> Message:
+    return {"role": "tool", "tool_call_id": id, "content": content, **fields}
+
+
+def texts(done: Compression) -> list[Any]:
+    return [message["content"] for message in done.messages]
+
+
+def test_safe_writes_tool_json_as_a_table_and_gives_it_back() -> None:
+    messages = [ask("Cheapest?"), call(), result(TABLE)]
+    done = compress(messages, model="gpt-4o")
+    assert json.loads(texts(done)[2])["columns"] == ["flight", "price", "cabin"]
+    assert done.tokens_after < 0.7 * done.tokens_before
+    assert not done.before.estimated
+    assert done.lossless
+    assert done.restore() == messages
+
+
+def test_a_span_says_what_was_done_where() -> None:
+    before, after = "Given:\n<documents>\n", "\n</documents>\nCheapest?"
+    done = compress([ask(before + TABLE + after)])
+    (span,) = done.spans
+    assert (span.message, span.part, span.transforms) == (0, None, ("json",))
+    assert texts(done)[0][: span.start] == before
+    assert texts(done)[0][span.end :] == after
+    assert (span.source_start, span.source_end) == (len(before), len(before + TABLE))
+    assert done.restore()[0]["content"] == before + TABLE + after
+
+
+def test_parts_are_shortened_in_place() -> None:
+    parts = [{"type": "text", "text": "Result:"}, {"type": "text", "text": TABLE}]
+    messages = [ask("Cheapest?"), call(), result(parts)]
+    done = compress(messages)
+    assert done.spans[0].part == 1
+    assert done.restore() == messages
+
+
+def test_off_changes_nothing() -> None:
+    messages = [ask("Cheapest?"), call(), result(TABLE)]
+    done = compress(messages, mode="off")
+    assert done.messages == messages
+    assert done.spans == ()
+    assert done.tokens_before == done.tokens_after
+    assert done.before.estimated
+
+
+def test_unknown_mode_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="'fast' is none of off, safe, balanced, aggressive"):
+        compress([], mode="fast")  # type: ignore[arg-type]
+
+
+def test_the_input_is_never_changed_and_what_is_untouched_is_shared() -> None:
+    messages = [ask("Cheapest?"), call(), result(TABLE)]
+    before = copy.deepcopy(messages)
+    done = compress(messages, mode="aggressive")
+    assert messages == before
+    assert done.messages[0] is messages[0]
+    assert done.messages[2] is not messages[2]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "system", "content": TABLE},
+        {"role": "developer", "content": LOG},
+        {"role": "user", "content": f"My table, my log:\n{TABLE}\n{LOG}"},
+        {"role": "assistant", "content": TABLE, "reasoning_content": PROSE},
+        result(TABLE, cache_control={"type": "ephemeral"}),
+        result([{"type": "text", "text": TABLE, "cache_control": {"type": "ephemeral"}}]),
+        result([{"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}]),
+        result("```\n" + "x = 1   \n\n\n\n" * 50 + "```"),
+        result(None),
+        result("short"),
+    ],
+    ids=lambda message: f"{message['role']} {str(message['content'])[:12]}",
+)
+def test_protected_messages_pass(message: Message) -> None:
+    messages = [ask("Who saw the ships?"), call(), message]
+    assert compress(messages, mode="aggressive").messages == messages
+
+
+def test_files_pass_and_logs_among_them_do_not() -> None:
+    for name, content, kept in (("a.json", TABLE, True), ("a.log", LOG, False)):
+        messages = [ask("Why?"), call("read_file", f'{{"path": "{name}"}}'), result(content)]
+        assert (compress(messages, mode="balanced").messages == messages) is kept
+
+
+def test_legacy_function_results_are_known_by_their_name() -> None:
+    file = {"role": "function", "name": "read_file", "content": TABLE}
+    other = {"role": "function", "name": "search", "content": TABLE}
+    assert len(compress([file, other]).spans) == 1
+
+
+def test_balanced_points_to_an_equal_result() -> None:
+    messages = [ask("Cheapest?"), call(), result(TABLE), call(id="c2"), result(TABLE, id="c2")]
+    done = compress(messages, mode="balanced")
+    assert done.spans[1].transforms == ("json", "duplicate")
+    assert texts(done)[4].startswith("[… the same as the latest above that begins: {")
+    assert not done.lossless
+    assert done.restore()[:4] == messages[:4]
+    assert done.restore()[4] == done.messages[4]
+
+
+def test_balanced_folds_logs_unless_they_are_to_be_counted() -> None:
+    for question, shorter in (("Is all well?", True), ("How many requests were served?", False)):
+        done = compress([ask(question), call(), result(LOG)], mode="balanced")
+        assert ("[… 39 lines omitted …]" in texts(done)[2]) is shorter
+
+
+def test_balanced_reads_pages_unless_their_markup_is_asked_about() -> None:
+    for question, shorter in (("What does it say?", True), ("Which tags are used?", False)):
+        done = compress([ask(question), call(), result(PAGE)], mode="balanced")
+        assert texts(done)[2].startswith("[HTML as text]\nA paragraph") is shorter
+
+
+def test_broken_pages_pass() -> None:
+    messages = [ask("What does it say?"), call(), result(PAGE + "<!--")]
+    assert compress(messages, mode="balanced").messages == messages
+
+
+def test_balanced_minifies_json_of_an_unusual_layout() -> None:
+    odd = '{ "price" : 1.50 ,\n\n\n "a" : [ 1 , 2 ] }' + " " * 200
+    done = compress([ask("?"), call(), result(odd)], mode="balanced")
+    assert texts(done)[2] == '{"price":1.50,"a":[1,2]}'
+    assert done.spans[0].transforms == ("minify",)
+
+
+def test_verbatim_requests_keep_words_but_not_json_layout() -> None:
+    messages = [ask("Translate it verbatim"), call(), result(PAGE), call(), result(TABLE)]
+    done = compress(messages, mode="aggressive")
+    assert [span.transforms for span in done.spans] == [("json",)]
+
+
+def test_aggressive_selects_by_the_turns_own_question() -> None:
+    answer = "The lighthouse keeper was Clara Wu until 1931. "
+    text = PROSE + " " + answer + PROSE
+    messages = [ask("Who was the lighthouse keeper?"), call(), result(text), ask("Thanks!")]
+    done = compress(messages, mode="aggressive")
+    assert done.spans[0].transforms[0] == "selection"
+    assert answer.strip() in texts(done)[2]
+    assert done.tokens_after < 0.75 * done.tokens_before
+    assert "selection" not in str(compress(messages, mode="balanced").spans)
+
+
+def test_aggressive_keeps_the_whole_for_whole_text_questions() -> None:
+    done = compress(
+        [ask("Summarize what the lighthouse keeper saw"), call(), result(PROSE)], mode="aggressive"
+    )
+    assert done.spans == ()
+
+
+@pytest.mark.parametrize(
+    "sentence", ["灯塔看守人是吴女士直到一九三一年。", "Der Leuchtturmwärter hieß bis 1931 Wu. "]
+)
+def test_other_languages_are_sent_whole(sentence: str) -> None:
+    text = "".join(f"{n}. {sentence}" for n in range(200))
+    messages = [ask("Who was the lighthouse keeper, Leuchtturmwärter?"), call(), result(text)]
+    assert compress(messages, mode="aggressive").messages == messages
+
+
+def test_questions_asked_in_several_messages_are_read_together() -> None:
+    messages = [ask("Translate this."), ask("Now."), call(), result(PAGE)]
+    assert compress(messages, mode="balanced").spans == ()
+    messages = [ask("Translate this."), call(id="c0"), ask("What is it?"), call(), result(PAGE)]
+    assert len(compress(messages, mode="balanced").spans) == 1
+
+
+def test_what_does_not_pay_is_sent_as_it_is() -> None:
+    messages = [ask("Cheapest?"), call(), result(TABLE)]
+    instant = Profile(prefill_tokens_per_s=1e9)
+    assert compress(messages, profile=instant).messages == messages
+
+
+def test_the_version_names_mode_and_profile() -> None:
+    versions = {
+        compress([], mode=mode, profile=profile).version
+        for mode in ("safe", "balanced")
+        for profile in (Profile(), Profile(version="2"))
+    }
+    assert len(versions) == 4
+    assert compress([]).version in versions
+
+
+def test_a_memo_changes_no_byte() -> None:
+    memo = Memo()
+    messages = [ask("Cheapest?"), call(), result(TABLE), call(), result(LOG), call(), result(PROSE)]
+    for end in range(1, len(messages) + 1):
+        with_memo = compress(messages[:end], mode="aggressive", memo=memo)
+        assert with_memo.messages == compress(messages[:end], mode="aggressive").messages
+
+
+def test_any_mapping_is_read() -> None:
+    message: Mapping[str, Any] = MappingProxyType(ask("Hello"))
+    assert compress([message]).messages == [ask("Hello")]
+
+
+def test_calls_count_as_text() -> None:
+    done = compress([call("search", '{"q": "' + "harbour " * 50 + '"}')], model="gpt-4o")
+    assert done.tokens_before > 50
+    odd = [{"role": "assistant", "tool_calls": [{"id": "x"}]}, {"role": "user", "content": [1]}]
+    assert compress(odd, model="gpt-4o").tokens_before == 0

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from headstart.compression.duplicates import Passages
+from headstart.compression.marks import has_mark, same_as
+from headstart.compression.memo import Memo
+
+FIRST = "The harbour was opened in 1901 by the mayor. "
+MIDDLE = "".join(
+    f"Ship number {n} entered it on day {n} with a crew of {n} sailors. " for n in range(9)
+)
+LAST = "Nobody has counted them since the fire of 1950."
+
+
+def passages(*texts: str) -> Passages:
+    sent = Passages(Memo())
+    for text in texts:
+        sent.add(text)
+    return sent
+
+
+def test_a_passage_sent_before_becomes_a_pointer_to_its_beginning() -> None:
+    short = passages("Intro. " + MIDDLE).shorten(FIRST + MIDDLE + LAST)
+    mark = same_as("Ship number 0 entered it on day 0 with a crew of", 9, "sentence")
+    assert short == f"{FIRST}{mark} {LAST}"
+
+
+def test_a_passage_within_the_same_text_points_to_the_earlier_one() -> None:
+    short = passages().shorten(MIDDLE + "\n" + FIRST + MIDDLE)
+    assert short.startswith(MIDDLE)
+    assert short.count("Ship number 3") == 1
+
+
+def test_lines_are_counted_as_lines() -> None:
+    log = "".join(f"worker {n} accepted a job of queue {n}\n" for n in range(12))
+    short = passages(log).shorten("Now:\n" + log + "done")
+    assert short == f"Now:\n{same_as('worker 0 accepted a job of queue 0', 12, 'line')}\ndone"
+
+
+def test_short_passages_stay() -> None:
+    assert passages(FIRST * 8).shorten(LAST + FIRST) == LAST + FIRST
+
+
+def test_sentences_in_another_order_stay() -> None:
+    pieces = MIDDLE.split("Ship")[1:]
+    shuffled = "".join("Ship" + piece for piece in pieces[::-1])
+    assert passages(MIDDLE).shorten(shuffled) == shuffled
+
+
+def test_what_was_left_out_before_is_no_target() -> None:
+    marked = f"{FIRST}{same_as('Elsewhere', 4, 'line')} {LAST}"
+    assert passages(marked).shorten("More. " + marked) == "More. " + marked
+
+
+def test_the_whole_text_sent_before_becomes_one_pointer() -> None:
+    assert passages(MIDDLE).point(MIDDLE) == same_as(
+        "Ship number 0 entered it on day 0 with a crew of"
+    )
+    assert passages(MIDDLE).point(MIDDLE + LAST) is None
+    assert passages(FIRST).point(FIRST) is None
+
+
+def test_a_pointer_always_means_the_latest_that_begins_so() -> None:
+    newer = MIDDLE.replace("sailors", "officers")
+    sent = passages(MIDDLE, newer)
+    assert sent.point(newer) == same_as("Ship number 0 entered it on day 0 with a crew of")
+    older = sent.point(MIDDLE)
+    assert older is not None
+    assert "sailors" in older  # quotes on until it is told apart
+    alike = "x" * 300
+    assert passages(alike + "1", alike + "2").point(alike + "1") is None
+
+
+def test_marked_texts_are_never_pointed_to() -> None:
+    marked = MIDDLE + same_as("x")
+    assert has_mark(marked)
+    assert passages(marked).point(marked) is None

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.compression.json_text import expand, minify, shorten
+
+ROWS = [{"name": "Ada", "price": 1.5, "tags": ["é", None]}, {"name": "Bo", "price": 2, "tags": []}]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+@pytest.mark.parametrize("separators", [None, (",", ":"), (",", ": "), (", ", ":")])
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("around", ["", "\n", "  \n"])
+def test_usual_layouts_are_given_back_byte_for_byte(
+    indent: int | str | None, separators: tuple[str, str] | None, ascii_only: bool, around: str
+) -> None:
+    if indent is not None:
+        separators = None
+    text = json.dumps(ROWS * 3, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    short = shorten(around + text + around)
+    assert short is not None
+    assert len(short.text) < len(text)
+    assert expand(short.text, short.layout) == around + text + around
+
+
+def test_a_document_a_line_is_given_back() -> None:
+    text = "\n".join(json.dumps(row) for row in ROWS * 3)
+    short = shorten(text)
+    assert short is not None
+    assert json.loads(short.text)["columns"] == ["name", "price", "tags"]
+    assert expand(short.text, short.layout) == text
+
+
+@given(VALUES, st.sampled_from([None, 2]))
+def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    short = shorten(text)
+    if short is not None:
+        assert len(short.text) < len(text)
+        assert expand(short.text, short.layout) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "word",
+        '"text"',
+        "{not json}",
+        '{"a": 1, "a": 2}',
+        '{"a": 1.50, "b":   2}',
+        '{"a": 1e5}',
+        '{"a": "\\/"}',
+        '{ "odd" :1,\n "layout": 2}',
+        '{"columns": [], "rows": []}',
+        '{"a":1}',
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_could_not_be_given_back_is_left_alone(text: str) -> None:
+    assert shorten(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (
+            '{ "a" : 1.50,\n "a": 1e5, "b": "x  \\" y" }',
+            '{"a":1.50,"a":1e5,"b":"x  \\" y"}',
+        ),
+        ("[1, 2]\n", "[1,2]"),
+        ("[1,2]", "[1,2]"),
+    ],
+)
+def test_minified_json_keeps_literals_order_and_repeated_keys(text: str, short: str) -> None:
+    assert minify(text) == short
+
+
+@pytest.mark.parametrize("text", ["", "[a b]", "12", "[1] and more", "[" * 100_000])
+def test_what_is_not_json_is_not_minified(text: str) -> None:
+    assert minify(text) is None
+
+
+def test_expanding_without_a_layout_gives_compact_json() -> None:
+    assert expand('{"columns": ["a"], "rows": [[1], [2]]}') == '[{"a":1},{"a":2}]'

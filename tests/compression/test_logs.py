@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from headstart.compression.logs import fold_log, is_log
+
+BEAT = [f"2026-03-01 10:00:{n:02d} INFO worker-{n % 3} heartbeat {n}" for n in range(30)]
+
+
+def test_repeated_forms_are_left_out_and_counted() -> None:
+    assert fold_log("\n".join(BEAT), "") == f"{BEAT[0]}\n[… 29 lines omitted …]"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "2026-03-01 10:00:09 ERROR worker-1 gone",
+        "2026-03-01 10:00:09 INFO connection to 10.0.0.1 refused",
+        "2026-03-01 10:00:09 WARN queue 7 is long",
+        "[Sun Dec 04 04:47:44 2005] [error] mod_jk child in state 6",
+    ],
+)
+def test_every_line_of_trouble_is_kept(trouble: str) -> None:
+    lines = [*BEAT[:9], trouble, *BEAT[9:20], trouble, *BEAT[20:]]
+    folded = fold_log("\n".join(lines), "").split("\n")
+    assert folded.count(trouble) == 2
+
+
+def test_what_is_indented_under_trouble_is_kept_with_it() -> None:
+    trace = ["2026-03-01 10:00:09 ERROR boom 1", "    at f (a.js:1)", "    at f (a.js:2)"]
+    folded = fold_log("\n".join([*BEAT, *trace, *BEAT, *trace, *BEAT]), "")
+    assert folded.count("\n".join(trace)) == 2
+
+
+def test_lines_with_an_id_that_is_asked_about_are_kept() -> None:
+    folded = fold_log("\n".join(BEAT), "What did worker-2 do?").split("\n")
+    assert [line for line in BEAT if "worker-2" in line] == [x for x in folded if "worker-2" in x]
+
+
+def test_a_single_line_is_not_worth_a_mark() -> None:
+    lines = [BEAT[0], "2026-03-01 10:00:01 DEBUG a", BEAT[1], "2026-03-01 10:00:01 DEBUG b"]
+    assert fold_log("\n".join(lines), "") == "\n".join(lines)
+
+
+def test_a_log_is_told_by_times_or_levels() -> None:
+    assert is_log("\n".join(BEAT))
+    assert not is_log("\n".join(BEAT[:9]))
+    assert not is_log("\n".join(["A line of prose."] * 30))

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from headstart.compression.protection import is_code, shows_file, understand
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", "{}"),
+        ("Read", '{"x": 1}'),
+        ("str_replace_based_edit_tool", "{}"),
+        ("lookup", '{"file_path": "a.json"}'),
+        ("bash", '{"command": "cd a && cat b.json"}'),
+        ("run", '{"cmd": "git diff"}'),
+        ("execute_command", "sed -n 1,9p x.py"),
+    ],
+)
+def test_what_may_be_a_file_to_edit_is_known_by_the_call(name: str, arguments: str) -> None:
+    assert shows_file(name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search", '{"query": "head of state"}'),
+        ("", ""),
+        ("bash", '{"command": "ls -l"}'),
+        ("bash", '{"command": "tail -n 100 /var/log/app.log"}'),
+        ("read_file", '{"path": "app.log"}'),
+    ],
+)
+def test_other_results_and_logs_are_not_files_to_edit(name: str, arguments: str) -> None:
+    assert not shows_file(name, arguments)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x):\n    return x\n\nprint(f(1))",
+        "Look:\n```\nanything\n```",
+        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b",
+        "     1\timport os\n     2\tx = 1",
+        "int main() {\n  return 0;\n}",
+    ],
+)
+def test_code_is_seen(text: str) -> None:
+    assert is_code(text)
+
+
+def test_prose_is_not_code() -> None:
+    assert not is_code("The harbour was opened in 1901.\nIt closed; nobody knows why.\n\nThe end.")
+    assert not is_code("")
+
+
+@pytest.mark.parametrize(
+    ("question", "flags"),
+    [
+        ("Translate this into French.", "verbatim"),
+        ("Give me the exact text of clause 4", "verbatim"),
+        ("Summarize the report", "whole counts"),
+        ("List all of the airports", "whole counts"),
+        ("How many requests failed?", "counts"),
+        ("Which links are on the page?", "markup"),
+        ("Who opened the harbour?", ""),
+    ],
+)
+def test_questions_tell_what_must_not_be_lost(question: str, flags: str) -> None:
+    asked = understand(question)
+    told = {name for name in ("verbatim", "whole", "counts", "markup") if getattr(asked, name)}
+    assert told == set(flags.split())
+
+
+def test_only_the_end_of_long_words_is_searched_for() -> None:
+    asked = understand("x" * 5000 + " who?")
+    assert len(asked.words) == 2000
+    assert asked.words.endswith("who?")
