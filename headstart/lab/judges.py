@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from headstart.errors import ConfigError
+from headstart.policies.agreement.fitted import FREE_TEXT
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ def judge_noise(name: str) -> JudgeNoise:
     if name == "oracle":
         return EXACT_JUDGE
     if name == "real":
-        return JudgeNoise()
+        return JudgeNoise(
+            false_disagree=FREE_TEXT.beta,
+            false_agree=FREE_TEXT.alpha,
+            unsure_same=FREE_TEXT.unsure,
+            unsure_different=FREE_TEXT.unsure_different,
+        )
     try:
         beta, alpha = (float(number) for number in numbers.split(","))
     except ValueError as error:

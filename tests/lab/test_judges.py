@@ -8,12 +8,18 @@ import pytest
 
 from headstart.errors import ConfigError
 from headstart.lab.judges import judge_noise, noisy
+from headstart.policies.agreement.fitted import FREE_TEXT
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
 
 
 def test_names_of_judges() -> None:
     assert judge_noise("oracle") == EXACT_JUDGE
-    assert judge_noise("real") == JudgeNoise()
+    real = judge_noise("real")
+    assert (real.false_disagree, real.unsure_same) == (FREE_TEXT.beta, FREE_TEXT.unsure)
+    assert (real.false_agree, real.unsure_different) == (
+        FREE_TEXT.alpha,
+        FREE_TEXT.unsure_different,
+    )
     noise = judge_noise("noise=0.087,0.22")
     assert (noise.false_disagree, noise.false_agree, noise.unsure_same) == (0.087, 0.22, 0.0)
 
