@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,8 +157,16 @@ def course(steps: Sequence[Step[Any]]) -> tuple[Moment, ...]:
 
 
 def borderline(steps: Iterable[Step[Any]]) -> tuple[Borderline, ...]:
-    """Return the pairs nearest to the threshold in force, served and refused, nearest first."""
-    found = [pair for step in steps if (pair := _borderline(step)) is not None]
+    """Return the pairs nearest to the threshold in force, served and refused, nearest first.
+
+    Those of the cold-start rule only if nothing was learned: its threshold is of another number.
+    """
+    by_rule: dict[Rule, list[Borderline]] = defaultdict(list)
+    for step in steps:
+        pair = _borderline(step)
+        if pair is not None and step.verdict is not None:
+            by_rule[step.verdict.rule].append(pair)
+    found = by_rule[Rule.LEARNED] or by_rule[Rule.COLD_START]
     nearest = sorted(found, key=lambda pair: abs(pair.margin))
     served = [pair for pair in nearest if pair.served][: BORDERLINE // 2]
     refused = [pair for pair in nearest if not pair.served][: BORDERLINE // 2]
