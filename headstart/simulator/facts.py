@@ -16,8 +16,8 @@ _CHOICE = re.compile(r"\[([^\]]*)\]")
 _OWN = (1, 1, 2, 3)
 """Facts in which a class differs from the others of its family: often a single one."""
 
-_REMARKS = (1, 2, 2, 3)
-"""Sentences of an answer that state nothing."""
+_REMARKS = 3
+"""Sentences that state nothing, known of a class; each telling leaves one of them out."""
 
 
 class Form(Frozen, forbid_unknown_fields=True):
@@ -47,10 +47,12 @@ FORMS = _FILE.form
 
 
 class Facts(Frozen):
-    """What the right answer of a class says: the place of a form in ``FORMS``, and its values."""
+    """What the right answer of a class says: the place of a form in ``FORMS``, its values."""
 
     form: int
     values: tuple[tuple[str, str], ...]
+    remarks: tuple[int, ...]
+    """Places of the sentences that go with it and state nothing."""
 
 
 def draw_facts(class_id: str, attempt: int = 0) -> Facts:
@@ -64,17 +66,18 @@ def draw_facts(class_id: str, attempt: int = 0) -> Facts:
     shared = _seeded(family) if family else own
     form = shared.randrange(len(FORMS))
     values = {name: _draw(shared, name) for name in FORMS[form].slots}
+    remarks = shared.sample(range(len(_FILE.remarks)), _REMARKS)
     if family:
         for name in own.sample(sorted(values), own.choice(_OWN)):
             values[name] = _draw(own, name, but=values[name])
-    return Facts(form=form, values=tuple(values.items()))
+    return Facts(form=form, values=tuple(values.items()), remarks=tuple(remarks))
 
 
 def tell(facts: Facts, seed: str) -> str:
     """Word the facts; another seed tells the same in other words and another order."""
     rng = _seeded(seed)
     told = [rng.choice(wordings) for wordings in FORMS[facts.form].statements]
-    told += rng.sample(_FILE.remarks, rng.choice(_REMARKS))
+    told += [_FILE.remarks[place] for place in rng.sample(facts.remarks, _REMARKS - 1)]
     rng.shuffle(told)
     sentences = (rng.choice(_FILE.openings), *told, rng.choice(_FILE.closings))
     values = dict(facts.values)

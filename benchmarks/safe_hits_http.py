@@ -1,0 +1,378 @@
+"""Is the error promise kept? A sidecar over HTTP, answers that vary, and a truth it cannot see.
+
+    python -m benchmarks.safe_hits_http STREAM.jsonl OUT_FOLDER [--requests N] [--rate R]
+        [--max-error E] [--duration-s S] [--kill-after N] [--named] [--json]
+
+STREAM.jsonl has ``{"prompt", "class"}`` lines (``benchmarks/convert.py`` makes some of public
+sets); exact repeats are left out. ``headstart serve`` starts cold on a SQLite file, in front of
+``headstart simulate --answers STREAM.jsonl --vary``: free text, worded anew at every call. Each
+semantic hit is scored by the class of the prompt whose answer it got. ``--named`` sends a line's
+``query`` in ``x-headstart-query``. ``--kill-after N`` kills the sidecar (SIGKILL) after N requests,
+restarts it, and compares thresholds and the decisions on the next prompts with those before.
+
+OUT_FOLDER gets ``requests.jsonl``, ``samples.jsonl``, ``settings.json``, ``summary.json`` and
+``page.html``. No prompt and no answer is written there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from benchmarks.safe_hits_scores import Asked, Sample, page, summarize, text_table
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from headstart.decisions import Label
+
+SAMPLE_EVERY = 250
+PROBES = 200
+"""Prompts of which the decisions before and after the kill are compared."""
+KEY = {"authorization": "Bearer bench"}
+
+
+class Question(msgspec.Struct):
+    """One line of the stream."""
+
+    prompt: str
+    label: str
+    query: str | None = None
+
+
+def read_stream(path: Path, seed: int) -> list[Question]:
+    """Return the stream's distinct prompts in a seeded order."""
+    found: dict[str, Question] = {}
+    for raw in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(raw)
+        question = Question(line["prompt"], str(line["class"]), line.get("query"))
+        found.setdefault(" ".join(question.prompt.split()).casefold(), question)
+    questions = list(found.values())
+    random.Random(seed).shuffle(questions)
+    return questions
+
+
+@dataclass
+class Program:
+    """A ``headstart`` command in a process of its own."""
+
+    arguments: list[str]
+    process: asyncio.subprocess.Process | None = None
+    url: str = ""
+
+    async def start(self) -> str:
+        """Start it and wait for the address it announces."""
+        code = "from headstart.cli import main; main()"
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-u", "-c", code, *self.arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if found := re.search(rb"http://[\d.]+:\d+", line):
+                self.url = found[0].decode()
+                return self.url
+        raise SystemExit(f"headstart {self.arguments[0]} did not start")
+
+    async def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal and wait for the end."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        await self.process.wait()
+
+
+@dataclass
+class Bench:
+    """A run: the two programs, what was asked and what came of it."""
+
+    arguments: argparse.Namespace
+    http: aiohttp.ClientSession
+    simulator: Program
+    sidecar: Program
+    truth: dict[str, str] = field(default_factory=dict)
+    """The class of each request by its id, which is also that of the entry it stored."""
+    rows: list[Asked] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    async def admin(self, path: str) -> Any:
+        """Read a page of the admin API."""
+        async with self.http.get(f"{self.sidecar.url}/_headstart/{path}") as reply:
+            reply.raise_for_status()
+            return await (reply.text() if path == "metrics" else reply.json())
+
+    async def ask(self, n: int, question: Question, **headers: str) -> Asked:
+        """Ask one question; what the reply's headers say of the decision."""
+        body = {"model": "bench", "messages": [{"role": "user", "content": question.prompt}]}
+        if self.arguments.named and question.query is not None:
+            headers["x-headstart-query"] = quote(question.query)
+        sent = time.monotonic()
+        url = f"{self.sidecar.url}/v1/chat/completions"
+        async with self.http.post(url, json=body, headers=KEY | headers) as reply:
+            await reply.read()
+            said = reply.headers
+            status = said.get("cache-status", "")
+            detail = re.search(r"detail=([\w-]+)", status)
+            return Asked(
+                n=n,
+                at_s=sent - self.began,
+                id=said["x-headstart-request-id"],
+                label=question.label,
+                status=reply.status,
+                total_ms=(time.monotonic() - sent) * 1e3,
+                outcome=detail[1] if detail else status,
+                similarity=_number(said.get("x-headstart-similarity")),
+                veto=said.get("x-headstart-veto"),
+                timing_ms={
+                    name: float(value)
+                    for name, value in re.findall(
+                        r"(\w+);dur=([\d.]+)", said.get("server-timing", "")
+                    )
+                },
+            )
+
+    async def put(self, n: int, question: Question) -> None:
+        """Ask one question of the run, and score what came."""
+        row = await self.ask(n, question)
+        self.truth[row.id] = row.label
+        if row.outcome == "semantic":
+            await self.score(row)
+        self.rows.append(row)
+
+    async def score(self, row: Asked) -> None:
+        """Say whose answer was served, and whether it was the right one."""
+        told = await self.admin(f"explain/{row.id}")
+        row.entry, row.rule = told["entry"], told["rule"]
+        row.score, row.threshold = told["score"], told["threshold"]
+        row.wrong = self.truth[told["entry"]] != row.label
+
+    async def sample(self) -> None:
+        """Note how the sidecar stands."""
+        metrics = await self.admin("metrics")
+        audit = await self.admin("audit")
+        hits = [row for row in self.rows if row.outcome == "semantic"]
+        self.samples.append(
+            Sample(
+                n=len(self.rows),
+                at_s=time.monotonic() - self.began,
+                rss_mb=_metric(metrics, "process_resident_memory_bytes") / 2**20,
+                hits=len(hits),
+                wrong=sum(row.wrong is True for row in hits),
+                compared=int(_metric(metrics, "headstart_labels_total")),
+                dropped=int(_metric(metrics, 'headstart_stage_errors_total{stage="learner"}')),
+                learning=await self.admin("learning"),
+                certificates=audit["certificates"],
+            )
+        )
+        if not self.arguments.json:
+            last = self.samples[-1]
+            print(
+                f"{last.n:>7,} {last.at_s:6.0f} s  hits {last.hits:,} wrong {last.wrong}"
+                f"  labels {last.compared:,} dropped {last.dropped}  {last.rss_mb:.0f} MB",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    async def run(self, questions: Sequence[Question], first: int = 0) -> None:
+        """Ask questions at the steady rate, or as fast as the concurrency allows."""
+        places = iter(range(len(questions)))
+        rate, end_s = self.arguments.rate, self.arguments.duration_s
+        began = time.monotonic()
+
+        async def work() -> None:
+            for place in places:
+                if rate:
+                    await asyncio.sleep(max(0.0, began + place / rate - time.monotonic()))
+                if end_s is not None and time.monotonic() - self.began > end_s:
+                    return
+                await self.put(first + place, questions[place])
+                if len(self.rows) % SAMPLE_EVERY == 0:
+                    await self.sample()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.arguments.concurrency):
+                group.create_task(work())
+
+    async def settle(self) -> None:
+        """Wait until no more labels are learned from."""
+        before = None
+        while (now := await self.admin("learning")) != before:
+            before = now
+            await asyncio.sleep(2.0)
+
+    async def probe(self, questions: Sequence[Question]) -> list[tuple[Any, ...]]:
+        """Return the decisions on questions that are looked up and never asked upstream."""
+        decisions = []
+        for question in questions:
+            row = await self.ask(-1, question, **{"cache-control": "only-if-cached"})
+            told = await self.admin(f"explain/{row.id}")
+            fields = ("outcome", "reason", "veto", "neighbor", "similarity", "rule", "score")
+            decisions.append(tuple(told[name] for name in (*fields, "threshold")))
+        return decisions
+
+    async def kill_and_restart(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Kill the sidecar, restart it, and compare. The provider is away meanwhile: no label."""
+        await self.settle()
+        await self.simulator.stop()
+        before, decided = await self.admin("learning"), await self.probe(questions)
+        await self.sidecar.stop(signal.SIGKILL)
+        await self.sidecar.start()
+        again = await self.probe(questions)
+        after = await self.admin("learning")
+        await self.simulator.start()
+        changed = [(a, b) for a, b in zip(decided, again, strict=True) if a != b]
+        found = {
+            "after_requests": len(self.rows),
+            "probes": len(questions),
+            "probes_served": sum(each[0] == "semantic" for each in decided),
+            "decisions_changed": sum(a[0] != b[0] for a, b in changed),
+            "changed_in_any_field": len(changed),
+            "first_changes": changed[:3],
+            "thresholds_before": _thresholds(before),
+            "thresholds_after": _thresholds(after),
+            "state_equal": before == after,
+        }
+        print(json.dumps(found, indent=1), file=sys.stderr)
+        return found
+
+
+def _thresholds(learning: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        view["domain"][:8]: {
+            name: view["status"][name] for name in ("rule", "threshold", "labels", "audits")
+        }
+        for view in learning
+    }
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _metric(text: str, name: str) -> float:
+    """Return a metric, summed over its labels."""
+    wanted = re.compile(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", re.MULTILINE)
+    return sum(map(float, wanted.findall(text)))
+
+
+async def read_labels(database: Path) -> list[Label]:
+    """Return the labels of a stopped sidecar's store."""
+    from headstart.embeddings.stores.opening import open_store
+    from headstart.middleware.learning.certificates import all_labels
+
+    store = open_store(f"sqlite:///{database}")
+    await store.open()
+    try:
+        return [label async for label in all_labels(store)]
+    finally:
+        await store.aclose()
+
+
+@contextlib.asynccontextmanager
+async def started(arguments: argparse.Namespace, folder: Path) -> AsyncIterator[Bench]:
+    """Start the provider and a cold sidecar in front of it."""
+    options = ["--profile", "instant", "--seed", str(arguments.seed), "--answers", arguments.stream]
+    simulator = Program(["simulate", "--port", "0", *map(str, options), "--vary"])
+    url = await simulator.start()
+    # The same port when it comes back.
+    simulator.arguments[2] = url.rpartition(":")[2]
+    toml = folder / "headstart.toml"
+    target = "" if arguments.max_error is None else f"max_error = {arguments.max_error}\n"
+    toml.write_text(
+        f'[cache]\nstore = "sqlite:///{folder}/bench.db"\n{target}'
+        f"[encoder]\nmax_wait_ms = {arguments.max_wait_ms}\n"
+        f'[[upstream]]\nname = "sim"\nbase_url = "{url}/v1"\n',
+        encoding="utf-8",
+    )
+    sidecar = Program(["serve", "--config", str(toml), "--port", "0"])
+    try:
+        await sidecar.start()
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            yield Bench(arguments, http, simulator, sidecar)
+    finally:
+        for program in (sidecar, simulator):
+            if program.process is not None and program.process.returncode is None:
+                await program.stop()
+
+
+async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Play the stream, write the artefacts and return the summary."""
+    questions = read_stream(arguments.stream, arguments.seed)[: arguments.requests]
+    killed = None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with started(arguments, folder) as running:
+            cut = arguments.kill_after or len(questions)
+            await running.run(questions[:cut])
+            if arguments.kill_after:
+                killed = await running.kill_and_restart(questions[cut:][:PROBES])
+                await running.run(questions[cut:], cut)
+            await running.settle()
+            await running.sample()
+            config = await running.admin("config")
+        labels = await read_labels(folder / "bench.db")
+    rows = sorted(running.rows, key=lambda row: row.n)
+    (view,) = {view["max_error"] for view in running.samples[-1].learning} or {arguments.max_error}
+    found = summarize(rows, running.samples, labels, running.truth) | {"killed": killed}
+    found |= {"seed": arguments.seed, "max_error": view, "stream": arguments.stream.name}
+    config |= {"options": {name: str(value) for name, value in vars(arguments).items()}}
+    write_artefacts(arguments.out, found, rows, running.samples, config)
+    return found
+
+
+def write_artefacts(
+    out: Path,
+    found: dict[str, Any],
+    rows: Sequence[Asked],
+    samples: Sequence[Sample],
+    settings: dict[str, Any],
+) -> None:
+    """Write the raw log, the settings with seeds, the summary and the plots."""
+    encode = msgspec.json.encode
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "requests.jsonl").write_bytes(b"\n".join(map(encode, rows)))
+    (out / "samples.jsonl").write_bytes(b"\n".join(map(encode, samples)))
+    (out / "settings.json").write_bytes(encode(settings))
+    (out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    title = f"Safe hits over HTTP: {found['stream']}"
+    drawn = page(title, found, rows, samples, found["max_error"])
+    (out / "page.html").write_text(drawn, encoding="utf-8")
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("stream", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--requests", type=int, help="how many; without it, all")
+    parser.add_argument("--duration-s", type=float, help="stop after so many seconds")
+    parser.add_argument("--rate", type=float, help="requests a second; without it, closed loop")
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--max-error", type=float, help="without it, the shipped default")
+    parser.add_argument("--max-wait-ms", type=float, default=5000.0, help="encoder.max_wait_ms")
+    parser.add_argument("--kill-after", type=int, metavar="N")
+    parser.add_argument("--named", action="store_true", help="name each line's query")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    arguments = parser.parse_args()
+    found = asyncio.run(bench(arguments))
+    print(json.dumps(found, indent=1) if arguments.json else text_table(found, found["max_error"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Scores of a run of ``benchmarks.safe_hits_http``: against the hidden truth, summed and drawn."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks.load import percentile
+from headstart.lab.statistics import wilson_interval
+from headstart.report.markup import document, key, section, table
+from headstart.report.svg import BOTTOM, LEFT, frame, line, place_x, place_y, rule, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headstart.decisions import Label
+
+WINDOW = 1000
+"""Requests over which a rate over time is taken."""
+
+
+class Asked(msgspec.Struct, omit_defaults=True):
+    """One request of the run. ``wrong`` and what names the neighbour are of semantic hits alone."""
+
+    n: int
+    at_s: float
+    id: str
+    label: str
+    status: int
+    total_ms: float
+    outcome: str
+    """``semantic``, ``exact``, or the reason of a miss."""
+    similarity: float | None = None
+    veto: str | None = None
+    timing_ms: dict[str, float] = {}
+    """``Server-Timing``: encode, lookup, match ..."""
+    entry: str | None = None
+    rule: str | None = None
+    score: float | None = None
+    threshold: float | None = None
+    wrong: bool | None = None
+
+
+class Sample(msgspec.Struct):
+    """How the sidecar stood after ``n`` requests."""
+
+    n: int
+    at_s: float
+    rss_mb: float
+    hits: int
+    wrong: int
+    compared: int
+    """Labels written so far."""
+    dropped: int
+    """Failures of the stage "learner": comparisons lost to a full queue, above all."""
+    learning: list[dict[str, Any]]
+    certificates: list[dict[str, Any]]
+
+
+def summarize(
+    rows: Sequence[Asked], samples: Sequence[Sample], labels: Iterable[Label], truth: dict[str, str]
+) -> dict[str, Any]:
+    """Return the figures of a run; ``truth`` is the class of each entry and each request id."""
+    hits = [row for row in rows if row.outcome == "semantic"]
+    wrong = sum(row.wrong is True for row in hits)
+    last = samples[-1]
+    return {
+        "requests": len(rows),
+        "not_200": sum(row.status != 200 for row in rows),
+        "semantic_hits": len(hits),
+        "wrong_hits": wrong,
+        "hit_rate": _share(len(hits), len(rows)),
+        "wrong_per_hit": _share(wrong, len(hits)),
+        "wrong_per_hit_95": wilson_interval(wrong, len(hits)),
+        "wrong_per_request": _share(wrong, len(rows)),
+        "wrong_per_request_95": wilson_interval(wrong, len(rows)),
+        "by_rule": {
+            name: {
+                "hits": sum(row.rule == name for row in hits),
+                "wrong": sum(row.rule == name and row.wrong is True for row in hits),
+            }
+            for name in sorted({row.rule or "unknown" for row in hits})
+        },
+        "quarters": [_quarter(rows, place) for place in range(4)],
+        "outcomes": _counted(row.outcome for row in rows),
+        "vetoes": _counted(row.veto for row in rows if row.veto),
+        "labels": last.compared,
+        "comparisons_dropped": last.dropped,
+        "judge": _judge(labels, truth),
+        "learning": last.learning,
+        "certificates": last.certificates,
+        "latency_ms": _latency(rows),
+        "rss_mb": {"first": samples[0].rss_mb, "last": last.rss_mb, "most": _most_rss(samples)},
+    }
+
+
+def _quarter(rows: Sequence[Asked], place: int) -> dict[str, Any]:
+    part = rows[len(rows) * place // 4 : len(rows) * (place + 1) // 4]
+    hits = [row for row in part if row.outcome == "semantic"]
+    wrong = sum(row.wrong is True for row in hits)
+    return {"requests": len(part), "hits": len(hits), "wrong": wrong}
+
+
+def _judge(labels: Iterable[Label], truth: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Count the agreement judge's words by what is true: source -> truth/word -> count."""
+    found: dict[str, dict[str, int]] = {}
+    for label in labels:
+        one, other = truth.get(label.id), truth.get(label.entry)
+        if one is None or other is None:
+            continue
+        said = {True: "same", False: "different", None: "unsure"}[label.same]
+        name = f"{'same' if one == other else 'different'} called {said}"
+        counts = found.setdefault(label.source.value, {})
+        counts[name] = counts.get(name, 0) + 1
+    return {source: dict(sorted(counts.items())) for source, counts in sorted(found.items())}
+
+
+def _latency(rows: Sequence[Asked]) -> dict[str, float]:
+    hits = [row for row in rows if row.outcome == "semantic" and "encode" in row.timing_ms]
+    misses = [row.total_ms for row in rows if row.outcome not in {"semantic", "exact"}]
+    found = {}
+    if hits:
+        beyond = [row.total_ms - row.timing_ms["encode"] for row in hits]
+        match = [row.timing_ms.get("match", 0.0) for row in hits]
+        found = {
+            "semantic_hit_p50": percentile([row.total_ms for row in hits], 0.5),
+            "semantic_hit_p99": percentile([row.total_ms for row in hits], 0.99),
+            "encode_p50": percentile([row.timing_ms["encode"] for row in hits], 0.5),
+            "hit_less_encode_p50": percentile(beyond, 0.5),
+            "match_p50": percentile(match, 0.5),
+        }
+    return found | ({"miss_p50": percentile(misses, 0.5)} if misses else {})
+
+
+def _most_rss(samples: Sequence[Sample]) -> float:
+    return max(sample.rss_mb for sample in samples)
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def text_table(found: dict[str, Any], max_error: float) -> str:
+    """Return the figures that matter as lines of text."""
+    low, high = found["wrong_per_hit_95"] or (0.0, 1.0)
+    lines = [
+        f"requests            {found['requests']:,} ({found['not_200']} not 200)",
+        f"semantic hits       {found['semantic_hits']:,} ({_percent(found['hit_rate'])})",
+        f"wrong hits          {found['wrong_hits']:,}: {_percent(found['wrong_per_hit'])} of hits",
+        f"                    {low:.2%} to {high:.2%}, target {max_error:.2%}",
+        f"                    {_percent(found['wrong_per_request'])} of requests",
+        f"by rule             {found['by_rule']}",
+        f"quarters            {[tuple(quarter.values()) for quarter in found['quarters']]}",
+        f"judge               {found['judge']}",
+        f"labels, dropped     {found['labels']:,}, {found['comparisons_dropped']:,}",
+        f"latency ms          { {k: round(v, 1) for k, v in found['latency_ms'].items()} }",
+        f"memory MB           { {k: round(v) for k, v in found['rss_mb'].items()} }",
+    ]
+    lines += [
+        f"certificate         {row['domain'][:8]} {row['week']}: {row['audits']} audits,"
+        f" {row['wrong']} wrong, at most {row['bound_per_hit']:.2%} of hits,"
+        f" more audits {row['more_audits']}"
+        for row in found["certificates"]
+    ]
+    return "\n".join(lines)
+
+
+def page(
+    title: str,
+    found: dict[str, Any],
+    rows: Sequence[Asked],
+    samples: Sequence[Sample],
+    target: float,
+) -> str:
+    """Return the run as one self-contained HTML document."""
+    last = max(len(rows), 1)
+    hits, recent, total = _courses(rows)
+    errors = [("error", total), ("semantic", recent)]
+    bound = [(sample.n, _bound(sample)) for sample in samples if sample.certificates]
+    more = [(sample.n, _more(sample)) for sample in samples if sample.certificates]
+    sections = [
+        section(
+            "Wrong hits per semantic hit",
+            key((("error", "since the start"), ("semantic", f"last {WINDOW:,} requests"),
+                 ("exact", "certificate's bound"), ("miss", "max_error")))
+            + _plot("Wrong per hit", [*errors, ("exact", bound),
+                    ("miss", [(0, target), (last, target)])], last, 5 * target, "{:.2%}"),
+        ),
+        section(f"Hit rate, last {WINDOW:,} requests",
+                _plot("Hit rate", [("semantic", hits)], last, 1.0, "{:.0%}")),
+        section("More audits until certified",
+                _plot("More audits", [("semantic", more)], last,
+                      max([value for _, value in more] or [1]), "{:,.0f}")),
+        section("Resident memory, MB",
+                _plot("Memory", [("semantic", [(s.n, s.rss_mb) for s in samples])], last,
+                      1.25 * found["rss_mb"]["most"], "{:,.0f}")),
+        section("Figures", f"<pre>{escape(text_table(found, target))}</pre>"),
+        section("Quarters", table(
+            ("quarter", "requests", "hits", "wrong"),
+            [(str(place), *map(str, quarter.values()))
+             for place, quarter in enumerate(found["quarters"], 1)])),
+    ]  # fmt: skip
+    style = "<style>.curve.error{stroke:#c33}i.error{background:#c33}</style>"
+    return document(
+        title=title,
+        heading=title,
+        period=f"{len(rows):,} requests in {rows[-1].at_s / 60:.1f} minutes",
+        body=style + "\n".join(sections),
+        notes="Every semantic hit is scored against the class of the prompt whose answer it got.",
+    )
+
+
+def _courses(
+    rows: Sequence[Asked],
+) -> tuple[list[tuple[int, float]], list[tuple[int, float]], list[tuple[int, float]]]:
+    """Return hit rate and wrong per hit of the window, and wrong per hit since the start."""
+    rate, recent, total = [], [], []
+    hits = wrong = 0
+    for end in range(50, len(rows) + 1, 50):
+        part = rows[end - 50 : end]
+        hits += sum(row.outcome == "semantic" for row in part)
+        wrong += sum(row.wrong is True for row in part)
+        window = [row for row in rows[max(0, end - WINDOW) : end] if row.outcome == "semantic"]
+        rate.append((end, len(window) / min(end, WINDOW)))
+        if window:
+            recent.append((end, sum(row.wrong is True for row in window) / len(window)))
+        if hits:
+            total.append((end, wrong / hits))
+    return rate, recent, total
+
+
+def _bound(sample: Sample) -> float:
+    return max(float(row["bound_per_hit"]) for row in sample.certificates)
+
+
+def _more(sample: Sample) -> float:
+    return max(float(row["more_audits"] or 0) for row in sample.certificates)
+
+
+def _plot(
+    label: str,
+    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    last: float,
+    top: float,
+    form: str,
+) -> str:
+    parts = [rule(place_y(share / 4), form.format(top * share / 4)) for share in range(5)]
+    for kind, points in curves:
+        placed = [(place_x(x / last), place_y(min(y / top, 1.0))) for x, y in points]
+        parts += [line(kind, placed)] if placed else []
+    parts += [write(LEFT, BOTTOM + 20, "0", "start")]
+    parts += [write(place_x(1.0), BOTTOM + 20, f"{last:,.0f} requests", "end")]
+    return frame(label, parts)
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.2%}"
