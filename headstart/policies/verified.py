@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headstart.decisions import Rule, Verdict
 from headstart.errors import ConfigError
 from headstart.policies.guards.parse import Parse, parse_prompt
+from headstart.policies.history import compare_histories
 from headstart.policies.match import GUARDS
 from headstart.policies.ratchet.features import VERSION, measure, pack_features
+from headstart.policies.ratchet.settings import SOFT_GUARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
-    from headstart.decisions import Encoding, Nearby
+    from headstart.decisions import Comparison, Encoding, Nearby
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
+    from headstart.types import Turn
 
 MINIMUM = 0.5
 """Below this similarity a neighbour is not even worth learning from."""
+
+ADDITIONS_FROM = 0.05
+"""Error target from which one history may hold more than the other (``docs/conversations.md``)."""
+
+_Guards: TypeAlias = "Sequence[tuple[str, Callable[[Parse, Parse], bool]]]"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parse).decode
@@ -54,7 +62,9 @@ class VerifiedMatch:
         self.promise = promise
         self.version = version_of(guards)
         self._domain_of = domain_of
-        self._guards = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+        enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+        self._guards = tuple(pair for pair in enabled if pair[0] not in SOFT_GUARDS)
+        self._soft = tuple(pair for pair in enabled if pair[0] in SOFT_GUARDS)
 
     def prepare(self, text: str, encoding: Encoding) -> Parse:
         """Parse a prompt once, for all its neighbours."""
@@ -69,11 +79,18 @@ class VerifiedMatch:
         return _decode(evidence)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires, or None."""
-        for name, guard in self._guards:
-            if guard(query, candidate):
-                return name
-        return None
+        """Return the first guard that fires and that no rule may overrule, or None."""
+        return _first(self._guards, query, candidate)
+
+    def compare(
+        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+    ) -> Comparison:
+        """Compare two histories; a lax target lets one side have said more than the other."""
+        target = min(max_error or 1.0, self.promise.max_error)
+        return compare_histories(one, other, self._strict_veto, additions=target >= ADDITIONS_FROM)
+
+    def _strict_veto(self, query: Parse, candidate: Parse) -> str | None:
+        return self.veto(query, candidate) or _first(self._soft, query, candidate)
 
     def judge(
         self, query: Parse, candidate: Parse, nearby: Nearby, veto: str | None = None
@@ -88,6 +105,8 @@ class VerifiedMatch:
         reached = neighbor.similarity if rule is Rule.COLD_START else score
         if veto is None:
             veto = _refusal(domain, reached, threshold)
+        if veto is None and rule is Rule.COLD_START:
+            veto = _first(self._soft, query, candidate)
         return Verdict(
             serve=veto is None,
             similarity=neighbor.similarity,
@@ -97,6 +116,13 @@ class VerifiedMatch:
             threshold=threshold,
             features=pack_features(features),
         )
+
+
+def _first(guards: _Guards, query: Parse, candidate: Parse) -> str | None:
+    for name, guard in guards:
+        if guard(query, candidate):
+            return name
+    return None
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:

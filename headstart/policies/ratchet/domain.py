@@ -13,6 +13,7 @@ from headstart.policies.ratchet import snapshot
 from headstart.policies.ratchet.cold_start import cold_start_threshold
 from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
 from headstart.policies.ratchet.memory import Row
+from headstart.policies.ratchet.settings import OWN_VETOES, SOFT_GUARDS
 from headstart.policies.ratchet.standings import Standings
 from headstart.policies.ratchet.state import (
     audit_rate,
@@ -194,7 +195,7 @@ class Domain:
             principal=_hashed(label.principal),
         )
         self._state, residual, weight = learn(
-            self._state, row, self.promise, vetoed=label.veto is not None
+            self._state, row, self.promise, vetoed=_by_guard(label.veto)
         )
         if weight:
             self._standings.learn(label.entry, residual, weight)
@@ -261,6 +262,11 @@ class Domain:
         error = float(curve.errors[place])
         bound = error + self.promise.margin * float(curve.deviations[place])
         return float(memory.mass[scores >= threshold].sum()) / total, cold, error, bound
+
+
+def _by_guard(veto: str | None) -> bool:
+    """Tell a guard that the learned rule obeys from all that it decides itself."""
+    return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
 
 
 def _hashed(principal: str) -> int:

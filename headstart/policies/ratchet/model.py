@@ -16,10 +16,14 @@ from headstart.policies.ratchet.settings import (
     FORGETTING,
     LEAST_WEIGHT,
     PRIOR_VARIANCE,
+    JudgeNoise,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_CERTAIN = 1e-12
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -41,17 +45,30 @@ def cautious_score(model: Model, features: NDArray[np.float64], offset: float) -
 
 
 def updated(
-    model: Model, features: NDArray[np.float64], offset: float, *, same: bool
+    model: Model, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
 ) -> tuple[Model, float, float]:
-    """Learn one label; return the model, the residual y - p and the label's weight p(1 - p)."""
+    """Learn one label; return the model, the label's residual and its weight.
+
+    The likelihood is that of a judge who errs, so a "different" where the model is sure counts for
+    little: without it, one label in ten that is wrong would flatten the model just where it must
+    tell one error in a hundred from none.
+    """
     probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
-    residual = same - probability
-    weight = max(probability * (1 - probability), LEAST_WEIGHT)
+    judged = agreement(probability, noise)
+    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
+    spread_of_label = max(judged * (1 - judged), _CERTAIN)
+    residual = slope * (same - judged) / spread_of_label
+    weight = max(slope**2 / spread_of_label, LEAST_WEIGHT)
     covariance = model.covariance / FORGETTING
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
     covariance = covariance - np.outer(spread, spread) * shrink
     return Model(model.mean + (covariance @ features) * residual, covariance), residual, weight
+
+
+def agreement(same: float, noise: JudgeNoise) -> float:
+    """Return how likely the judge calls two answers the same that are so with this probability."""
+    return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
 
 
 def doubted(model: Model) -> Model:

@@ -89,3 +89,9 @@ PRINCIPAL_SHARE = 0.05
 """Most of the memory that one of many principals may fill."""
 MAX_STANDINGS = 10_000
 """Entries whose answer group and offset are remembered, most recently labelled first."""
+
+SOFT_GUARDS = frozenset({"substitution"})
+"""Guards that are obeyed at cold start and weighed as evidence once labels were learned: where one
+answer serves many wordings, four of five exchanged words change nothing, and labels tell where."""
+OWN_VETOES = frozenset({"threshold", "unqualified", "alarm"})
+"""Vetoes that are the rule's own word, not a guard's."""

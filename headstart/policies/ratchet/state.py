@@ -97,7 +97,8 @@ def noise_of(state: State, promise: Promise) -> JudgeNoise:
 def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[State, float, float]:
     """Learn one pair; return the state, the residual and the weight for the entry's standing."""
     value = score(state, row.features, row.offset)
-    model, residual, weight = updated(state.model, row.features, row.offset, same=row.same)
+    noise = noise_of(state, promise)
+    model, residual, weight = updated(state.model, row.features, row.offset, noise, same=row.same)
     if not row.same and residual > -_NEGLIGIBLE:
         model, residual, weight = state.model, 0.0, 0.0
     pending = state.pending
@@ -152,15 +153,16 @@ def redrawn(state: State, promise: Promise) -> State:
 
 
 def memory_scores(model: Model, memory: Memory) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the cautious scores of all remembered candidates, and the risks of difference."""
+    """Return the cautious scores of all remembered candidates, and how likely each is the same."""
     features = memory.features.astype(np.float64)
     means = features @ model.mean + memory.offset
     spread = np.einsum("ij,ij->i", features @ model.covariance, features)
-    return means - CAUTION * np.sqrt(spread), 1 / (1 + np.exp(means))
+    return means - CAUTION * np.sqrt(spread), 1 / (1 + np.exp(-means))
 
 
 def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
-    scores, risks = memory_scores(model, memory)
+    scores, same = memory_scores(model, memory)
+    risks = 1 - (noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same)
     return draw_curve(scores, memory.same, memory.mass.astype(np.float64), risks, noise)
 
 
