@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
 from headstart.policies.guards.parse import MOST_VECTORS, Parse, parse_prompt
-from headstart.policies.guards.words import split_words, stem
+from headstart.policies.guards.words import listed, split_words, stem
 from headstart.policies.match import GUARDS
 
 ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}
@@ -247,6 +249,26 @@ def test_a_prompt_never_vetoes_itself(guard: str, text: str) -> None:
 
 def test_guards_cover_each_family() -> None:
     assert {guard for guard, *_ in VETOED} == {guard for guard, *_ in KEPT} == GUARDS.keys()
+
+
+WORDS = listed(
+    """
+    not no never stop don't avoid watering from to than by my our his company's colleague's all
+    some only both either at least most over under more cheaper cheapest best expensive 5 7 five %
+    $ C C++ main.py Oslo Rome UK open closed correct wrong home car insurance plan A B May Monday
+    . ? in out
+    """
+)
+PROMPTS = st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join)
+
+
+@given(PROMPTS, PROMPTS)
+@settings(max_examples=150, deadline=None)
+def test_guards_do_not_mind_which_prompt_was_stored(one: str, other: str) -> None:
+    a, b = parse(one), parse(other)
+    for guard in GUARDS.values():
+        assert guard(a, b) == guard(b, a)
+        assert not guard(a, a)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _AVOIDING = stems_of("avoid refrain")
 """They negate nouns as well: "avoid nuts"."""
 _DENIALS = frozenset({"no", "not"})
 _REACH = 6
-"""Words between "prevent" and its "from …ing"."""
+"""Words that a negation looks ahead: "prevent … from renewing"."""
 _FREE_OF = frozenset(
     listed(
         "sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent"
@@ -148,7 +148,8 @@ def _unknowing(words: Sequence[Word], place: int) -> set[str]:
 def _is_idiom(words: Sequence[Word], place: int) -> bool:
     text = words[place].text
     before = words[place - 1].text if place else ""
-    after = next((word.text for word in words[place + 1 :] if word.text not in _PASSED_OVER), "")
+    following = (word.text for word in words[place + 1 : place + 1 + _REACH])
+    after = next((text for text in following if text not in _PASSED_OVER), "")
     contracted = is_negated_verb(text)
     if contracted and not before and after in _PRONOUNS:
         return True  # "Can't I …?" asks what "Can I …?" asks

@@ -19,6 +19,8 @@ _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
 _SYMMETRIC = frozenset(listed("and or vs versus"))
+_MOST = 24
+"""Roles of a prompt that are compared, each with each of the other's."""
 _LONGEST = 3
 """Content words of an argument: "to the new savings account"."""
 
@@ -38,7 +40,7 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
     for place, word in enumerate(words):
         if word.text in _PREPOSITIONS:
             argument = _argument(words, place + 1)
-            if argument:
+            if argument and len(found) < _MOST:
                 preposition = "to" if word.text == "into" else word.text
                 found.append(Role(preposition, frozenset(before), argument))
         elif not is_function_word(word.text):
