@@ -35,7 +35,7 @@ class Role(NamedTuple):
 
 def roles(words: Sequence[Word]) -> tuple[Role, ...]:
     """Return the prepositions of a prompt that have an argument, in order."""
-    found = []
+    found: list[Role] = []
     before: set[str] = set()
     for place, word in enumerate(words):
         if word.text in _PREPOSITIONS:
