@@ -271,46 +271,6 @@ def test_guards_do_not_mind_which_prompt_was_stored(one: str, other: str) -> Non
         assert not guard(a, a)
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("C++ or C#?", ["c++", "or", "c#"]),
-        ("Is .NET 8.0.1 out?", ["is", ".net", "8.0.1", "out"]),
-        ("main.py, my_var.", ["main.py", "my_var"]),
-        ("It\u2019s full-time", ["it's", "full", "time"]),
-        ("$1,250.50 (5%)", ["$", "1,250.50", "5", "%"]),
-        ("1,2 and .5", ["1", "2", "and", ".5"]),
-    ],
-)
-def test_names_versions_and_amounts_stay_whole(text: str, tokens: list[str]) -> None:
-    assert [word.text for word in split_words(text)] == tokens
-
-
-@pytest.mark.parametrize(
-    "forms",
-    [
-        ("cancel", "cancels", "cancelled", "cancelling"),
-        ("create", "creates", "created", "creating"),
-        ("call", "calls", "called", "calling"),
-        ("apply", "applies", "applied", "applying"),
-        ("match", "matches", "matched"),
-        ("quick", "quickly"),
-        ("buy", "bought", "buying"),
-        ("class", "classes"),
-    ],
-)
-def test_forms_of_a_word_have_one_stem(forms: tuple[str, ...]) -> None:
-    assert len({stem(form) for form in forms}) == 1
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("bus", "bush"), ("pass", "past"), ("sing", "s"), ("red", "r"), ("niger", "nigeria")],
-)
-def test_different_words_have_different_stems(one: str, other: str) -> None:
-    assert stem(one) != stem(other)
-
-
 def test_exchange_that_cannot_be_checked_is_vetoed() -> None:
     filler = " ".join(f"word{number}" for number in range(MOST_VECTORS))
     one, other = parse(f"{filler} about Peru"), parse(f"{filler} about Chile")
