@@ -47,7 +47,7 @@ class Reviewed(Frozen, forbid_unknown_fields=True):
     same: bool
 
 
-class Taken(Frozen):
+class Taken(Frozen, omit_defaults=False):
     """A label was written."""
 
     labelled: bool = True

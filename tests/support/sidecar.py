@@ -22,10 +22,11 @@ from support.serving import serving
 from support.simulated import chat, simulated, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from headstart.decisions import Outcome
     from headstart.factory import Parts
+    from headstart.middleware.asgi_types import ASGIApp
     from headstart.simulator.faults import Fault
 
 PROMPT = "How can I sign up for ChatGPT?"
@@ -59,6 +60,7 @@ class Sidecar:
     provider: Provider
     session: aiohttp.ClientSession
     recorder: Recorder
+    observers: Observers
     parts: list[Parts]
 
     @property
@@ -126,9 +128,13 @@ async def sidecar(
     *,
     upstream: dict[str, Any] | None = None,
     others: tuple[dict[str, Any], ...] = (),
+    behind: Callable[[Sidecar], ASGIApp] | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Sidecar]:
-    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams."""
+    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams.
+
+    ``behind`` makes the app that gets what the gateway does not answer, in place of a 404.
+    """
     provider = provider or Provider()
     async with simulated(provider) as base, aiohttp.ClientSession() as session:
         sections = {
@@ -144,11 +150,12 @@ async def sidecar(
         }
         first = {"name": "sim", "base_url": base, **(upstream or {})}
         settings = load_settings(None, {}, {**dotted, "upstream": [first, *others]})
-        running = Sidecar("", base, provider, session, Recorder(), [])
+        recorder = Recorder()
+        running = Sidecar("", base, provider, session, recorder, Observers([recorder]), [])
         app = build_gateway(
             settings,
-            not_found,
-            observers=Observers([running.recorder]),
+            behind(running) if behind is not None else not_found,
+            observers=running.observers,
             on_start=running.parts.append,
         )
         async with serving(app, http=BoundedHeadProtocol) as running.url:

@@ -1,0 +1,125 @@
+"""``headstart explain`` asks a running sidecar why."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.cli import main
+from support.administered import CHATGPT, NEGATED, REWORDED
+from support.remote import remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.remote import Remote
+
+
+@pytest.fixture(scope="module")
+def sidecar() -> Iterator[Remote]:
+    with remote() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stored(sidecar: Remote) -> str:
+    return sidecar.ask_first(CHATGPT)
+
+
+@pytest.fixture(scope="module")
+def vetoed(sidecar: Remote, stored: str) -> str:
+    return sidecar.ask(NEGATED)
+
+
+def explain(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(["explain", *arguments])
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, object]:
+    with pytest.raises(SystemExit) as left:
+        main(["explain", *arguments])
+    return capsys.readouterr().err, left.value.code
+
+
+def test_a_hit_names_its_neighbour_and_what_each_feature_gave(
+    sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, sidecar.ask(REWORDED), "--url", sidecar.url)
+    assert shown.startswith("semantic, status 200, model m")
+    assert f"neighbour {stored}" in shown
+    assert "rule      cold start" in shown
+    assert "may answer: similarity 0.968 ≥ threshold" in shown
+    assert "to flip   a threshold above 0.968" in shown
+    assert "is going to decide once enough was learned" in shown
+    assert "similarity        " in shown
+    assert CHATGPT not in shown
+
+
+def test_a_miss_names_the_guard_and_what_would_flip_it(
+    sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, vetoed, "--url", sidecar.url + "/")
+    assert shown.startswith("miss (veto), status 200")
+    assert "refused by the guard negation" in shown
+    assert "to flip   the guard 'negation' switched off" in shown
+    assert "negation            " in shown
+
+
+def test_the_contributions_shown_sum_up_to_the_score(
+    sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, sidecar.ask(REWORDED), "--url", sidecar.url)
+    table = shown.partition("The score")[2].partition("Its domain")[0].splitlines()[1:]
+    *shares, score = [float(line[20:27]) for line in table if line]
+    assert sum(shares) == pytest.approx(score, abs=0.1)
+
+
+def test_a_request_without_a_neighbour_says_so(
+    sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, stored, "--url", sidecar.url)
+    assert "miss (empty-partition)" in shown
+    assert "No neighbour was judged" in shown
+
+
+def test_json_is_what_the_server_answers(
+    sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(explain(capsys, vetoed, "--url", sidecar.url, "--json"))
+    assert (found["id"], found["verdict"]["veto"]) == (vetoed, "negation")
+
+
+def test_an_unknown_request_is_an_error(
+    sidecar: Remote, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, code = refusal(capsys, "no?thing", "--url", sidecar.url)
+    assert "no request with this id" in error
+    assert code == 1
+
+
+def test_a_server_that_is_not_there_is_an_error(
+    free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, code = refusal(capsys, "x", "--url", f"http://127.0.0.1:{free_port}")
+    assert f"127.0.0.1:{free_port} does not answer" in error
+    assert code == 1
+    assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
+
+
+def test_the_token_is_read_from_a_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SERVER_TOKEN", "secret")
+    with remote(token_env="SERVER_TOKEN", token="secret") as guarded:
+        id = guarded.ask_first(CHATGPT)
+        monkeypatch.delenv("HEADSTART_ADMIN_TOKEN", raising=False)
+        error, code = refusal(capsys, id, "--url", guarded.url)
+        assert "put it in the variable HEADSTART_ADMIN_TOKEN" in error
+        assert code == 2
+        asked = (id, "--url", guarded.url, "--token-env", "SERVER_TOKEN")
+        assert "empty-partition" in explain(capsys, *asked)
+        monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "secret")
+        assert "empty-partition" in explain(capsys, id, "--url", guarded.url)

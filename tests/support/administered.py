@@ -1,0 +1,115 @@
+"""A gateway that learns, with the admin API behind it, all on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from headstart.middleware.admin import admin_app
+from headstart.middleware.admin_state import AdminState
+from headstart.middleware.metrics import PrometheusObserver
+from headstart.middleware.recent import RecentRequests
+from headstart.middleware.sidecar import behind_gateway
+from support.proxied import Reply, reply_of
+from support.sidecar import sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.decisions import Label
+    from headstart.interfaces import Store
+    from headstart.middleware.asgi_types import ASGIApp
+    from headstart.middleware.learning.oversight import Oversight
+    from support.sidecar import Sidecar
+
+CHATGPT = "How can I sign up for ChatGPT?"
+REWORDED = "I want to sign up for ChatGPT"
+NEGATED = "How can I not sign up for ChatGPT?"
+
+
+@dataclass
+class Administered:
+    """What a test asks, and the gateway it asks about."""
+
+    gateway: Sidecar
+
+    @property
+    def store(self) -> Store:
+        return self.gateway.parts[0].store
+
+    @property
+    def oversight(self) -> Oversight:
+        oversight = self.gateway.parts[0].oversight
+        assert oversight is not None
+        return oversight
+
+    async def call(self, method: str, path: str, **options: Any) -> Reply:
+        url = f"{self.gateway.url}/_headstart/{path}"
+        async with self.gateway.session.request(method, url, **options) as response:
+            return await reply_of(response)
+
+    async def get(self, path: str, **options: Any) -> Any:
+        return decode(await self.call("GET", path, **options), 200)
+
+    async def post(self, path: str, body: Any, **options: Any) -> Reply:
+        return await self.call("POST", path, json=body, **options)
+
+    async def ask(self, prompt: str) -> str:
+        """Send a prompt and return its request's id."""
+        reply = await self.gateway.ask(prompt)
+        return reply.headers["x-headstart-request-id"]
+
+    async def ask_first(self, prompt: str = CHATGPT) -> str:
+        """Send a prompt whose answer then is the neighbour of the next ones."""
+        id = await self.ask(prompt)
+        await self.gateway.indexed(1)
+        return id
+
+    async def labels(self, count: int) -> list[Label]:
+        """Wait for so many labels in the store."""
+        async with asyncio.timeout(20):
+            while len(found := await self.store.labels()) < count:
+                await asyncio.sleep(0.005)
+        return [label for _, label in found]
+
+
+def decode(reply: Reply, status: int) -> Any:
+    assert reply.status == status, (reply.status, reply.body)
+    assert reply.headers["content-type"].startswith("application/json")
+    return json.loads(reply.body)
+
+
+def message(reply: Reply, status: int) -> str:
+    """Return what an error says, which must be in the form of the admin API."""
+    error = decode(reply, status)["error"]
+    assert error.keys() == {"message", "type", "code"}
+    return str(error["message"])
+
+
+@contextlib.asynccontextmanager
+async def administered(token: bytes | None = None, **cache: Any) -> AsyncIterator[Administered]:
+    """Run both before a simulated provider. Nothing is audited unless ``cache`` says so."""
+    cache = {"audit.mode": "off", **cache}
+    async with sidecar(behind=lambda running: _admin(running, token), cache=cache) as running:
+        yield Administered(running)
+
+
+def _admin(running: Sidecar, token: bytes | None) -> ASGIApp:
+    metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
+    running.observers.add(metrics)
+    running.observers.add(recent)
+    state = AdminState(
+        engine=lambda: running.parts[-1] if running.parts else None,
+        metrics=metrics,
+        recent=recent,
+        config={},
+        clock=time.time,  # noqa: TID251 - as the sidecar does
+        started=0.0,
+    )
+    return behind_gateway(cast("ASGIApp", admin_app(state, token=token, open_access=True)))

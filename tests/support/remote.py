@@ -1,0 +1,77 @@
+"""A whole sidecar in a thread, for what asks it from outside: a browser, a command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from headstart.config import load_settings
+from headstart.sidecar import build_sidecar
+from support.scripted import ScriptedUpstream
+from support.serving import serving_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 20.0
+
+
+class Remote:
+    """A running sidecar, asked over HTTP alone."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._token = token
+
+    def ask(self, prompt: str) -> str:
+        """Send a prompt and return its request's id."""
+        body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
+        _, headers = self._send("/v1/chat/completions", body, "key")
+        return str(headers["x-headstart-request-id"])
+
+    def ask_first(self, prompt: str) -> str:
+        """Send a prompt whose answer then is the neighbour of the next ones."""
+        id = self.ask(prompt)
+        self.until(lambda: self.admin("stats")["now"]["partitions"] == 1)
+        return id
+
+    def admin(self, path: str) -> Any:
+        answer, _ = self._send(f"/_headstart/{path}", None, self._token)
+        return answer
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Ask again until a condition holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def _send(self, path: str, body: Any, key: str) -> tuple[Any, Any]:
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return json.load(response), response.headers
+
+
+@contextlib.contextmanager
+def remote(
+    answer: str = "An answer.", *, token_env: str | None = None, token: str = "", **cache: Any
+) -> Iterator[Remote]:
+    """Run a sidecar whose provider always gives the same answer. Nothing is audited."""
+    provider = ScriptedUpstream()
+    provider.words = [answer]
+    with serving_in_thread(provider) as upstream:
+        settings = {
+            "cache.store": "memory:",
+            "cache.audit.mode": "off",
+            "encoder.max_wait_ms": 20_000.0,
+            "server.admin_token_env": token_env,
+            "upstream": [{"name": "sim", "base_url": upstream + "/v1"}],
+            **{f"cache.{name}": value for name, value in cache.items()},
+        }
+        with serving_in_thread(build_sidecar(load_settings(None, {}, settings))) as url:
+            yield Remote(url, token)
