@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headstart.decisions import Encoding, Nearby, Outcome, Verdict
+from headstart.decisions import Comparison, Encoding, Nearby, Outcome, Verdict
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.hot import HotTier
 from headstart.embeddings.index import FaissIndex, pack_vector
@@ -35,9 +35,11 @@ from headstart.observe import Observers
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Put, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from headstart.types import Turn
 
 DIMENSION = 384
 NAMESPACE = "benchmark"
@@ -115,6 +117,15 @@ class NearEnough:
 
     def veto(self, query: None, candidate: None) -> None:
         """Let every neighbour pass."""
+
+    def compare(
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+    ) -> Comparison:
+        """Tell every history apart."""
+        return Comparison("unsaid")
 
     def judge(
         self, query: None, candidate: None, nearby: Nearby, veto: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,24 @@ class Nearby(msgspec.Struct, frozen=True):
     def neighbor(self) -> Neighbor:
         """The neighbour in question."""
         return self.neighbors[self.rank]
+
+
+class Unsaid(NamedTuple):
+    """A user turn whose words the other user did not use, and turns that may mean the same."""
+
+    text: str
+    counterparts: tuple[str, ...]
+
+
+class Comparison(NamedTuple):
+    """What words alone can tell of two histories: what keeps them apart, if anything.
+
+    Without a ``conflict`` they mean the same if, for each of ``unsaid``, one of its counterparts
+    does: similar enough, and no guard fires.
+    """
+
+    conflict: str | None
+    unsaid: tuple[Unsaid, ...] = ()
 
 
 class Rule(StrEnum):

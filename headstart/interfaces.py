@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from headstart.decisions import Encoding, Label, Nearby, Neighbor, Verdict
+    from headstart.decisions import Comparison, Encoding, Label, Nearby, Neighbor, Verdict
     from headstart.observe import Observation, Served
     from headstart.types import (
         Call,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Record,
         StoreStats,
         StreamEvent,
+        Turn,
         VectorRow,
     )
 
@@ -167,6 +168,14 @@ class MatchPolicy(Protocol[P]):
 
     def veto(self, query: P, candidate: P) -> str | None:
         """Return the guard that keeps a neighbour's answer from this prompt, or None."""
+
+    def compare(
+        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+    ) -> Comparison:
+        """Compare two histories for a request that accepts ``max_error``; None: the policy's own.
+
+        The more wrong hits are accepted, the more one side may have said than the other.
+        """
 
     def judge(self, query: P, candidate: P, nearby: Nearby, veto: str | None = None) -> Verdict:
         """Judge one neighbour that ``veto`` returned this for; a vetoed one is never served."""

@@ -45,17 +45,33 @@ class ChatRequest(Frozen):
     """The body repeats a JSON key: two readers may disagree on it, so it is never cached."""
 
 
+class Turn(Frozen, array_like=True):
+    """What one side of a conversation said, in plain text."""
+
+    user: bool
+    text: str
+
+
 class CacheKey(Frozen):
     """Who may share an answer and which answers are comparable (``docs/cache-key.md``).
 
-    ``partition`` and ``exact`` are SHA-256 hex digests that already bind ``scope``, so equal
-    digests can never cross scopes.
+    ``partition``, ``exact`` and ``conversation`` are SHA-256 hex digests that already bind
+    ``scope``, so equal digests can never cross scopes.
     """
 
     scope: str
     partition: str
     exact: str
     query: str | None = None
+    conversation: str | None = None
+    """Binds what ``partition`` does but for ``history``; None where only an equal one will do."""
+    history: tuple[Turn, ...] = ()
+    """Earlier turns whose meaning may be equal in other words."""
+
+    @property
+    def group(self) -> str:
+        """The digest under which neighbours are searched."""
+        return self.conversation or self.partition
 
 
 class Call(Frozen):

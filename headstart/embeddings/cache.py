@@ -144,10 +144,9 @@ class SemanticCache:
         """Return the nearest entry that ``accept`` and the policy let pass, or why none does."""
         if self._similar is None or key.query is None:
             return miss("exact-only")
-        if not self._index.size(key.partition):
+        if not self._index.size(key.group):
             return miss("empty-partition")
-        floor = self._policy.minimum
-        lookup = await self._similar.find(key.partition, key.query, accept, floor, terms)
+        lookup = await self._similar.find(key, accept, terms)
         if lookup.entry is not None:
             self._touched.add(lookup.entry.id)
         return lookup

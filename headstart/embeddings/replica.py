@@ -96,7 +96,7 @@ class Replica:
                 [
                     VectorRow(
                         id=entry.id,
-                        partition=entry.key.partition,
+                        partition=entry.key.group,
                         encoder=entry.encoder,
                         vector=vector,
                     )

@@ -25,6 +25,7 @@ import anyio
 import msgspec
 
 from headstart.decisions import Lookup, Nearby, Outcome, Trial
+from headstart.embeddings.histories import Histories
 from headstart.embeddings.index import pack_vector
 from headstart.embeddings.replica import report
 from headstart.errors import StageError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.hot import HotTier
     from headstart.embeddings.replica import Replica
     from headstart.interfaces import MatchPolicy, Observer
-    from headstart.types import Entry
+    from headstart.types import CacheKey, Entry
 
     Accept: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request, or None."""
@@ -83,14 +84,12 @@ class SimilarEntries(Generic[P]):
         self._neighbors = neighbors
         self._observers = observers
 
-    async def find(
-        self, partition: str, text: str, accept: Accept, floor: float, terms: Terms
-    ) -> Lookup:
-        """Ask the policy about the first neighbour of at least ``floor`` that no guard vetoes.
+    async def find(self, key: CacheKey, accept: Accept, terms: Terms) -> Lookup:
+        """Ask the policy about the first similar enough neighbour that no guard vetoes.
 
-        Fails open: an error is a miss.
+        ``key.query`` is the text to compare. Fails open: an error is a miss.
         """
-        wanted = Wanted(partition, text, accept, floor, terms, Stopwatch())
+        wanted = Wanted(key, accept, terms, Stopwatch())
         try:
             lookup = await self._find(wanted)
         except StageError as error:
@@ -107,10 +106,10 @@ class SimilarEntries(Generic[P]):
             return miss("too-long")
         with wanted.watch.measure("lookup_s"):
             vector = pack_vector(encoding.sentence)
-            near = await self._replica.search(wanted.partition, vector, self._neighbors)
+            near = await self._replica.search(wanted.key.group, vector, self._neighbors)
         if not near:
             return miss("empty-partition")
-        if near[0].similarity < wanted.floor:
+        if near[0].similarity < self._policy.minimum:
             return miss("below-threshold", near[0].similarity, "threshold")
         with wanted.watch.measure("match_s"):
             prepared = self._policy.prepare(wanted.text, encoding)
@@ -122,10 +121,17 @@ class SimilarEntries(Generic[P]):
         The store is asked at most once, when the hot tier runs out. If none survives, the nearest
         is what the miss reports and what is learned from.
         """
-        similar = [neighbor for neighbor in near if neighbor.similarity >= wanted.floor]
+        similar = [neighbor for neighbor in near if neighbor.similarity >= self._policy.minimum]
         stopped: _Stopped[P] | None = None
         read: Mapping[str, Entry] | None = None
         deletions = self._replica.deletions
+        histories = Histories(
+            self._encoder,
+            self._policy,
+            wanted.key,
+            max_error=wanted.terms.max_error,
+            max_wait_s=self._max_wait_s,
+        )
         for rank, neighbor in enumerate(similar):
             entry = self._hot.get(neighbor.id)
             if entry is None:
@@ -138,6 +144,9 @@ class SimilarEntries(Generic[P]):
             nearby = Nearby(wanted.terms, near, rank)
             with wanted.watch.measure("match_s"):
                 refusal, candidate = self._refuse(entry, prepared, wanted.accept)
+                if refusal is None and not await histories.same(entry.key):
+                    # Of such a pair the texts say nothing: it teaches nothing either.
+                    refusal, candidate = "history", None
                 if refusal is None and candidate is not None:
                     lookup = self._judge(entry, prepared, candidate, nearby)
                     self._replica.keep(entry, deletions)
@@ -193,12 +202,15 @@ class _Stopped(NamedTuple, Generic[P]):
 class Wanted(NamedTuple):
     """One semantic lookup: what may answer it, and where its time goes."""
 
-    partition: str
-    text: str
+    key: CacheKey
     accept: Accept
-    floor: float
     terms: Terms
     watch: Stopwatch
+
+    @property
+    def text(self) -> str:
+        """What is compared by meaning."""
+        return self.key.query or ""
 
 
 class Stopwatch:

@@ -18,7 +18,7 @@ from headstart.factory.learning import (
     make_second_opinion,
     open_oversight,
 )
-from headstart.factory.routing import route_rule
+from headstart.factory.routing import lifetimes, route_rule
 from headstart.factory.site import Site
 from headstart.factory.upstreams import identity_of, open_upstreams, pick, prices
 from headstart.identifiers import new_ulid
@@ -128,7 +128,9 @@ def _assemble(
     wrapped: bool,
 ) -> tuple[Engine, Relay | None]:
     settings, cache = parts.settings, parts.settings.cache
-    admission = Admission(cache.sampled, share_users=cache.share_users)
+    admission = Admission(
+        cache.sampled, share_users=cache.share_users or cache.scope != "credential"
+    )
     accepted = AcceptedCredentials(time.monotonic)
     new_id = partial(new_ulid, clock)
     sharing = SharingOptions(
@@ -150,7 +152,6 @@ def _assemble(
         gate=parts.gate,
         prices=prices(settings),
         clock=clock,
-        ttl_s=cache.ttl_s,
         key_headers=sharing.key_headers,
     )
     finder = None
@@ -182,6 +183,7 @@ def _assemble(
             rules=tuple(map(route_rule, settings.route)),
             max_error=cache.max_error,
             learning=parts.learning,
+            lifetimes=lifetimes(cache),
         ),
         pump=pump,
         flights=parts.flights,

@@ -1,14 +1,15 @@
-"""Route rules from their settings."""
+"""Route rules and lives of answers from their settings."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
 
 if TYPE_CHECKING:
-    from headstart.config.settings import RouteSettings
+    from headstart.config.settings import CacheSettings, RouteSettings
 
 
 def route_rule(route: RouteSettings) -> RouteRule:
@@ -22,4 +23,13 @@ def route_rule(route: RouteSettings) -> RouteRule:
         query=None if route.query is None else re.compile(route.query),
         semantic=route.semantic,
         ttl_s=route.ttl_s,
+    )
+
+
+def lifetimes(cache: CacheSettings) -> Lifetimes:
+    """Return how long answers live, by the class of their question."""
+    ages = cache.ttl_by_class
+    return Lifetimes(
+        ttl_s=cache.ttl_s,
+        by_class={QuestionClass.LIVE: ages.live, QuestionClass.DATED: ages.dated},
     )

@@ -42,6 +42,7 @@ class Exchange:
         "status",
         "stored",
         "timings",
+        "ttl_s",
         "upstream",
         "upstream_s",
     )
@@ -59,6 +60,7 @@ class Exchange:
         self.domain = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
+        self.ttl_s: float | None = None
         self.status = 0
         self.first_byte: float | None = None
         self.upstream = ""

@@ -45,6 +45,9 @@ class Finder:
         def refuse(entry: Entry) -> str | None:
             if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
                 return "stale"
+            if prepared.ttl_s is not None and now - entry.created > prepared.ttl_s:
+                # Routes of different lives may share an entry.
+                return "stale"
             return self._admission.refuse_serve(request, entry) if request is not None else None
 
         began = time.perf_counter()

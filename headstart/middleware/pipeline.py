@@ -158,7 +158,7 @@ class Engine:
                 key = variant(key, self._random.randrange(variants))
         lookup = await self._finder.find(prepared, key)
         _note_times(exchange, lookup)
-        exchange.domain = prepared.terms.domain
+        exchange.domain, exchange.ttl_s = prepared.terms.domain, prepared.ttl_s
         ruling = self._rule(exchange, prepared, key, lookup)
         exchange.lookup = lookup = ruling.lookup
         if ruling.course is not Course.ASK and lookup.entry is not None:
@@ -277,6 +277,7 @@ class Engine:
             identity=identity if identity is not None else flight,
             key=key,
             semantic=semantic,
+            ttl_s=exchange.ttl_s,
             lesson=lesson,
             credential_scope=self._preparer.credential_scope(call.headers),
             wrapped=self._upstream_for is None,

@@ -152,14 +152,17 @@ class Preparer:
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         target = self._max_error if rule.max_error is None else rule.max_error
-        parties = (scope_name, route.name, rule.name)
-        terms = terms_of(parties, (target, asked), self._learning)
         named = None if question is NOT_FOUND else question
+        key = self._key(route, scope, headers, request, scope_name, named)
+        # What single questions taught says nothing about whether histories mean the same.
+        kind_of_talk = "question" if key.conversation is None else "conversation"
+        parties = (scope_name, route.name, rule.name, kind_of_talk)
+        terms = terms_of(parties, (target, asked), self._learning)
         asked_text = request.query if named is None else named.text
         kind = question_class(asked_text or "")
         return Prepared(
             request=request,
-            key=self._key(route, scope, headers, request, scope_name, named),
+            key=key,
             directives=directives,
             scope=scope_name,
             semantic_refusal=self._refuse_semantic(rule, request, question, kind),

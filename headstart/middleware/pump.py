@@ -42,6 +42,8 @@ class Plan:
     identity: Hashable
     key: CacheKey | None
     semantic: bool
+    ttl_s: float | None
+    """How long its answer may be served; None: until it is evicted."""
     lesson: Lesson | None
     """What the answer teaches about the neighbour that was, or was not, served in its place."""
     credential_scope: str | None
@@ -63,7 +65,6 @@ class Pump:
         gate: Gate,
         prices: Callable[[str, str], Price | None],
         clock: Callable[[], float],
-        ttl_s: float | None,
         key_headers: tuple[bytes, ...] = (),
     ) -> None:
         self._cache = cache
@@ -74,7 +75,6 @@ class Pump:
         self._gate = gate
         self._prices = prices
         self._clock = clock
-        self._ttl_s = ttl_s
         self._key_headers = key_headers
 
     async def run(self, flight: Flight, plan: Plan) -> None:
@@ -191,7 +191,7 @@ class Pump:
             answer=answer,
             origin=origin,
             created=now,
-            expires=None if self._ttl_s is None else now + self._ttl_s,
+            expires=None if plan.ttl_s is None else now + plan.ttl_s,
             tags=_tags(plan.call.headers),
             transforms=reply.transforms,
         )

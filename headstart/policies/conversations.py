@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import listed, split_words
-from headstart.types import Frozen
+from headstart.types import Frozen, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,13 +45,6 @@ _OPENINGS = frozenset(
 )
 _ORDERS = frozenset(listed("can could will would"))
 _TELLING = frozenset(listed("tell explain say show describe"))
-
-
-class Turn(Frozen, frozen=True, array_like=True):
-    """What one side said, in plain text."""
-
-    user: bool
-    text: str
 
 
 class Conversation(Frozen, frozen=True):

@@ -6,9 +6,9 @@ Turns that are equal but for case, spaces and punctuation are set aside. Of what
   or date may have been told in one of them alone;
 - no user turn may be an edit of one of the other history that a guard stops;
 - neither may hold a refusal, a correction or a reported action that the other does not;
-- one history must be contained in the other: each of its user turns uses only words that the other
-  user used too, or means what one of the other's turns means. That only the encoder can tell:
-  ``Comparison.unsaid``.
+- each history must be contained in the other (with ``additions``, one of them): each of its user
+  turns uses only words that the other user used too, or means what one of the other's turns means.
+  That only the encoder can tell: ``Comparison.unsaid``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.decisions import Encoding
+from headstart.decisions import Comparison, Encoding, Unsaid
 from headstart.policies.guards.negation import negations_differ
 from headstart.policies.guards.parse import Parse, parse_prompt
 from headstart.policies.guards.substitution import MOST_EXCHANGED
@@ -29,7 +29,7 @@ from headstart.policies.guards.words import is_function_word, listed, split_word
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from headstart.policies.conversations import Turn
+    from headstart.types import Turn
 
 MOST_UNSAID = 4
 """User turns that may be reworded in one comparison."""
@@ -62,30 +62,17 @@ _DONE = re.compile(
 )
 
 
-class Unsaid(NamedTuple):
-    """A user turn whose words the other user did not use, and turns that may mean the same."""
-
-    text: str
-    counterparts: tuple[str, ...]
-
-
-class Comparison(NamedTuple):
-    """What words alone can tell. ``conflict`` names what keeps the histories apart, or is None.
-
-    Without a conflict they mean the same if, for each of ``unsaid``, one of its counterparts does:
-    similar enough, and no guard fires.
-    """
-
-    conflict: str | None
-    unsaid: tuple[Unsaid, ...] = ()
-
-
 def compare_histories(
-    one: Sequence[Turn], other: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
+    one: Sequence[Turn],
+    other: Sequence[Turn],
+    veto: Callable[[Parse, Parse], str | None],
+    *,
+    additions: bool,
 ) -> Comparison:
     """Compare two histories. Symmetric but for which side's turns are ``unsaid`` on a draw.
 
-    ``veto`` is the guards' word on two turns that are nearly the same.
+    ``veto`` is the guards' word on two turns that are nearly the same. With ``additions`` one
+    user may have said more than the other.
     """
     mine, theirs = _differing(one, other)
     if not mine and not theirs:
@@ -98,7 +85,8 @@ def compare_histories(
     )
     if conflict is not None:
         return Comparison(conflict)
-    unsaid = min(_unsaid(mine, other, theirs), _unsaid(theirs, one, mine), key=len)
+    said_here, said_there = _unsaid(mine, other, theirs), _unsaid(theirs, one, mine)
+    unsaid = min(said_here, said_there, key=len) if additions else said_here + said_there
     if len(unsaid) > MOST_UNSAID or not all(turn.counterparts for turn in unsaid):
         return Comparison("unsaid")
     return Comparison(None, unsaid)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.policies.canonical import canonical_messages, canonical_tools, keep_property_order
+from headstart.policies.conversations import split_conversation
 from headstart.policies.fields import DIALECTS, Use
 from headstart.policies.questions import cut
 from headstart.types import CacheKey, Frozen, Headers
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from headstart.policies.questions import Question
-    from headstart.types import ChatRequest
+    from headstart.types import ChatRequest, Turn
 
 _FORMAT = 1
 """Raise it whenever the same request would get a different key; old entries then never match."""
@@ -92,13 +93,23 @@ def chat_key(
     if "response_format" in body:
         body["response_format"] = keep_property_order(body["response_format"])
     asked: Any = None
+    alike: dict[str, Any] | None = None
+    history: tuple[Turn, ...] = ()
     messages = body.get("messages")
     if isinstance(messages, list) and messages:
         messages = canonical_messages(messages)
         if request.query is not None:
+            talk = split_conversation(messages) if question is None else None
             messages[-1], asked = _without_text(messages[-1])
+            if talk is not None:
+                history = talk.history
+                alike = {**body, "messages": [*talk.fixed, "...", messages[-1]]}
         body["messages"] = messages
-    return _key(scope, context, body, asked, request.query, question)
+    key = _key(scope, context, body, asked, request.query, question)
+    if alike is None:
+        return key
+    conversation = _key(scope, context, alike, asked, request.query, question).partition
+    return msgspec.structs.replace(key, conversation=conversation, history=history)
 
 
 def raw_key(
@@ -124,8 +135,12 @@ def variant(key: CacheKey, number: int) -> CacheKey:
     The partition differs too, so an unfilled variant is not answered by another one's entry.
     """
     suffix = f"#{number}"
+    conversation = key.conversation
     return msgspec.structs.replace(
-        key, partition=_digest(key.partition + suffix), exact=_digest(key.exact + suffix)
+        key,
+        partition=_digest(key.partition + suffix),
+        exact=_digest(key.exact + suffix),
+        conversation=None if conversation is None else _digest(conversation + suffix),
     )
 
 

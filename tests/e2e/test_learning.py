@@ -169,3 +169,14 @@ async def test_an_audit_whose_provider_fails_costs_the_caller_nothing() -> None:
     assert hit.status == 200
     assert "detail=semantic" in hit.verdict
     assert (audit.status, audit.stored) == (500, False)
+
+
+async def test_answers_to_questions_that_age_are_kept_less_long() -> None:
+    cache = {"ttl_s": 1000.0, "ttl_by_class.live": 60.0, **never()}
+    async with sidecar(cache=cache) as running:
+        for prompt in (PROMPT, "What is the weather in Oslo right now?"):
+            await running.ask(prompt)
+        lasting = await running.ask(PROMPT)
+        live = await running.ask("What is the weather in Oslo right now?")
+    assert "hit; ttl=99" in lasting.verdict
+    assert "hit; ttl=5" in live.verdict or "hit; ttl=60" in live.verdict

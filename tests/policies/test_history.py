@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.conversations import Turn
 from headstart.policies.history import MOST_UNSAID, compare_histories
 from headstart.policies.match import StaticMatch
+from headstart.types import Turn
 
 VETO = StaticMatch().veto
 TENT = ("My red tent has a hole near the door.", "Sorry to hear that. When did you buy it?")
@@ -19,30 +19,30 @@ def told(*texts: str) -> tuple[Turn, ...]:
 
 def conflict(one: tuple[str, ...], other: tuple[str, ...]) -> str | None:
     here, there = told(*one), told(*other)
-    found = compare_histories(here, there, VETO).conflict
-    assert compare_histories(there, here, VETO).conflict == found
+    found = compare_histories(here, there, VETO, additions=True).conflict
+    assert compare_histories(there, here, VETO, additions=True).conflict == found
     return found
 
 
 def test_case_spaces_and_closing_punctuation_do_not_count() -> None:
     one = told("My  red tent has a hole", "Sorry to hear that!")
     other = told("my red tent has a hole.", "sorry to hear that.")
-    assert compare_histories(one, other, VETO) == (None, ())
+    assert compare_histories(one, other, VETO, additions=True) == (None, ())
 
 
 def test_a_turn_that_adds_small_talk_is_contained() -> None:
     longer = ("Hi! My red tent has a hole near the door, what a pity.", TENT[1])
-    assert compare_histories(told(*TENT), told(*longer), VETO) == (None, ())
+    assert compare_histories(told(*TENT), told(*longer), VETO, additions=True) == (None, ())
 
 
 def test_an_aside_before_the_last_exchange_is_contained() -> None:
     aside = ("Do you like camping?", "Who does not!", *TENT)
-    assert compare_histories(told(*TENT), told(*aside), VETO) == (None, ())
+    assert compare_histories(told(*TENT), told(*aside), VETO, additions=True) == (None, ())
 
 
 def test_a_reworded_turn_is_left_to_the_encoder() -> None:
     reworded = "There is a hole beside the entrance of my red tent."
-    found = compare_histories(told(*TENT), told(reworded, TENT[1]), VETO)
+    found = compare_histories(told(*TENT), told(reworded, TENT[1]), VETO, additions=True)
     assert found.conflict is None
     assert [(turn.text, turn.counterparts) for turn in found.unsaid] == [(TENT[0], (reworded,))]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from headstart.decisions import Encoding, Nearby, Verdict
+from headstart.decisions import Comparison, Encoding, Nearby, Verdict
 from headstart.lab.labelled import Labelled, Pair, Prompt
 from headstart.lab.stream import Prepared
 
@@ -12,6 +14,11 @@ ANGLES = {
     "north": 0, "northward": 5, "northish": 10, "northeast": 30, "east": 90, "not north": 1,
     "endless": 0,
 }  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.types import Turn
 
 
 class ByAngle:
@@ -34,6 +41,11 @@ class ByAngle:
 
     def veto(self, query: str, candidate: str) -> str | None:
         return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
+
+    def compare(
+        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+    ) -> Comparison:
+        return Comparison(None if one == other else "unsaid")
 
     def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
         similarity = nearby.neighbor.similarity

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
+
 from headstart.types import (
     CacheKey,
     Choice,
@@ -17,6 +19,7 @@ from headstart.types import (
     Refusal,
     Text,
     ToolCall,
+    Turn,
 )
 
 NOW = 1_700_000_000.0
@@ -85,7 +88,9 @@ def full_entry() -> Entry:
     )
     return Entry(
         id="full",
-        key=key("exact-full"),
+        key=msgspec.structs.replace(
+            key("exact-full"), conversation="talk", history=(Turn(user=True, text="before"),)
+        ),
         answer=completion,
         origin=origin,
         created=NOW,

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from headstart.decisions import Encoding, Verdict
+from headstart.decisions import Comparison, Encoding, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import EncoderError, StoreError
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label, Nearby
     from headstart.observe import Observation
-    from headstart.types import Logged, Record, VectorRow
+    from headstart.types import Logged, Record, Turn, VectorRow
 
 DIMENSION = 8
 
@@ -73,6 +73,14 @@ class FakeMatchPolicy:
 
     def veto(self, query: str, candidate: str) -> str | None:
         return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
+
+    def compare(
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+    ) -> Comparison:
+        return Comparison(None if one == other else "unsaid")
 
     def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
         similarity = nearby.neighbor.similarity

@@ -72,7 +72,7 @@ def seal(entry: Entry, vector: bytes | None, limits: Limits) -> Sealed:
     sealed = Sealed(
         id=entry.id,
         exact=entry.key.exact,
-        partition=entry.key.partition,
+        partition=entry.key.group,
         scope=entry.key.scope,
         encoder=entry.encoder,
         created=entry.created,

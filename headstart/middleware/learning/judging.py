@@ -13,7 +13,7 @@ from headstart.policies.agreement.judge import Agreement, judge, texts_to_encode
 if TYPE_CHECKING:
     from headstart.embeddings.similar import PromptEncoder
     from headstart.interfaces import Observer
-    from headstart.types import Completion, RawResponse
+    from headstart.types import Completion, Entry, RawResponse
 
 
 class SecondOpinion(Protocol):
@@ -39,11 +39,12 @@ class AnswerJudge:
         self._second = second
 
     async def compare(
-        self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
+        self, entry: Entry, question: str, fresh: Completion | RawResponse
     ) -> Agreement:
-        """Judge two answers to (nearly) the same question."""
+        """Judge a fresh answer to ``question`` against an entry's to (nearly) the same."""
+        cached = entry.answer
         cosine = await self._cosine(texts_to_encode(cached, fresh))
-        agreement = judge(cached, fresh, question, cosine)
+        agreement = judge(cached, fresh, (question, entry.key.query), cosine)
         if agreement.same is not None or self._second is None:
             return agreement
         try:

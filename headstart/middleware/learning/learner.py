@@ -133,9 +133,7 @@ class Learner:
 
     async def _compare(self, comparison: Comparison) -> None:
         lesson = comparison.lesson
-        agreement = await self._judge.compare(
-            lesson.question, lesson.trial.entry.answer, comparison.fresh
-        )
+        agreement = await self._judge.compare(lesson.trial.entry, lesson.question, comparison.fresh)
         await self._write(
             self._label(lesson, lesson.source, same=agreement.same, stored=comparison.stored)
         )

@@ -11,8 +11,9 @@ from headstart.decisions import Outcome
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.observe import Served
+from headstart.policies.agreement.answers import answer_text
 from headstart.policies.agreement.prompt import judge_request, read_verdict
-from headstart.types import Call, Completion, RawResponse, Text
+from headstart.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.learning.allowance import Allowance
     from headstart.policies.cost import Price
+    from headstart.types import Completion, RawResponse
 
 PATH = b"/v1/chat/completions"
 
@@ -53,10 +55,10 @@ class ModelJudge:
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
     ) -> bool | None:
         """Return its word; None: unsure, or the allowance is spent. Raises UpstreamError."""
-        one, other = _text(cached), _text(fresh)
-        if one is None or other is None or not self._allowance.take():
+        if not self._allowance.take():
             return None
-        body = msgspec.json.encode(judge_request(question, one, other, self._model))
+        asked = judge_request(question, answer_text(cached), answer_text(fresh), self._model)
+        body = msgspec.json.encode(asked)
         call = Call(
             id=self._new_id(),
             method="POST",
@@ -80,7 +82,7 @@ class ModelJudge:
         verdict = collector.completion(self._clock())
         if status != 200 or verdict is None:
             raise UpstreamProtocolError(f"the judge {self._model!r} did not answer")
-        return read_verdict(_text(verdict) or "")
+        return read_verdict(answer_text(verdict))
 
     def _book(self, call: Call, collector: Collector, status: int, total_s: float) -> None:
         prompt, completion = (
@@ -107,14 +109,3 @@ class ModelJudge:
                 error=None if status == 200 else "judge-failed",
             )
         )
-
-
-def _text(answer: Completion | RawResponse) -> str | None:
-    """Return what an answer says; None for a body that is no text to be read here."""
-    if isinstance(answer, RawResponse):
-        try:
-            return answer.body.decode()
-        except UnicodeDecodeError:
-            return None
-    parts = (part for choice in answer.choices for part in choice.parts)
-    return "\n".join(part.text for part in parts if isinstance(part, Text))

@@ -1,0 +1,72 @@
+"""Whether two conversations, before their last question, came to the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic
+
+import anyio
+
+from headstart.interfaces import P
+
+if TYPE_CHECKING:
+    from headstart.decisions import Unsaid
+    from headstart.embeddings.similar import PromptEncoder
+    from headstart.interfaces import MatchPolicy
+    from headstart.types import CacheKey
+
+LEAST_SIMILARITY = 0.90
+"""Of a turn and its counterpart in other words."""
+MOST_ENCODINGS = 12
+"""Turns encoded for one lookup; past it, histories count as different."""
+
+
+class Histories(Generic[P]):
+    """Compares histories for one lookup: by words, then reworded turns by their encodings."""
+
+    def __init__(
+        self,
+        encoder: PromptEncoder,
+        policy: MatchPolicy[P],
+        key: CacheKey,
+        *,
+        max_error: float | None,
+        max_wait_s: float,
+    ) -> None:
+        self._encoder = encoder
+        self._policy = policy
+        self._key = key
+        self._max_error = max_error
+        self._max_wait_s = max_wait_s
+        self._left = MOST_ENCODINGS
+
+    async def same(self, other: CacheKey) -> bool:
+        """Tell whether the other key's history means the same. Raises EncoderError."""
+        if other.partition == self._key.partition:
+            return True
+        found = self._policy.compare(self._key.history, other.history, self._max_error)
+        if found.conflict is not None:
+            return False
+        with anyio.move_on_after(self._max_wait_s):
+            for turn in found.unsaid:
+                if not await self._said(turn):
+                    return False
+            return True
+        return False
+
+    async def _said(self, turn: Unsaid) -> bool:
+        """Tell whether one of a turn's counterparts means the same."""
+        self._left -= 1 + len(turn.counterparts)
+        if self._left < 0:
+            return False
+        mine = await self._encoder.encode(turn.text)
+        parsed = self._policy.prepare(turn.text, mine)
+        for text in turn.counterparts:
+            theirs = await self._encoder.encode(text)
+            if not (mine.complete and theirs.complete):
+                continue
+            similarity = float(mine.sentence @ theirs.sentence)
+            if similarity < LEAST_SIMILARITY:
+                continue
+            if self._policy.veto(parsed, self._policy.prepare(text, theirs)) is None:
+                return True
+        return False
