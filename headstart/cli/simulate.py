@@ -98,8 +98,8 @@ def simulate(
     oracle = Oracle(answer_tokens=answer_tokens)
     if answers is not None:
         with answers.open("rb") as lines:
-            classes = read_answer_key(lines)
-        oracle = AnswerKey(classes, vary=vary, answer_tokens=answer_tokens)
+            rows = read_answer_key(lines)
+        oracle = AnswerKey(rows, vary=vary, answer_tokens=answer_tokens)
     simulator = Simulator(profile, seed=seed, speed=speed, oracle=oracle)
     with bind(host, port) as sock, contextlib.suppress(KeyboardInterrupt):
         line = (

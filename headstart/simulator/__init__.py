@@ -5,7 +5,7 @@ The upstream of our tests, benches and the demo. Nothing here imports the cache.
 
 from __future__ import annotations
 
-from headstart.simulator.answer_key import AnswerKey, read_answer_key
+from headstart.simulator.answer_key import AnswerKey, Scripted, read_answer_key
 from headstart.simulator.app import Simulator
 from headstart.simulator.oracle import Oracle, Truth
 from headstart.simulator.profiles import PROFILES, Profile, find_profile
@@ -18,6 +18,7 @@ __all__ = [
     "Oracle",
     "Profile",
     "Prompt",
+    "Scripted",
     "Simulator",
     "Truth",
     "find_profile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,68 +14,102 @@ from headstart.simulator.oracle import Oracle, Truth, transcript
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headstart.simulator.facts import Facts
+
+
+_ECHOED_WORDS = 40
+"""A longer question is not said again."""
+_WORDINGS = 3
+"""Questions of a class that its answers may say again, beside the one that was asked."""
+
+
+class Scripted(Frozen):
+    """One line of a stream: a prompt, the question in it, and the class of its answer."""
+
+    prompt: str
+    question: str
+    label: str
 
 
 class _Line(Frozen):
     prompt: str | tuple[Message, ...]
     label: str | int = msgspec.field(name="class")
+    query: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_answer_key(lines: Iterable[bytes]) -> dict[str, str]:
-    """Read a stream of ``{"prompt", "class"}``, one a line; return the class of each prompt.
+def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
+    """Read a stream of ``{"prompt", "class"}``, one a line, as ``headstart evaluate`` does.
 
-    A list of messages stands under its ``transcript``. Other fields are ignored. Raises
-    ConfigError for a line that cannot be read and for a prompt with two classes.
+    A list of messages stands under its ``transcript``; a line's ``query`` is the question in its
+    prompt. Other fields are ignored. Raises ConfigError for a line that cannot be read.
     """
-    classes: dict[str, str] = {}
+    rows = []
     for number, raw in enumerate(lines, 1):
-        if not raw.strip():
-            continue
-        try:
-            line = _decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"line {number} is no labelled prompt: {error}; give {{'prompt', 'class'}}"
-            ) from error
-        prompt = line.prompt if isinstance(line.prompt, str) else transcript(line.prompt)
-        label = str(line.label)
-        if classes.setdefault(prompt, label) != label:
-            raise ConfigError(f"line {number}: this prompt has another class further up")
-    return classes
+        if raw.strip():
+            try:
+                rows.append(_scripted(_decoder.decode(raw)))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"line {number} is no labelled prompt: {error}; give {{'prompt', 'class'}}"
+                ) from error
+    return rows
+
+
+def _scripted(line: _Line) -> Scripted:
+    if isinstance(line.prompt, str):
+        prompt = question = line.prompt
+    else:
+        prompt = transcript(line.prompt)
+        question = line.prompt[-1].text if line.prompt else ""
+    return Scripted(prompt=prompt, question=line.query or question, label=str(line.label))
 
 
 class AnswerKey(Oracle):
     """An Oracle of a labelled stream; other prompts are answered as any Oracle does.
 
     The answers of two classes never state the same facts. ``vary``: every regeneration words its
-    answer anew, as a model at a temperature above zero does.
+    answer anew, as a model at a temperature above zero does, and says in some words of the class
+    what was asked. Raises ConfigError for a prompt with two classes.
     """
 
     def __init__(
         self,
-        classes: Mapping[str, str],
+        rows: Iterable[Scripted],
         *,
         vary: bool = False,
         answer_tokens: int | None = None,
     ) -> None:
         super().__init__(answer_tokens=answer_tokens)
-        self._classes = dict(classes)
-        self._facts = _distinct_facts(sorted(set(self._classes.values())))
+        self._rows: dict[str, Scripted] = {}
+        self._wordings: dict[str, list[str]] = {}
+        for row in rows:
+            if self._rows.setdefault(row.prompt, row).label != row.label:
+                raise ConfigError(f"one prompt has two classes: {row.label!r} and another")
+            wordings = self._wordings.setdefault(row.label, [])
+            if len(wordings) < _WORDINGS:
+                wordings.append(row.question)
+        self._facts = _distinct_facts(sorted(self._wordings))
         self._vary = vary
 
     def truth_of_messages(self, messages: Sequence[Message], occasion: str = "") -> Truth:
         """Return the right answer, worded for the occasion."""
-        label = self._classes.get(transcript(messages))
-        if label is None:
+        row = self._rows.get(transcript(messages))
+        if row is None:
             return super().truth_of_messages(messages, occasion)
-        seed = f"{label}#{occasion}" if self._vary else label
-        return Truth(class_id=label, text=tell(self._facts[label], seed))
+        facts, seed = self._facts[row.label], row.label
+        wordings = self._wordings[row.label][:1]
+        if self._vary:
+            seed = occasion
+            wordings = [row.question, *self._wordings[row.label]]
+        asked = random.Random(seed).choice(wordings)
+        if len(asked.split()) > _ECHOED_WORDS:
+            asked = ""
+        return Truth(class_id=row.label, text=tell(facts, seed, asked))
 
 
 def _distinct_facts(labels: Iterable[str]) -> dict[str, Facts]:

@@ -19,6 +19,9 @@ _OWN = (1, 1, 2, 3)
 _REMARKS = 3
 """Sentences that state nothing, known of a class; each telling leaves one of them out."""
 
+_ECHO = 0.6
+"""Share of answers that begin with what was asked; the others end with it."""
+
 
 class Form(Frozen, forbid_unknown_fields=True):
     """What answers of one kind state: each statement in several wordings."""
@@ -33,6 +36,8 @@ class Form(Frozen, forbid_unknown_fields=True):
 
 class _AnswersFile(Frozen, forbid_unknown_fields=True):
     openings: tuple[str, ...]
+    echoes: tuple[str, ...]
+    summaries: tuple[str, ...]
     closings: tuple[str, ...]
     remarks: tuple[str, ...]
     numbers: dict[str, tuple[int, int]]
@@ -73,14 +78,22 @@ def draw_facts(class_id: str, attempt: int = 0) -> Facts:
     return Facts(form=form, values=tuple(values.items()), remarks=tuple(remarks))
 
 
-def tell(facts: Facts, seed: str) -> str:
-    """Word the facts; another seed tells the same in other words and another order."""
+def tell(facts: Facts, seed: str, asked: str = "") -> str:
+    """Word the facts; another seed tells the same in other words and another order.
+
+    What was ``asked`` is said again at the beginning or the end.
+    """
     rng = _seeded(seed)
     told = [rng.choice(wordings) for wordings in FORMS[facts.form].statements]
     told += [_FILE.remarks[place] for place in rng.sample(facts.remarks, _REMARKS - 1)]
     rng.shuffle(told)
-    sentences = (rng.choice(_FILE.openings), *told, rng.choice(_FILE.closings))
-    values = dict(facts.values)
+    openings, closings = _FILE.openings, _FILE.closings
+    if asked and rng.random() < _ECHO:
+        openings = _FILE.echoes
+    elif asked:
+        closings = _FILE.summaries
+    sentences = (rng.choice(openings), *told, rng.choice(closings))
+    values = {**dict(facts.values), "asked": asked.strip(" .?!")}
     return " ".join(_fill(sentence, values, rng) for sentence in sentences if sentence)
 
 
