@@ -1,0 +1,154 @@
+"""Judging a fresh answer: words, the encoder and, where both are unsure, a model."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+import pytest
+
+from headstart.decisions import Outcome
+from headstart.errors import EncoderError, UpstreamUnreachable
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.learning.allowance import Allowance
+from headstart.middleware.learning.judging import AnswerJudge
+from headstart.middleware.learning.model_judge import ModelJudge
+from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.observe import Served, StageFailed
+from headstart.policies.cost import Price
+from support.entries import answer
+from support.fakes import Recorder, make_entry
+from support.scripted import ScriptedUpstream
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.decisions import Encoding
+    from headstart.types import Entry
+
+pytestmark = pytest.mark.anyio
+
+OSLO = "Oslo has about seven hundred thousand inhabitants and lies at the end of a fjord."
+BERGEN = "Bergen, which lies on the west coast, is known for its rain and a row of old houses."
+
+
+def stored(text: str) -> Entry:
+    return msgspec.structs.replace(make_entry("e"), answer=answer(text))
+
+
+class Broken:
+    """An encoder that cannot encode."""
+
+    namespace = "broken"
+    queue_length = 0
+
+    async def encode(self, text: str, *, background: bool = False) -> Encoding:
+        raise EncoderError("no model")
+
+
+class Opinion:
+    """A second opinion that is counted."""
+
+    def __init__(self, word: bool | Exception | None) -> None:
+        self.word = word
+        self.asked = 0
+
+    async def same(self, question: str, cached: object, fresh: object) -> bool | None:
+        self.asked += 1
+        if isinstance(self.word, UpstreamUnreachable):
+            raise self.word
+        assert not isinstance(self.word, Exception)
+        return self.word
+
+
+async def test_equal_answers_need_neither_encoder_nor_model() -> None:
+    recorder, opinion = Recorder(), Opinion(False)
+    judge = AnswerJudge(Broken(), recorder, opinion)
+    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(OSLO))
+    assert found.same is True
+    assert (opinion.asked, recorder.seen) == (0, [])
+
+
+async def test_a_broken_encoder_leaves_the_words_to_judge_and_is_told() -> None:
+    recorder = Recorder()
+    judge = AnswerJudge(Broken(), recorder)
+    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(BERGEN))
+    assert found.same is not True
+    assert recorder.seen == [StageFailed(stage="encoder", error="EncoderError")]
+
+
+def unsure() -> tuple[str, str]:
+    """Two answers that words alone do not settle."""
+    return "I cannot help with that.", "Sorry, but I don't know the answer."
+
+
+@pytest.mark.parametrize("word", [True, False, None])
+async def test_where_words_are_unsure_the_model_decides(word: bool | None) -> None:
+    one, other = unsure()
+    opinion = Opinion(word)
+    judge = AnswerJudge(None, Recorder(), opinion)
+    assert (await judge.compare(stored(one), "Why?", answer(other))).same is word
+    assert opinion.asked == 1
+
+
+async def test_a_model_that_fails_leaves_it_unsure_and_is_told() -> None:
+    one, other = unsure()
+    recorder = Recorder()
+    judge = AnswerJudge(None, recorder, Opinion(UpstreamUnreachable("down")))
+    assert (await judge.compare(stored(one), "Why?", answer(other))).same is None
+    assert recorder.seen == [StageFailed(stage="judge", error="UpstreamUnreachable")]
+
+
+@asynccontextmanager
+async def asking(
+    provider: ScriptedUpstream, recorder: Recorder, calls: int | None = None
+) -> AsyncIterator[ModelJudge]:
+    """A judge that is a model behind a real socket."""
+    dialect = OpenAIChat()
+    price = Price(input_per_million=1.0, output_per_million=2.0)
+    async with serving(provider) as url:
+        options = HTTPOptions(name="judge", base_url=url, credential=())
+        upstream = HTTPUpstream(options, {dialect.name: dialect})
+        try:
+            yield ModelJudge(
+                upstream,
+                dialect,
+                "m",
+                Allowance(calls, None, lambda: 0.0),
+                price=lambda *_: price,
+                clock=lambda: 1000.0,
+                new_id=lambda: "id",
+                observer=recorder,
+            )
+        finally:
+            await upstream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("words", "same"), [(["SAME"], True), (["DIFF", "ERENT"], False), (["Well, SAME"], None)]
+)
+async def test_the_model_is_asked_once_and_its_call_is_booked(
+    words: list[str], same: bool | None
+) -> None:
+    provider, recorder = ScriptedUpstream(), Recorder()
+    provider.words = words
+    async with asking(provider, recorder) as judge:
+        assert await judge.same("What of it?", answer(OSLO), answer(BERGEN)) is same
+    (call,) = provider.calls
+    assert (call.json["model"], call.json["temperature"]) == ("m", 0)
+    assert OSLO in call.json["messages"][1]["content"]
+    (row,) = [seen for seen in recorder.seen if isinstance(seen, Served)]
+    assert (row.outcome, row.reason, row.cost_usd) == (Outcome.AUDIT, "judge", 70e-6)
+
+
+async def test_past_its_allowance_the_model_is_not_asked() -> None:
+    provider = ScriptedUpstream()
+    provider.words = ["SAME"]
+    async with asking(provider, Recorder(), calls=1) as judge:
+        with anyio.fail_after(10):
+            verdicts = [await judge.same("Q", answer(OSLO), answer(BERGEN)) for _ in range(2)]
+    assert verdicts == [True, None]
+    assert len(provider.calls) == 1
