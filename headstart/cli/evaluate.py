@@ -10,12 +10,13 @@ import click
 import msgspec
 
 from headstart.cli import lab
+from headstart.cli.lab_input import same_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.lab.contenders import Contender
-    from headstart.lab.labelled import Labelled, Pairs, Stream
+    from headstart.lab.labelled import Pairs, Stream
     from headstart.lab.pairs import PairReport
     from headstart.lab.rates import StreamReport
     from headstart.policies.ratchet.settings import JudgeNoise
@@ -31,8 +32,8 @@ Examples:
 Lines of pairs:     {"a": "…", "b": "…", "same_answer": true, "category": "…"}
 Lines of a stream:  {"prompt": "…", "class": "…", "query": "…", "category": "…"}
 
-category and query may be missing. Texts may be message lists: then the history must be equal, and
-the last user text similar. query names the question inside a templated prompt.
+category and query may be missing. Texts may be message lists: then what was said before must mean
+the same, as in production. query names the question inside a templated prompt.
 """
 
 
@@ -117,7 +118,7 @@ def evaluate(
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
     from headstart.lab.pairs import judge_pairs
 
-    prepare = lab.encoded(side.text for pair in pairs.rows for side in (pair.a, pair.b))
+    prepare = lab.encoded(side.query for pair in pairs.rows for side in (pair.a, pair.b))
     return judge_pairs(lab.tracked(pairs.rows, "Judging"), prepare, contender.policy)
 
 
@@ -127,12 +128,13 @@ def _play(
     noise: JudgeNoise,
     seeds: list[int | None],
 ) -> StreamReport:
+    from headstart.lab.conversations import history_judge
     from headstart.lab.judges import noisy
     from headstart.lab.rates import ordering_report, stream_report
     from headstart.lab.stream import Game, play
 
     rows = stream.rows
-    prepare = lab.encoded(row.prompt.text for row in rows)
+    prepare = lab.encoded(row.prompt.query for row in rows)
     orderings = []
     for seed in seeds:
         contender = make()
@@ -140,15 +142,18 @@ def _play(
         ordered = list(rows)
         if seed is not None:
             chance.shuffle(ordered)
-        judge = noisy(_same_class, noise, chance.random)
-        game = Game(contender.policy, contender.domain, _same_class, judge, chance.random)
+        judge = noisy(same_class, noise, chance.random)
+        game = Game(
+            contender.policy,
+            contender.domain,
+            same_class,
+            judge,
+            chance.random,
+            history_judge(contender.policy, prepare),
+        )
         steps = play(lab.tracked(ordered, "Playing"), prepare, game)
         orderings.append(ordering_report(steps, seed))
     return stream_report(orderings)
-
-
-def _same_class(fresh: Labelled, cached: Labelled) -> bool:
-    return fresh.label == cached.label
 
 
 def _print(report: PairReport | StreamReport, policy: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -56,19 +57,21 @@ def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
 
 
 def encoded(texts: Iterable[str | None]) -> Callable[[str], Prepared[Parse]]:
-    """Encode and parse each text once, with the encoder that ships."""
+    """Encode and parse each text once, with the encoder that ships; others when asked for."""
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.lab.stream import Prepared
     from headstart.policies.guards.parse import parse_prompt
 
     encoder = OnnxEncoder()
-    prepared = {}
-    for text in tracked([text for text in dict.fromkeys(texts) if text is not None], "Encoding"):
+
+    @cache
+    def prepare(text: str) -> Prepared[Parse]:
         encoding = encoder.encode(text)
-        prepared[text] = Prepared(
-            encoding.sentence, parse_prompt(text, encoding), encoding.complete
-        )
-    return prepared.__getitem__
+        return Prepared(encoding.sentence, parse_prompt(text, encoding), encoding.complete)
+
+    for text in tracked([text for text in dict.fromkeys(texts) if text is not None], "Encoding"):
+        prepare(text)
+    return prepare
 
 
 def fail_over(rates: Rates, most: float | None) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from headstart.cli.lab import encoded, tracked
 from headstart.errors import InvalidRequest
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headstart.lab.stream import Prepared, Step
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.settings import JudgeNoise
-    from headstart.types import ChatRequest, Completion
+    from headstart.types import CacheKey, ChatRequest, Completion
 
 
 class Material(NamedTuple):
@@ -45,6 +46,7 @@ def play_all(
     material: Material, contender: Contender, what: str, *, shadow: bool = False
 ) -> list[Step[Any]]:
     """Play all rows in order against a contender from cold. Of pairs only the second counts."""
+    from headstart.lab.conversations import history_judge
     from headstart.lab.stream import Game, play
 
     chance = random.Random(0)  # noqa: S311 - must be repeatable, guards no secret
@@ -55,6 +57,7 @@ def play_all(
         truth,
         truth,
         chance.random,
+        history_judge(contender.policy, material.prepare),
         null_rate=1.0,
         shadow=shadow,
     )
@@ -77,7 +80,7 @@ def read_material(path: Path, pattern: re.Pattern[str] | None = None) -> Materia
         return _recorded(read_log(lines), pattern)
     labelled = read_labelled(lines)
     rows = list(pairs_in_order(labelled))
-    texts = [row.prompt.text for row in rows if row.prompt.text is not None]
+    texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
     return Material(rows, encoded(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
 
@@ -102,7 +105,7 @@ def _recorded(exchanges: list[Exchange], pattern: re.Pattern[str] | None) -> Mat
         rows.append(found)
         if reader.text is not None:
             texts.append(reader.text)
-    prepare = encoded(row.prompt.text for row in rows)
+    prepare = encoded(row.prompt.query for row in rows)
     return Material(rows, prepare, _Agreement(), JudgeNoise(), dict(skipped), texts)
 
 
@@ -134,7 +137,7 @@ class _Reader:
         if refusal is not None:
             return refusal
         self.text = request.query
-        return Recorded(prompt=self._prompt(request, exchange.scope), answer=answer)
+        return Recorded(prompt=self._key(request, exchange.scope), answer=answer)
 
     def _answer(self, exchange: Exchange) -> Completion | None:
         from headstart.middleware.collect import Collector
@@ -143,17 +146,16 @@ class _Reader:
         collector.feed(self._dialect.decode_body(200, exchange.response))
         return collector.completion(exchange.at or 0.0)
 
-    def _prompt(self, request: ChatRequest, scope: str) -> Any:
-        from headstart.lab.labelled import Prompt
+    def _key(self, request: ChatRequest, scope: str) -> CacheKey:
         from headstart.policies.key import KeyContext, chat_key
         from headstart.policies.questions import find_question
 
         context = KeyContext(dialect=self._dialect.name, path=b"/v1/chat/completions", upstream="")
         question = find_question(request.query or "", pattern=self._pattern)
         key = chat_key(request, scope=scope, context=context, question=question)
-        if self._admission.refuse_semantic(request) is not None:
-            return Prompt(history=key.exact, text=None)
-        return Prompt(history=key.partition, text=key.query or None)
+        if self._admission.refuse_semantic(request) is not None or not key.query:
+            return msgspec.structs.replace(key, query=None)
+        return key
 
 
 class _Agreement:
@@ -179,7 +181,7 @@ class _Agreement:
         cosine = None
         if texts:
             cosine = float(self._vector(texts[0]) @ self._vector(texts[1]))
-        questions = (fresh.prompt.text, cached.prompt.text)
+        questions = (fresh.prompt.query, cached.prompt.query)
         return judge(fresh.answer, cached.answer, questions, cosine).same
 
     def _vector(self, text: str) -> Any:

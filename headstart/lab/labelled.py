@@ -12,40 +12,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headstart.errors import HeadstartError
-from headstart.policies.questions import NOT_FOUND, cut, find_question
-from headstart.types import Frozen
+from headstart.policies.key import KeyContext, chat_key
+from headstart.policies.questions import find_question
+from headstart.types import CacheKey, ChatRequest, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T")
 
-_encode = msgspec.json.Encoder(order="sorted").encode
+_CONTEXT = KeyContext(dialect="openai-chat", path=b"/v1/chat/completions", upstream="")
 
 
 class LabelledDataError(HeadstartError):
     """A line of a file cannot be used; the message names the line and the fix."""
 
 
-class Prompt(Frozen, frozen=True, kw_only=True):
-    """A prompt as the cache sees it: what must be equal, and what may be similar."""
-
-    history: str
-    """Everything but the last user text, canonical."""
-    text: str | None
-    """The last user text; None when the last message is not the user's text alone."""
-
-
-def partition(prompt: Prompt) -> str:
-    """Return what two prompts must have in common to be compared: their whole history."""
-    return prompt.history
-
-
 class Pair(Frozen, frozen=True, kw_only=True):
-    """Two prompts, and whether one answer serves both."""
+    """Two prompts, as the cache keys them, and whether one answer serves both."""
 
-    a: Prompt
-    b: Prompt
+    a: CacheKey
+    b: CacheKey
     same_answer: bool
     category: str | None = None
 
@@ -53,7 +40,7 @@ class Pair(Frozen, frozen=True, kw_only=True):
 class Labelled(Frozen, frozen=True, kw_only=True):
     """One prompt of a stream. Prompts of one class have one answer."""
 
-    prompt: Prompt
+    prompt: CacheKey
     label: str
     category: str | None = None
 
@@ -125,29 +112,26 @@ def _pair(line: _PairLine) -> Pair:
 
 def _labelled(number: int, raw: bytes) -> Labelled:
     line = decode_line(number, raw, _StreamLine)
-    prompt = _prompt(line.prompt)
-    if line.query is not None:
-        prompt = _named(number, prompt, line.query)
-    return Labelled(prompt=prompt, label=str(line.label), category=line.category)
-
-
-def _named(number: int, prompt: Prompt, query: str) -> Prompt:
-    """Move all of the last user text but the question into what must be equal."""
-    text = prompt.text or ""
-    question = find_question(text, names=(query,))
-    if question is None or question is NOT_FOUND:
+    prompt = _prompt(line.prompt, line.query)
+    if line.query is not None and prompt.query != line.query:
         raise LabelledDataError(
             f"line {number}: query must stand in the last user text word for word"
         )
-    around = cut(text, question)
-    return Prompt(history=_encode([prompt.history, around]).decode(), text=question.text)
+    return Labelled(prompt=prompt, label=str(line.label), category=line.category)
 
 
-def _prompt(value: str | list[dict[str, Any]]) -> Prompt:
-    if isinstance(value, str):
-        return Prompt(history="", text=value)
-    match value:
-        case [*history, {"role": "user", "content": str(text), **rest}]:
-            return Prompt(history=_encode([*history, rest]).decode(), text=text)
+def _prompt(value: str | list[dict[str, Any]], query: str | None = None) -> CacheKey:
+    """Return the key of a chat request that asks this, with ``query`` as its named question."""
+    messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    text = _last_text(messages)
+    question = find_question(text or "", names=() if query is None else (query,))
+    request = ChatRequest(model="", stream=False, document={"messages": messages}, query=text)
+    return chat_key(request, scope="", context=_CONTEXT, question=question)
+
+
+def _last_text(messages: list[dict[str, Any]]) -> str | None:
+    match messages:
+        case [*_, {"role": "user", "content": str(text)}]:
+            return text
         case _:
-            return Prompt(history=_encode(value).decode(), text=None)
+            return None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.lab.labelled import LabelledDataError, Prompt, decode_line, numbered
-from headstart.types import Completion, Frozen
+from headstart.lab.labelled import LabelledDataError, decode_line, numbered
+from headstart.types import CacheKey, Completion, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Exchange(Frozen, frozen=True, kw_only=True):
 class Recorded(Frozen, frozen=True, kw_only=True):
     """One logged request as the cache sees it, and its answer."""
 
-    prompt: Prompt
+    prompt: CacheKey
     answer: Completion
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from headstart.decisions import Nearby, Neighbor, Terms
-from headstart.lab.labelled import Labelled, Prompt, Stream, partition
+from headstart.lab.conversations import history_judge
+from headstart.lab.labelled import Labelled, Stream
 from headstart.lab.rates import Rates, count_rates
+from headstart.lab.stream import HISTORY
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
     from headstart.lab.labelled import Pair, Pairs
     from headstart.lab.stream import Prepared
+    from headstart.types import CacheKey
 
 P = TypeVar("P")
 
@@ -87,25 +92,33 @@ def pairs_in_order(rows: Pairs | Stream) -> Sequence[Labelled]:
     ]
 
 
-def _apart(prompt: Prompt, number: int) -> Prompt:
-    return Prompt(history=f"{number} {prompt.history}", text=prompt.text)
+def _apart(key: CacheKey, number: int) -> CacheKey:
+    """Key a prompt as if each pair had a scope of its own."""
+    names = ("partition", "exact", "conversation")
+    bound = {
+        name: f"{number} {getattr(key, name)}" for name in names if getattr(key, name) is not None
+    }
+    return msgspec.structs.replace(key, **bound)
 
 
 def _refuse(
     pair: Pair, prepare: Callable[[str], Prepared[P]], policy: MatchPolicy[P]
 ) -> str | None:
     """Return None for a hit, else what refused it."""
-    if pair.a == pair.b:
+    a, b = pair.a, pair.b
+    if a.exact == b.exact:
         return None
-    if pair.a.text is None or pair.b.text is None or partition(pair.a) != partition(pair.b):
+    if a.query is None or b.query is None or a.group != b.group:
         return "not-comparable"
-    stored, asked = prepare(pair.a.text), prepare(pair.b.text)
+    stored, asked = prepare(a.query), prepare(b.query)
     if not (stored.usable and asked.usable):
         return "not-comparable"
     similarity = float(stored.vector @ asked.vector)
     if similarity < policy.minimum:
         return "threshold"
     veto = policy.veto(asked.parse, stored.parse)
+    if veto is None and not history_judge(policy, prepare)(b, a):
+        veto = HISTORY
     nearby = Nearby(Terms(), [Neighbor(id="stored", similarity=similarity)], 0)
     verdict = policy.judge(asked.parse, stored.parse, nearby, veto)
     return None if verdict.serve else verdict.veto or "policy"

@@ -14,23 +14,24 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Terms
-from headstart.lab.labelled import partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from headstart.decisions import Verdict
     from headstart.interfaces import MatchPolicy
     from headstart.lab.judges import Judge
-    from headstart.lab.labelled import Prompt
+    from headstart.types import CacheKey
 
 P = TypeVar("P")
 NEIGHBORS = 8
 """How many neighbours are judged, best first: as many as the cache fetches."""
-OWN_WORD = frozenset({"threshold", "alarm", "unqualified"})
-"""Refusals that are the policy's own, not a guard's."""
+
+
+HISTORY = "history"
+"""The refusal of a neighbour from another conversation."""
 
 
 class Prepared(NamedTuple, Generic[P]):
@@ -45,7 +46,7 @@ class Asked(Protocol):
     """A row of a stream, as far as the cache sees it."""
 
     @property
-    def prompt(self) -> Prompt: ...
+    def prompt(self) -> CacheKey: ...
 
 
 class Learner(Protocol):
@@ -74,6 +75,8 @@ class Game(NamedTuple, Generic[P, R]):
     truth: Judge[R]
     judge: Judge[R]
     draw: Callable[[], float]
+    same_history: Callable[[CacheKey, CacheKey], bool]
+    """Tells whether two conversations of one group came to the same."""
     null_rate: float = 0.005
     """Share of exact repeats that are asked again."""
     shadow: bool = False
@@ -94,30 +97,27 @@ class Step(NamedTuple, Generic[R]):
     """On the neighbour."""
     right: bool | None = None
     """Is the neighbour's answer the prompt's own? None where that is not known."""
+    veto: str | None = None
+    """The guard that vetoed the neighbour: it was judged for learning alone."""
     audited: bool = False
-
-    @property
-    def guard(self) -> str | None:
-        """The guard that vetoed the judged neighbour, if any."""
-        veto = None if self.verdict is None else self.verdict.veto
-        return None if veto in OWN_WORD else veto
 
 
 def play(
     rows: Iterable[R], prepare: Callable[[str], Prepared[P]], game: Game[P, R]
 ) -> Iterator[Step[R]]:
     """Yield what happens to each prompt, but for exact repeats."""
-    partitions: dict[str, _Partition[P, R]] = defaultdict(_Partition)
-    first: dict[Prompt, R] = {}
+    groups: dict[str, _Group[P, R]] = defaultdict(_Group)
+    first: dict[str, R] = {}
     for number, row in enumerate(rows):
-        if first.setdefault(row.prompt, row) is not row:
-            _learn_null(number, row, first[row.prompt], game)
+        key = row.prompt
+        if first.setdefault(key.exact, row) is not row:
+            _learn_null(number, row, first[key.exact], game)
             continue
-        prepared = None if row.prompt.text is None else prepare(row.prompt.text)
+        prepared = None if key.query is None else prepare(key.query)
         if prepared is None or not prepared.usable:
             yield Step(row, served=False, refusal="not-comparable")
             continue
-        stored = partitions[partition(row.prompt)]
+        stored = groups[key.group]
         step = stored.ask(row, prepared, game)
         if game.shadow or not step.served:
             stored.add(number, row, prepared)
@@ -142,7 +142,7 @@ def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
         similarity=verdict.similarity,
         version=game.policy.version,
         features=verdict.features,
-        veto=step.guard,
+        veto=verdict.veto,
         served=served,
         stored=not served,
     )
@@ -168,8 +168,8 @@ def _learn_null(number: int, again: R, first: R, game: Game[P, R]) -> None:
     )
 
 
-class _Partition(Generic[P, R]):
-    """The stored prompts of one history, searched exhaustively."""
+class _Group(Generic[P, R]):
+    """The stored prompts that one may be compared with, searched exhaustively."""
 
     def __init__(self) -> None:
         self._vectors: NDArray[np.float32] = np.empty((0, 0), np.float32)
@@ -187,19 +187,18 @@ class _Partition(Generic[P, R]):
     def ask(self, row: R, prepared: Prepared[P], game: Game[P, R]) -> Step[R]:
         """Walk down the neighbours to the first that no guard vetoes, as the cache does.
 
-        If none survives, the nearest is judged with its veto: it teaches all the same.
+        If none survives, the nearest is judged with its veto: it teaches all the same, unless it
+        is of another conversation, of which the texts say nothing.
         """
         policy = game.policy
         near = self._nearest(prepared.vector)
         similar = [found for found in near if found[1] >= policy.minimum]
         if not similar:
             return Step(row, served=False, refusal="threshold" if near else "nothing-stored")
-        vetoes: list[str | None] = []
-        for place, _ in similar:
-            vetoes.append(policy.veto(prepared.parse, self._stored[place][2]))
-            if vetoes[-1] is None:
-                break
-        rank = 0 if vetoes[-1] else len(vetoes) - 1
+        vetoes = self._walk(row, prepared, [place for place, _ in similar], game)
+        rank = len(vetoes) - 1 if vetoes[-1] is None else 0
+        if vetoes[rank] == HISTORY:
+            return Step(row, served=False, refusal=HISTORY)
         number, neighbor, parse = self._stored[near[rank][0]]
         nearby = Nearby(Terms(), [self._neighbor(*found) for found in near], rank)
         verdict = policy.judge(prepared.parse, parse, nearby, vetoes[rank])
@@ -211,7 +210,23 @@ class _Partition(Generic[P, R]):
             place=number,
             verdict=verdict,
             right=game.truth(row, neighbor),
+            veto=vetoes[rank],
         )
+
+    def _walk(
+        self, row: R, prepared: Prepared[P], places: Sequence[int], game: Game[P, R]
+    ) -> list[str | None]:
+        """Return what keeps each neighbour apart, up to the first that nothing does."""
+        vetoes: list[str | None] = []
+        for place in places:
+            _, neighbor, parse = self._stored[place]
+            veto = game.policy.veto(prepared.parse, parse)
+            if veto is None and not game.same_history(row.prompt, neighbor.prompt):
+                veto = HISTORY
+            vetoes.append(veto)
+            if veto is None:
+                break
+        return vetoes
 
     def _nearest(self, vector: NDArray[np.float32]) -> list[tuple[int, float]]:
         if not self._stored:

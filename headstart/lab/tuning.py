@@ -107,7 +107,7 @@ def rocs(steps: Iterable[Step[Any]]) -> tuple[Roc, ...]:
     judged = [
         (step.verdict, step.right)
         for step in steps
-        if step.verdict is not None and step.guard is None and step.right is not None
+        if step.verdict is not None and step.veto is None and step.right is not None
     ]
     same = np.array([right for _, right in judged], bool)
     if not same.any() or same.all():
@@ -175,14 +175,14 @@ def borderline(steps: Iterable[Step[Any]]) -> tuple[Borderline, ...]:
 
 def _borderline(step: Step[Any]) -> Borderline | None:
     verdict = step.verdict
-    if verdict is None or verdict.threshold is None or step.guard is not None:
+    if verdict is None or verdict.threshold is None or step.veto is not None:
         return None
     reached = verdict.score if verdict.rule is Rule.LEARNED else verdict.similarity
     if reached is None or step.neighbor is None:
         return None
     return Borderline(
-        asked=step.row.prompt.text,
-        stored=step.neighbor.prompt.text,
+        asked=step.row.prompt.query,
+        stored=step.neighbor.prompt.query,
         similarity=verdict.similarity,
         margin=reached - verdict.threshold,
         served=step.served,

@@ -16,7 +16,7 @@ def convert(*arguments: str) -> list[tuple[str | None, str]]:
     done = subprocess.run([sys.executable, SCRIPT, *arguments], check=True, capture_output=True)
     stream = read_labelled(done.stdout.splitlines())
     assert isinstance(stream, Stream)
-    return [(row.prompt.text, row.label) for row in stream.rows]
+    return [(row.prompt.query, row.label) for row in stream.rows]
 
 
 def test_banking77_is_sampled_by_seed(tmp_path: Path) -> None:

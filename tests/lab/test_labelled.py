@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
-from headstart.lab.labelled import LabelledDataError, Pairs, Prompt, Stream, read_labelled
+from headstart.lab.labelled import LabelledDataError, Pairs, Stream, read_labelled
+
+if TYPE_CHECKING:
+    from headstart.types import CacheKey
 
 
 def lines(*rows: object) -> list[bytes]:
@@ -17,7 +22,7 @@ def turn(text: str, *history: str, **fields: object) -> list[dict[str, object]]:
     return [*said, {"role": "user", "content": text, **fields}]
 
 
-def prompts(*values: object) -> list[Prompt]:
+def prompts(*values: object) -> list[CacheKey]:
     stream = read_labelled(lines(*({"prompt": value, "class": 1} for value in values)))
     assert isinstance(stream, Stream)
     return [row.prompt for row in stream.rows]
@@ -28,7 +33,7 @@ def test_pairs_are_read_with_their_category() -> None:
         lines({"a": "x", "b": "y", "same_answer": True, "category": "c", "id": 5})
     )
     assert isinstance(pairs, Pairs)
-    assert (pairs.rows[0].a.text, pairs.rows[0].b.text, pairs.rows[0].category) == ("x", "y", "c")
+    assert (pairs.rows[0].a.query, pairs.rows[0].b.query, pairs.rows[0].category) == ("x", "y", "c")
 
 
 def test_blank_lines_are_skipped() -> None:
@@ -39,9 +44,9 @@ def test_blank_lines_are_skipped() -> None:
 
 def test_conversations_keep_history_and_text_apart() -> None:
     one, other, longer = prompts(turn("Yes", "Sure?"), turn("Yes", "Really?"), turn("No", "Sure?"))
-    assert one.text == other.text == "Yes"
-    assert one.history != other.history
-    assert one.history == longer.history
+    assert one.query == other.query == "Yes"
+    assert one.partition != other.partition
+    assert one.partition == longer.partition
 
 
 def test_only_the_users_own_text_can_be_similar() -> None:
@@ -52,9 +57,9 @@ def test_only_the_users_own_text_can_be_similar() -> None:
         turn("Hi", name="ann"),
         turn("Hi"),
     )
-    assert ends.text is image.text is None
-    assert ends.history != image.history
-    assert named.history != plain.history
+    assert ends.query is image.query is None
+    assert ends.partition != image.partition
+    assert named.partition != plain.partition
 
 
 @pytest.mark.parametrize(
@@ -77,16 +82,16 @@ def test_errors_name_the_line_and_the_field(content: list[bytes], message: str) 
 
 
 def test_a_named_question_is_compared_and_all_around_it_must_be_equal() -> None:
-    def read(prompt: object, query: str) -> Prompt:
+    def read(prompt: object, query: str) -> CacheKey:
         stream = read_labelled(lines({"prompt": prompt, "class": 1, "query": query}))
         assert isinstance(stream, Stream)
         return stream.rows[0].prompt
 
     one, other = read("Doc. Q: why? A:", "why?"), read("Doc. Q: how? A:", "how?")
-    assert (one.text, other.text) == ("why?", "how?")
-    assert one.history == other.history
-    assert one.history != read("Other doc. Q: why? A:", "why?").history
-    assert one.history != read(turn("Doc. Q: why? A:", "Hi"), "why?").history
+    assert (one.query, other.query) == ("why?", "how?")
+    assert one.partition == other.partition
+    assert one.partition != read("Other doc. Q: why? A:", "why?").partition
+    assert one.partition != read(turn("Doc. Q: why? A:", "Hi"), "why?").partition
     with pytest.raises(LabelledDataError, match="line 1: query"):
         read("Doc. Q: why?", "who?")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.lab.labelled import Pair, Prompt
-from headstart.lab.pairs import judge_pairs
-from support.angles import ByAngle, pair, prepare
+from headstart.lab.labelled import Pair, Pairs
+from headstart.lab.pairs import judge_pairs, pairs_in_order
+from support.angles import ByAngle, conversation, key, pair, prepare
 
 
 def test_pairs_are_counted_by_kind_and_category() -> None:
@@ -35,12 +35,7 @@ def test_pairs_are_counted_by_kind_and_category() -> None:
         (pair("north", "north", same=True, history="[1]"), False),
         (pair("north", "endless", same=True), False),
         (pair("endless", "endless", same=True), True),
-        (
-            Pair(
-                a=Prompt(history="h", text=None), b=Prompt(history="i", text=None), same_answer=True
-            ),
-            False,
-        ),
+        (Pair(a=key(None, "h"), b=key(None, "i"), same_answer=True), False),
     ],
     ids=["other history", "beyond the limit", "exact repeat", "no text"],
 )
@@ -60,3 +55,34 @@ def test_nothing_served_has_no_error_rate() -> None:
 def test_a_neighbour_too_far_to_be_loaded_is_not_judged() -> None:
     report = judge_pairs([pair("north", "northish", same=True)], prepare, ByAngle(minimum=0.99))
     assert report.refused == {"threshold": 1}
+
+
+@pytest.mark.parametrize(
+    ("turns", "refusals"),
+    [
+        (("north",), {}),
+        (("northish",), {}),
+        (("northeast",), {"history": 1}),
+        (("not north",), {"history": 1}),
+        (("endless",), {"history": 1}),
+        ((), {"history": 1}),
+        (("north",) * 12, {"history": 1}),
+    ],
+    ids=["equal", "reworded", "other", "vetoed", "too long", "conflict", "too many"],
+)
+def test_conversations_must_have_come_to_the_same(
+    turns: tuple[str, ...], refusals: dict[str, int]
+) -> None:
+    judged = Pair(a=conversation("east", "north"), b=conversation("east", *turns), same_answer=True)
+    assert judge_pairs([judged], prepare, ByAngle()).refused == refusals
+
+
+def test_pairs_as_a_stream_meet_their_own_half_alone() -> None:
+    pairs = Pairs(
+        rows=(pair("north", "east", same=True, category="c"), pair("north", "east", same=False))
+    )
+    a, b, c, d = pairs_in_order(pairs)
+    assert (a.label == b.label, c.label == d.label) == (True, False)
+    assert a.prompt.group == b.prompt.group != c.prompt.group == d.prompt.group
+    assert len({row.prompt.exact for row in (a, b, c, d)}) == 4
+    assert (b.category, d.category) == ("c", None)

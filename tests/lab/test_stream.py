@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Label, LabelSource
+from headstart.lab.conversations import history_judge
+from headstart.lab.labelled import Labelled
 from headstart.lab.rates import ordering_report, stream_report
 from headstart.lab.stream import Game, play
-from support.angles import ByAngle, labelled, prepare
+from support.angles import ByAngle, conversation, labelled, prepare
 
 if TYPE_CHECKING:
-    from headstart.lab.labelled import Labelled
     from headstart.lab.rates import Ordering
 
 
@@ -35,7 +36,9 @@ def same_class(fresh: Labelled, cached: Labelled) -> bool:
 def played(
     rows: list[Labelled], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
 ) -> Ordering:
-    game = Game(policy, learner, same_class, same_class, lambda: drawn)
+    game = Game(
+        policy, learner, same_class, same_class, lambda: drawn, history_judge(policy, prepare)
+    )
     return ordering_report(play(rows, prepare, game), seed=None)
 
 
@@ -105,7 +108,7 @@ def test_every_judged_miss_is_a_label() -> None:
         Label(
             id="2", entry="1", domain="", source=LabelSource.MISS, same=True, at=2.0,
             similarity=notes.labels[1].similarity, version="test", features=b"northeast",
-            stored=True,
+            veto="threshold", stored=True,
         ),
     ]  # fmt: skip
 
@@ -146,9 +149,25 @@ def test_exact_repeats_are_not_played_and_some_measure_the_judge() -> None:
 def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:
     notes = Notebook(rate=0.0)
     rows = [labelled("north", "n"), labelled("northish", "n"), labelled("northeast", "n")]
-    game = Game(ByAngle(), notes, same_class, same_class, lambda: 0.0, shadow=True)
+    policy = ByAngle()
+    alike = history_judge(policy, prepare)
+    game = Game(policy, notes, same_class, same_class, lambda: 0.0, alike, shadow=True)
     steps = list(play(rows, prepare, game))
     assert [step.served for step in steps] == [False, True, True]  # would have been
     assert steps[2].place == 1  # a hit would not have been stored
     assert [label.source for label in notes.labels] == [LabelSource.MISS] * 2
     assert all(label.stored and not label.served for label in notes.labels)
+
+
+def test_another_conversation_is_no_candidate_and_teaches_nothing() -> None:
+    notes = Notebook()
+    asked = [
+        conversation("north", "east"),
+        conversation("north", "northeast"),  # another conversation, nothing else stored
+        conversation("northish", "northeast"),  # past the first to its own
+    ]
+    rows = [Labelled(prompt=key, label="n") for key in asked]
+    report = played(rows, ByAngle(minimum=0.9), notes, drawn=1.0)
+    assert report.refused == {"nothing-stored": 1, "history": 1}
+    assert report.hits == 1
+    assert notes.labels == []

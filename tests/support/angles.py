@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.decisions import Comparison, Encoding, Nearby, Verdict
-from headstart.lab.labelled import Labelled, Pair, Prompt
+from headstart.decisions import Comparison, Encoding, Nearby, Unsaid, Verdict
+from headstart.lab.labelled import Labelled, Pair
 from headstart.lab.stream import Prepared
+from headstart.types import CacheKey, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ANGLES = {
     "north": 0, "northward": 5, "northish": 10, "northeast": 30, "east": 90, "not north": 1,
@@ -17,8 +21,6 @@ ANGLES = {
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from headstart.types import Turn
 
 
 class ByAngle:
@@ -45,7 +47,11 @@ class ByAngle:
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
     ) -> Comparison:
-        return Comparison(None if one == other else "unsaid")
+        """Each turn's counterparts are the other side's; no turn is a conflict."""
+        if not one or not other:
+            return Comparison("empty")
+        counterparts = tuple(turn.text for turn in other)
+        return Comparison(None, tuple(Unsaid(turn.text, counterparts) for turn in one))
 
     def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
         similarity = nearby.neighbor.similarity
@@ -62,16 +68,27 @@ def prepare(text: str) -> Prepared[str]:
     return Prepared(vector, text, usable=text != "endless")
 
 
-def pair(a: str, b: str, *, same: bool, category: str | None = None, history: str = "") -> Pair:
-    return Pair(
-        a=Prompt(history="", text=a),
-        b=Prompt(history=history, text=b),
-        same_answer=same,
-        category=category,
+def key(text: str | None, history: str = "") -> CacheKey:
+    return CacheKey(scope="", partition=history, exact=f"{history}: {text}", query=text)
+
+
+def conversation(text: str, *turns: str) -> CacheKey:
+    """Key a question of a group in which histories are compared."""
+    return CacheKey(
+        scope="",
+        partition=" ".join(turns),
+        exact=f"{turns}: {text}",
+        query=text,
+        conversation="talk",
+        history=tuple(Turn(user=True, text=turn) for turn in turns),
     )
+
+
+def pair(a: str, b: str, *, same: bool, category: str | None = None, history: str = "") -> Pair:
+    return Pair(a=key(a), b=key(b, history), same_answer=same, category=category)
 
 
 def labelled(
     text: str | None, label: str, history: str = "", category: str | None = None
 ) -> Labelled:
-    return Labelled(prompt=Prompt(history=history, text=text), label=label, category=category)
+    return Labelled(prompt=key(text, history), label=label, category=category)
