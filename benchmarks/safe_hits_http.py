@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import random
 import re
 import signal
 import sys
@@ -32,67 +31,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
-import msgspec
 
-from benchmarks.safe_hits_scores import Asked, Sample, page, summarize, text_table
+from benchmarks.safe_hits_files import Question, read_labels, read_stream, write_artefacts
+from benchmarks.safe_hits_programs import Program
+from benchmarks.safe_hits_scores import Asked, Sample, summarize, text_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.decisions import Label
 
 SAMPLE_EVERY = 250
 PROBES = 200
 """Prompts of which the decisions before and after the kill are compared."""
 KEY = {"authorization": "Bearer bench"}
-
-
-class Question(msgspec.Struct):
-    """One line of the stream."""
-
-    prompt: str
-    label: str
-    query: str | None = None
-
-
-def read_stream(path: Path, seed: int) -> list[Question]:
-    """Return the stream's distinct prompts in a seeded order."""
-    found: dict[str, Question] = {}
-    for raw in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(raw)
-        question = Question(line["prompt"], str(line["class"]), line.get("query"))
-        found.setdefault(" ".join(question.prompt.split()).casefold(), question)
-    questions = list(found.values())
-    random.Random(seed).shuffle(questions)
-    return questions
-
-
-@dataclass
-class Program:
-    """A ``headstart`` command in a process of its own."""
-
-    arguments: list[str]
-    process: asyncio.subprocess.Process | None = None
-    url: str = ""
-
-    async def start(self) -> str:
-        """Start it and wait for the address it announces."""
-        code = "from headstart.cli import main; main()"
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-u", "-c", code, *self.arguments, stdout=asyncio.subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            if found := re.search(rb"http://[\d.]+:\d+", line):
-                self.url = found[0].decode()
-                return self.url
-        raise SystemExit(f"headstart {self.arguments[0]} did not start")
-
-    async def stop(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal and wait for the end."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        await self.process.wait()
 
 
 @dataclass
@@ -269,19 +220,6 @@ def _metric(text: str, name: str) -> float:
     return sum(map(float, wanted.findall(text)))
 
 
-async def read_labels(database: Path) -> list[Label]:
-    """Return the labels of a stopped sidecar's store."""
-    from headstart.embeddings.stores.opening import open_store
-    from headstart.middleware.learning.certificates import all_labels
-
-    store = open_store(f"sqlite:///{database}")
-    await store.open()
-    try:
-        return [label async for label in all_labels(store)]
-    finally:
-        await store.aclose()
-
-
 @contextlib.asynccontextmanager
 async def started(arguments: argparse.Namespace, folder: Path) -> AsyncIterator[Bench]:
     """Start the provider and a cold sidecar in front of it."""
@@ -333,25 +271,6 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     config |= {"options": {name: str(value) for name, value in vars(arguments).items()}}
     write_artefacts(arguments.out, found, rows, running.samples, config)
     return found
-
-
-def write_artefacts(
-    out: Path,
-    found: dict[str, Any],
-    rows: Sequence[Asked],
-    samples: Sequence[Sample],
-    settings: dict[str, Any],
-) -> None:
-    """Write the raw log, the settings with seeds, the summary and the plots."""
-    encode = msgspec.json.encode
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "requests.jsonl").write_bytes(b"\n".join(map(encode, rows)))
-    (out / "samples.jsonl").write_bytes(b"\n".join(map(encode, samples)))
-    (out / "settings.json").write_bytes(encode(settings))
-    (out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    title = f"Safe hits over HTTP: {found['stream']}"
-    drawn = page(title, found, rows, samples, found["max_error"])
-    (out / "page.html").write_text(drawn, encoding="utf-8")
 
 
 def main() -> None:

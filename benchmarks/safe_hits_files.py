@@ -1,0 +1,69 @@
+"""What ``benchmarks.safe_hits_http`` reads and writes."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks.safe_hits_scores import page
+from headstart.embeddings.stores.opening import open_store
+from headstart.middleware.learning.certificates import all_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.safe_hits_scores import Asked, Sample
+    from headstart.decisions import Label
+
+
+class Question(msgspec.Struct):
+    """One line of the stream."""
+
+    prompt: str
+    label: str
+    query: str | None = None
+
+
+def read_stream(path: Path, seed: int) -> list[Question]:
+    """Return the stream's distinct prompts in a seeded order."""
+    found: dict[str, Question] = {}
+    for raw in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(raw)
+        question = Question(line["prompt"], str(line["class"]), line.get("query"))
+        found.setdefault(" ".join(question.prompt.split()).casefold(), question)
+    questions = list(found.values())
+    random.Random(seed).shuffle(questions)
+    return questions
+
+
+async def read_labels(database: Path) -> list[Label]:
+    """Return the labels of a stopped sidecar's store."""
+    store = open_store(f"sqlite:///{database}")
+    await store.open()
+    try:
+        return [label async for label in all_labels(store)]
+    finally:
+        await store.aclose()
+
+
+def write_artefacts(
+    out: Path,
+    found: dict[str, Any],
+    rows: Sequence[Asked],
+    samples: Sequence[Sample],
+    settings: dict[str, Any],
+) -> None:
+    """Write the raw log, the settings with seeds, the summary and the plots."""
+    encode = msgspec.json.encode
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "requests.jsonl").write_bytes(b"\n".join(map(encode, rows)))
+    (out / "samples.jsonl").write_bytes(b"\n".join(map(encode, samples)))
+    (out / "settings.json").write_bytes(encode(settings))
+    (out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    title = f"Safe hits over HTTP: {found['stream']}"
+    drawn = page(title, found, rows, samples, found["max_error"])
+    (out / "page.html").write_text(drawn, encoding="utf-8")

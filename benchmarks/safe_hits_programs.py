@@ -1,0 +1,37 @@
+"""The ``headstart`` commands that ``benchmarks.safe_hits_http`` runs beside itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from dataclasses import dataclass
+
+
+@dataclass
+class Program:
+    """A ``headstart`` command in a process of its own."""
+
+    arguments: list[str]
+    process: asyncio.subprocess.Process | None = None
+    url: str = ""
+
+    async def start(self) -> str:
+        """Start it and wait for the address it announces."""
+        code = "from headstart.cli import main; main()"
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-u", "-c", code, *self.arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if found := re.search(rb"http://[\d.]+:\d+", line):
+                self.url = found[0].decode()
+                return self.url
+        raise SystemExit(f"headstart {self.arguments[0]} did not start")
+
+    async def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal and wait for the end."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        await self.process.wait()
