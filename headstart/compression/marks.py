@@ -12,6 +12,9 @@ def has_mark(text: str) -> bool:
     return "[… " in text and " …]" in text
 
 
+CLEARED = "[… the result of this call was omitted: call again if it is needed …]"
+
+
 def omitted(count: int, unit: str) -> str:
     """Return the mark for ``count`` omitted lines, sentences or documents."""
     return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"

@@ -7,14 +7,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from headstart.compression.json_text import Layout, expand
+from headstart.compression.messages import text_at, texts, with_text
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 Mode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
-Transform: TypeAlias = Literal["json", "minify", "html", "log", "space", "duplicate", "selection"]
+Transform: TypeAlias = Literal[
+    "json", "minify", "html", "log", "space", "duplicate", "selection", "history"
+]
 
 
 class Span(Frozen):
@@ -92,35 +95,7 @@ class Compression:
         return messages
 
 
-def text_at(message: Mapping[str, Any], part: int | None) -> str:
-    """Return a message's text, or that of one of its parts."""
-    content = message["content"]
-    return str(content if part is None else content[part]["text"])
-
-
-def with_text(message: Mapping[str, Any], part: int | None, text: str) -> dict[str, Any]:
-    """Return a copy of the message with another text in this place."""
-    if part is None:
-        return {**message, "content": text}
-    content = list(message["content"])
-    content[part] = {**content[part], "text": text}
-    return {**message, "content": content}
-
-
 def _count(messages: Sequence[Mapping[str, Any]], model: str) -> TokenCount:
     counts = [count_tokens(text, model) for message in messages for text in texts(message)]
     estimated = any(count.estimated for count in counts)
     return TokenCount(sum(count.tokens for count in counts), estimated)
-
-
-def texts(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the model reads of a message: its texts, and names and arguments of its calls."""
-    content = message.get("content")
-    for part in content if isinstance(content, list) else [{"text": content}]:
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            yield part["text"]
-    for call in message.get("tool_calls") or ():
-        match call:
-            case {"function": {"name": str(name), "arguments": str(arguments)}}:
-                yield name
-                yield arguments

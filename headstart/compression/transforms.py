@@ -28,6 +28,7 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "space": 0.1,
     "duplicate": 0.3,
     "selection": 1.5,
+    "history": 0.0,
 }
 """Predicted, of a thousand tokens; measured by ``benchmarks/compression.py``."""
 

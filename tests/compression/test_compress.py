@@ -234,5 +234,8 @@ def test_any_mapping_is_read() -> None:
 def test_calls_count_as_text() -> None:
     done = compress([call("search", '{"q": "' + "harbour " * 50 + '"}')], model="gpt-4o")
     assert done.tokens_before > 50
-    odd = [{"role": "assistant", "tool_calls": [{"id": "x"}]}, {"role": "user", "content": [1]}]
+    odd: list[Message] = [
+        {"role": "assistant", "tool_calls": [{"id": "x"}]},
+        {"role": "user", "content": [1]},
+    ]
     assert compress(odd, model="gpt-4o").tokens_before == 0

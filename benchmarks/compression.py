@@ -1,0 +1,125 @@
+"""Compression, measured: what survives, what is saved, what it does to the prefix cache.
+
+    python -m benchmarks.compression DATA [evidence|types|cache|fuzz ...] [--headroom PYTHON]
+                                     [--conversations N] [--json]
+
+``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub and htmlarticles. ``--headroom``
+is the interpreter of an environment that headroom-ai is installed in. Times are CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks import compression_cache, compression_evidence, compression_types
+from benchmarks.compression_conversations import Generator
+from benchmarks.compression_fuzz import MODES, failures
+from headstart.compression.tokens import warm
+
+
+def evidence(args: argparse.Namespace) -> dict[str, Any]:
+    """Share of evidence kept at fixed ratios, and by the selection as it is shipped."""
+    out: dict[str, Any] = {}
+    for name, cases in (
+        ("NQ-20", list(compression_evidence.nq20(args.data))),
+        ("HotpotQA", list(compression_evidence.hotpot(args.data))),
+    ):
+        for method in compression_evidence.METHODS:
+            kept, ms = compression_evidence.survival(cases, method)
+            shares = {f"{ratio}x": round(share, 3) for ratio, share in kept.items()}
+            out[f"{name}, {method}"] = shares | {"ms per 1k": round(ms, 2)}
+        shipped = compression_evidence.as_shipped(cases)
+        out[f"{name}, as shipped"] = {key: round(value, 3) for key, value in shipped.items()}
+    return out
+
+
+def types(args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens saved by kind of content, beside headroom-ai if it is at hand."""
+    out: dict[str, Any] = {}
+    for kind, texts in compression_types.payloads(args.data).items():
+        rows = {mode: compression_types.ours(texts, mode) for mode in ("safe", "balanced")}
+        if args.headroom:
+            with tempfile.TemporaryDirectory() as scratch:
+                sent = compression_types.headrooms(texts, args.headroom, Path(scratch))
+            rows["headroom"] = sent
+        for who, sent in rows.items():
+            row = compression_types.row(texts, sent)
+            out[f"{kind}, {who}"] = {key: round(value, 3) for key, value in row.items()}
+    recall = compression_types.article_recall(args.data)
+    out["HTML pages, words of the article kept"] = {"balanced": round(recall, 3)}
+    return out
+
+
+def cache(args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens, hit rate and cost of a warm prefix cache, by policy."""
+    out: dict[str, Any] = {}
+    for name, joined in (("short", 1), ("long", 8)):
+        transcripts = compression_cache.sessions(args.data, joined)
+        base = list(compression_cache.bills(transcripts, compression_cache.POLICIES["none"]))
+        for policy, apply in compression_cache.POLICIES.items():
+            found = list(compression_cache.bills(transcripts, apply))
+            tokens = sum(bill.tokens for bill in found)
+            dearer = sum(
+                bill.exact_cost > none.exact_cost for bill, none in zip(found, base, strict=True)
+            )
+            cost = sum(bill.cost for bill in found) / sum(none.cost for none in base) - 1
+            out[f"{name}, {policy}"] = {
+                "tokens": round(tokens / sum(none.tokens for none in base) - 1, 3),
+                "hit rate": round(sum(bill.cached for bill in found) / tokens, 3),
+                "cost": round(cost, 3),
+                "dearer sessions": dearer,
+            }
+    return out
+
+
+def fuzz(args: argparse.Namespace) -> dict[str, Any]:
+    """Random conversations, each in every mode: how many, and what failed."""
+    with ProcessPoolExecutor() as pool:
+        found = pool.map(try_conversation, range(args.conversations), chunksize=50)
+        failed = [failure for failures_of_one in found for failure in failures_of_one]
+    return {"conversations": args.conversations, "failures": len(failed), "first": failed[:10]}
+
+
+def try_conversation(seed: int) -> list[str]:
+    """Return what fails in the conversation of this seed."""
+    messages = Generator(seed).conversation()
+    cut = random.Random(seed).randint(0, len(messages))
+    return [
+        f"seed {seed}, {mode}: {failure}"
+        for mode in MODES
+        for failure in failures(messages, mode, cut)
+    ]
+
+
+PARTS = {"evidence": evidence, "types": types, "cache": cache, "fuzz": fuzz}
+
+
+def main() -> None:
+    """Run the named parts, or all."""
+    parser = argparse.ArgumentParser(description="measure compression")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("--headroom", type=Path)
+    parser.add_argument("--conversations", type=int, default=10_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    warm()
+    results = {}
+    for part in args.parts:
+        results[part] = PARTS[part](args)
+        if not args.json:
+            print(part)
+            for name, row in results[part].items():
+                print(f"  {name:45} {row}", flush=True)
+    if args.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

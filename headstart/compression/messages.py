@@ -1,0 +1,63 @@
+"""Chat messages in OpenAI's form: where their texts are, and which calls they make or answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TOOL_ROLES = frozenset(("tool", "function"))
+
+
+def text_at(message: Mapping[str, Any], part: int | None) -> str:
+    """Return a message's text, or that of one of its parts."""
+    content = message["content"]
+    return str(content if part is None else content[part]["text"])
+
+
+def with_text(message: Mapping[str, Any], part: int | None, text: str) -> dict[str, Any]:
+    """Return a copy of the message with another text in this place."""
+    if part is None:
+        return {**message, "content": text}
+    content = list(message["content"])
+    content[part] = {**content[part], "text": text}
+    return {**message, "content": content}
+
+
+def indexed_texts(message: Mapping[str, Any]) -> Iterator[tuple[int | None, str]]:
+    """Yield each text of a message with its part's index, None for a content of one text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        yield None, content
+    elif isinstance(content, list):
+        for index, part in enumerate(content):
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    yield index, text
+
+
+def texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the model reads of a message: its texts, and names and arguments of its calls."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else [{"text": content}]:
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part["text"]
+    for call in message.get("tool_calls") or ():
+        match call:
+            case {"function": {"name": str(name), "arguments": str(arguments)}}:
+                yield name
+                yield arguments
+
+
+def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the id of each call that a message makes, with its name and arguments."""
+    for call in message.get("tool_calls") or ():
+        match call:
+            case {"id": str(id), "function": {"name": str(name), "arguments": str(arguments)}}:
+                yield id, (name, arguments)
+
+
+def call_of(message: Mapping[str, Any], calls: Mapping[object, tuple[str, str]]) -> tuple[str, str]:
+    """Return name and arguments of the call that a message answers, as far as they are known."""
+    return calls.get(message.get("tool_call_id"), (str(message.get("name") or ""), ""))
