@@ -124,8 +124,10 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
     }
     shown["all others"] = verdict.score_now - sum(shown.values())
     then = "" if verdict.score is None else f" ({verdict.score:.2f} at the request)"
-    does = "decides" if verdict.rule == "learned" else "is going to decide once enough was learned"
-    console.print(f"\nThe score{then}, log-odds that one answer does for both; it {does}:")
+    role = "it is going to decide once enough was learned"
+    if verdict.rule == "learned":
+        role = "it decides" if verdict.threshold is not None else "none was enough"
+    console.print(f"\nThe score{then}, log-odds that one answer does for both; {role}:")
     widest = max(map(abs, shown.values())) or 1.0
     for name, share in shown.items():
         bar = "█" * max(1, round(20 * abs(share) / widest))
@@ -136,6 +138,8 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
 
 def _print_domain(console: Console, status: Status) -> None:
     threshold = "nothing qualifies" if status.threshold is None else f"{status.threshold:.3f}"
+    if status.alarm:
+        threshold = "none, by the alarm"
     console.print(
         f"\nIts domain now: {status.rule}, threshold {threshold}, {status.labels:,} labels "
         f"({status.unsure:,} unsure), {status.audits:,} audits ({status.audits_wrong:,} wrong), "
