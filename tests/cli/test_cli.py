@@ -47,8 +47,8 @@ def test_help_lists_the_everyday_commands_first(capsys: pytest.CaptureFixture[st
     assert run("--help") == 0
     everyday, _, more = capsys.readouterr().out.partition("More commands:")
     assert [line.split()[0] for line in everyday.splitlines() if line[2:].startswith(tuple(FIRST))][
-        :3
-    ] == ["serve", "demo", "report"]
+        :4
+    ] == ["serve", "demo", "tune", "report"]
     assert all(name in more for name in MORE)
 
 
