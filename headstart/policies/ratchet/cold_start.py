@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-_THRESHOLDS = ((0.0, 0.98), (0.005, 0.97), (0.01, 0.95), (0.02, 0.92), (0.05, 0.88), (0.10, 0.85))
+_THRESHOLDS = ((0.0, 0.98), (0.005, 0.97), (0.01, 0.94), (0.02, 0.91), (0.05, 0.86), (0.10, 0.82))
 """Error target from which a similarity applies."""
 
 

@@ -13,7 +13,7 @@ from headstart.policies.ratchet import snapshot
 from headstart.policies.ratchet.cold_start import cold_start_threshold
 from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
 from headstart.policies.ratchet.memory import Row
-from headstart.policies.ratchet.settings import OWN_VETOES, SOFT_GUARDS
+from headstart.policies.ratchet.settings import ENOUGH_LABELS, MIN_LABELS, OWN_VETOES, SOFT_GUARDS
 from headstart.policies.ratchet.standings import Standings
 from headstart.policies.ratchet.state import (
     audit_rate,
@@ -110,14 +110,13 @@ class Domain:
 
     @property
     def rule(self) -> Rule:
-        """The rule in force."""
-        state = self._state
-        return Rule.LEARNED if state.learned or state.alarmed else Rule.COLD_START
-
-    @property
-    def labels(self) -> int:
-        """Number of labels counted so far, those that the judge was unsure of included."""
-        return self._state.counts.labels
+        """The rule in force. After an alarm it is never again the cold-start rule."""
+        state, labels = self._state, len(self._state.memory)
+        if state.counts.alarms or labels >= ENOUGH_LABELS:
+            return Rule.LEARNED
+        if labels >= MIN_LABELS and self._learned_threshold(self.promise.max_error) is not None:
+            return Rule.LEARNED
+        return Rule.COLD_START
 
     @property
     def alarmed(self) -> bool:
@@ -134,6 +133,9 @@ class Domain:
             return None
         if self.rule is Rule.COLD_START:
             return cold_start_threshold(target)
+        return self._learned_threshold(target)
+
+    def _learned_threshold(self, target: float) -> float | None:
         curve = self._state.curve
         if self.promise.error_of == "requests":
             return curve.threshold_of_requests(target, self.promise.margin)
@@ -257,7 +259,7 @@ class Domain:
             return cold, cold, None, None
         if threshold is None:
             return 0.0, cold, None, None
-        scores, _ = memory_scores(self._state.model, memory)
+        scores, _ = memory_scores(self._state.model, memory, noise_of(self._state, self.promise))
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
         bound = error + self.promise.margin * float(curve.deviations[place])

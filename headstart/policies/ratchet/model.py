@@ -5,7 +5,7 @@ Spiegelhalter and Lauritzen 1990; a small forgetting factor makes it follow drif
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 _CERTAIN = 1e-12
+
+
+Shares = TypeVar("Shares", float, "NDArray[np.float64]")
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -54,11 +57,7 @@ def updated(
     tell one error in a hundred from none.
     """
     probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
-    judged = agreement(probability, noise)
-    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
-    spread_of_label = max(judged * (1 - judged), _CERTAIN)
-    residual = slope * (same - judged) / spread_of_label
-    weight = max(slope**2 / spread_of_label, LEAST_WEIGHT)
+    residual, weight = evidence(probability, float(same), noise)
     covariance = model.covariance / FORGETTING
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
@@ -66,9 +65,20 @@ def updated(
     return Model(model.mean + (covariance @ features) * residual, covariance), residual, weight
 
 
-def agreement(same: float, noise: JudgeNoise) -> float:
-    """Return how likely the judge calls two answers the same that are so with this probability."""
+def agreement(same: Shares, noise: JudgeNoise) -> Shares:
+    """Return how likely the judge calls answers the same that are so with this probability."""
     return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
+
+
+def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
+    """Return the slope and the expected curvature of labels' log-likelihood by the score.
+
+    ``same`` is what the judge said: 1 or 0.
+    """
+    judged = agreement(probability, noise)
+    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
+    variance = judged * (1 - judged) + _CERTAIN
+    return slope * (same - judged) / variance, slope * slope / variance + LEAST_WEIGHT
 
 
 def doubted(model: Model) -> Model:

@@ -67,13 +67,15 @@ BIN_PRIOR = 2 * 40 / BINS
 LOWEST_SCORE = -3.0
 """Candidates that are wrong with odds of 20 to 1 say nothing about where to cut."""
 MIN_LABELS = 200
-"""Labels from which the learned rule decides; until then the cold-start rule does."""
+"""Labels from which the learned rule decides if it has a threshold that keeps the promise."""
+ENOUGH_LABELS = 800
+"""Labels from which the absence of such a threshold is evidence too: then nothing is served."""
 CAUTION = 0.5
 """Standard deviations of the score that are taken off it."""
 FORGETTING = 0.9998
 """Factor by which old labels lose weight, so the model follows slow drift."""
 LEAST_WEIGHT = 1e-4
-"""Floor of p(1 - p): a label that was certain must not freeze a direction."""
+"""Least weight of a label."""
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
 MAX_AUDIT_RATE = 0.10

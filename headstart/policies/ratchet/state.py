@@ -10,7 +10,15 @@ import numpy as np
 
 from headstart.policies.ratchet.alarm import Alarm
 from headstart.policies.ratchet.memory import Memory, Row, no_memory, remembered
-from headstart.policies.ratchet.model import Model, cautious_score, doubted, untrained, updated
+from headstart.policies.ratchet.model import (
+    Model,
+    agreement,
+    cautious_score,
+    doubted,
+    evidence,
+    untrained,
+    updated,
+)
 from headstart.policies.ratchet.settings import (
     AUDITS_HALF_LIFE,
     CAUTION,
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
 _NEGLIGIBLE = 0.02
 """A pair that the model knew to be different teaches nothing, and would drown what does."""
 _LEAST_SCORE = -4.0
+_LEAST_REMAINDER = 0.2
+"""Floor of 1 - leverage: one Newton step says little about a row that fits itself."""
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
@@ -62,11 +72,6 @@ class State(msgspec.Struct, frozen=True):
     def remembered(self) -> int:
         """Labelled candidates in memory."""
         return len(self.memory) + len(self.pending)
-
-    @property
-    def learned(self) -> bool:
-        """Are there labels enough for the learned rule?"""
-        return len(self.memory) >= MIN_LABELS
 
 
 def initial_state() -> State:
@@ -152,18 +157,27 @@ def redrawn(state: State, promise: Promise) -> State:
     )
 
 
-def memory_scores(model: Model, memory: Memory) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the cautious scores of all remembered candidates, and how likely each is the same."""
+def memory_scores(
+    model: Model, memory: Memory, noise: JudgeNoise
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return all remembered candidates' cautious scores and how likely each is the same.
+
+    Each as if its own label had not been learned (one Newton step back: Pregibon 1981). A model
+    that saw the labels by which it is judged finds fewer errors there than it will make.
+    """
     features = memory.features.astype(np.float64)
     means = features @ model.mean + memory.offset
-    spread = np.einsum("ij,ij->i", features @ model.covariance, features)
-    return means - CAUTION * np.sqrt(spread), 1 / (1 + np.exp(-means))
+    leverage = np.einsum("ij,ij->i", features @ model.covariance, features)
+    same = memory.same.astype(np.float64)
+    residuals, weights = evidence(1 / (1 + np.exp(-means)), same, noise)
+    means = means - leverage * residuals / np.maximum(1 - leverage * weights, _LEAST_REMAINDER)
+    return means - CAUTION * np.sqrt(leverage), 1 / (1 + np.exp(-means))
 
 
 def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
-    scores, same = memory_scores(model, memory)
-    risks = 1 - (noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same)
-    return draw_curve(scores, memory.same, memory.mass.astype(np.float64), risks, noise)
+    scores, same = memory_scores(model, memory, noise)
+    mass = memory.mass.astype(np.float64)
+    return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
 
 
 def _observed(rate: float, state: State, promise: Promise) -> float:
