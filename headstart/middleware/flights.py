@@ -206,9 +206,10 @@ class Flight:
 
     async def push(self, data: bytes) -> None:
         """Append a piece and wake the readers; waits for room once the log is full."""
-        self._log.append(data)
         self._size += len(data)
-        self._wake_all()
+        if self._clients:  # nobody reads an audit's bytes: only what they mean is wanted
+            self._log.append(data)
+            self._wake_all()
         if self._size > self._log_bytes:
             self.full = True
             await self._make_room()
@@ -217,9 +218,6 @@ class Flight:
         self._trim()
         while self._size > self._log_bytes:
             if not self._clients:
-                # An audit: nobody reads the bytes, only what they mean is wanted.
-                self._log.clear()
-                self._size = 0
                 return
             readers = [client for client in self._clients if not client.aborted]
             if len(readers) > 1:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from headstart.errors import Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Gate:
     """Admits ``concurrency`` at once and lets ``queue`` wait; ``async with gate:`` is a place."""
 
     def __init__(self, concurrency: int, queue: int) -> None:
+        self._concurrency = concurrency
         self._free = concurrency
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -29,6 +35,19 @@ class Gate:
         """Give the place to the next in the queue."""
         self.active -= 1
         self._release()
+
+    @contextmanager
+    def spare(self) -> Iterator[None]:
+        """Take a place for a call that nobody waits for. Raises Overloaded unless most are free."""
+        if self._free <= self._concurrency // 2:
+            raise Overloaded("half of server.max_concurrency is in use: the rest is for callers")
+        self._free -= 1
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._release()
 
     async def _wait(self) -> None:
         if len(self._waiting) >= self._queue:

@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+
 from headstart.compression.tokens import count_tokens
-from headstart.errors import HeadstartError, UpstreamProtocolError
+from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
 from headstart.middleware.learning.learner import Comparison
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from headstart.policies.cost import Price
     from headstart.types import CacheKey, Call, Completion, Headers
 
+UNATTENDED_S = 600.0
+"""Longest call that nobody waits for: no caller's deadline ends it."""
 STORED_HEADERS = frozenset((b"content-type", b"content-language", b"content-encoding"))
 
 
@@ -81,8 +85,12 @@ class Pump:
         """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
         entry: Entry | None = None
         try:
-            async with self._gate, plan.upstream.stream(plan.call) as reply:
-                entry = await self._carry(flight, plan, reply)
+            if flight.clients:
+                async with self._gate:
+                    entry = await self._call(flight, plan)
+            else:
+                with self._gate.spare():
+                    entry = await self._audit(flight, plan)
         except Exception as error:
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
@@ -94,6 +102,16 @@ class Pump:
             await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
             if plan.lesson is not None and self._learner is not None:
                 self._learner.submit(Comparison(plan.lesson, entry.answer, stored=True))
+
+    async def _audit(self, flight: Flight, plan: Plan) -> Entry | None:
+        """Make a call that no client waits for: it gives way to theirs, and it ends."""
+        with anyio.move_on_after(UNATTENDED_S):
+            return await self._call(flight, plan)
+        raise UpstreamTimeout("the audit took too long")
+
+    async def _call(self, flight: Flight, plan: Plan) -> Entry | None:
+        async with plan.upstream.stream(plan.call) as reply:
+            return await self._carry(flight, plan, reply)
 
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
         head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
