@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import anyio
 import msgspec
+from anyio import to_thread
 
 from headstart.errors import EncoderError, HeadstartError
 from headstart.observe import StageFailed
 from headstart.policies.agreement.judge import Agreement, judge, texts_to_encode
+from headstart.types import RawResponse, ToolCall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.embeddings.similar import PromptEncoder
     from headstart.interfaces import Observer
-    from headstart.types import Completion, Entry, RawResponse
+    from headstart.types import Completion, Entry
+
+T = TypeVar("T")
+
+OPINION_S = 60.0
+"""Longest wait for a second opinion; then the answers stay unsure."""
+LONG = 16_384
+"""Characters of both answers from which they are judged off the loop: a megabyte of JSON takes
+150 ms. Shorter ones take less than handing them over would keep the loop from its work."""
 
 
 class SecondOpinion(Protocol):
@@ -26,7 +39,7 @@ class SecondOpinion(Protocol):
 
 
 class AnswerJudge:
-    """Compares answers; ``second`` is asked about the unsure ones. Never raises."""
+    """Compares answers; ``second`` is asked about the unsure ones. Raises no HeadstartError."""
 
     def __init__(
         self,
@@ -43,13 +56,16 @@ class AnswerJudge:
     ) -> Agreement:
         """Judge a fresh answer to ``question`` against an entry's to (nearly) the same."""
         cached = entry.answer
-        cosine = await self._cosine(texts_to_encode(cached, fresh))
-        agreement = judge(cached, fresh, (question, entry.key.query), cosine)
+        long = answer_size(cached) + answer_size(fresh) > LONG
+        cosine = await self._cosine(await _run(texts_to_encode, cached, fresh, off_loop=long))
+        questions = question, entry.key.query
+        agreement = await _run(judge, cached, fresh, questions, cosine, off_loop=long)
         if agreement.same is not None or self._second is None:
             return agreement
         try:
-            same = await self._second.same(question, cached, fresh)
-        except HeadstartError as error:
+            with anyio.fail_after(OPINION_S):
+                same = await self._second.same(question, cached, fresh)
+        except (HeadstartError, TimeoutError) as error:
             self._observer.notify(StageFailed(stage="judge", error=type(error).__name__))
             return agreement
         return msgspec.structs.replace(agreement, same=same)
@@ -64,3 +80,15 @@ class AnswerJudge:
             self._observer.notify(StageFailed(stage="encoder", error=type(error).__name__))
             return None
         return float(one.sentence @ other.sentence)
+
+
+def answer_size(answer: Completion | RawResponse) -> int:
+    """Return about how many characters an answer has."""
+    if isinstance(answer, RawResponse):
+        return len(answer.body)
+    parts = (part for choice in answer.choices for part in choice.parts)
+    return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
+
+
+async def _run(function: Callable[..., T], *args: object, off_loop: bool) -> T:
+    return await to_thread.run_sync(function, *args) if off_loop else function(*args)

@@ -10,7 +10,9 @@ import msgspec
 
 from headstart.decisions import Label, LabelSource
 from headstart.errors import StoreError
-from headstart.observe import Labelled, StageFailed
+from headstart.middleware.learning.judging import answer_size
+from headstart.observe import Labelled, StageFailed, logger
+from headstart.types import CacheKey, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +22,18 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.judging import AnswerJudge
     from headstart.policies.ratchet.domain import Domain
-    from headstart.types import Completion, RawResponse
+    from headstart.types import Completion
 
 MOST_WAITING = 1000
 """Comparisons that wait; past it a label is lost, which costs knowledge and nothing else."""
+MOST_WAITING_CHARS = 32 * 1024 * 1024
+"""Of the fresh answers that wait."""
+AT_ONCE = 8
+"""Comparisons made at once: a model that is asked for its opinion takes seconds."""
 MOST_RECENT = 10_000
 """Requests that feedback and ``explain`` can still refer to."""
+NO_KEY = CacheKey(scope="", partition="", exact="")
+NO_ANSWER = RawResponse(headers=(), body=b"")
 
 
 class Lesson(NamedTuple):
@@ -48,7 +56,7 @@ class Comparison(NamedTuple):
 
 
 class Learner:
-    """Judges comparisons one after the other and writes labels; ``run`` it in the background.
+    """Judges comparisons and writes labels; ``run`` it in the background.
 
     ``version`` is the match policy's: labels of another one are never learned from.
     """
@@ -70,13 +78,15 @@ class Learner:
         self._clock = clock
         self._observer = observer
         self._recent: OrderedDict[str, Lesson] = OrderedDict()
+        self._waiting_chars = 0
         self._send, self._receive = anyio.create_memory_object_stream[Comparison](MOST_WAITING)
 
     async def run(self) -> None:
         """Follow the labels and make new ones, until cancelled."""
-        async with anyio.create_task_group() as tasks:
+        async with self._receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self.domains.run)
-            tasks.start_soon(self._work)
+            for _ in range(AT_ONCE):
+                tasks.start_soon(self._work)
 
     async def aclose(self) -> None:
         """Save what was learned. Cancel ``run`` first."""
@@ -87,20 +97,28 @@ class Learner:
 
     def remember(self, lesson: Lesson) -> None:
         """Keep what a request was decided on, for feedback and ``explain``."""
-        self._recent[lesson.id] = lesson
+        entry = msgspec.structs.replace(
+            lesson.trial.entry, key=NO_KEY, answer=NO_ANSWER, evidence=b""
+        )
+        trial = msgspec.structs.replace(lesson.trial, entry=entry)
+        self._recent[lesson.id] = lesson._replace(trial=trial, question="")
         if len(self._recent) > MOST_RECENT:
             self._recent.popitem(last=False)
 
     def recall(self, id: str) -> Lesson | None:
-        """Return what a recent request was decided on."""
+        """Return what a recent request was decided on, without the texts of it."""
         return self._recent.get(id)
 
     def submit(self, comparison: Comparison) -> None:
         """Have a fresh answer compared, soon."""
+        size = answer_size(comparison.fresh)
+        if self._waiting_chars and self._waiting_chars + size > MOST_WAITING_CHARS:
+            return self._report(anyio.WouldBlock())
         try:
             self._send.send_nowait(comparison)
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-            self._observer.notify(StageFailed(stage="learner", error=type(error).__name__))
+            return self._report(error)
+        self._waiting_chars += size
 
     async def feedback(self, id: str, *, same: bool) -> bool:
         """Take a user's word on a recent request; False when it is not known. Raises StoreError."""
@@ -123,13 +141,16 @@ class Learner:
     # --- labels ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        async with self._receive:
-            async for comparison in self._receive:
-                try:
-                    await self._compare(comparison)
-                except StoreError as error:
-                    cause = error.__cause__ or error
-                    self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+        async for comparison in self._receive:
+            self._waiting_chars -= answer_size(comparison.fresh)
+            try:
+                await self._compare(comparison)
+            except StoreError as error:
+                self._report(error)
+            except Exception as error:  # noqa: BLE001 - logged; see below
+                # Answers are anybody's text: one that breaks the judge must not end learning.
+                logger.exception("a comparison failed and teaches nothing")
+                self._report(error)
 
     async def _compare(self, comparison: Comparison) -> None:
         lesson = comparison.lesson
@@ -157,6 +178,10 @@ class Learner:
             stored=stored,
             principal=lesson.principal,
         )
+
+    def _report(self, error: Exception) -> None:
+        cause = error.__cause__ or error
+        self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
 
     async def _write(self, label: Label) -> None:
         await self._store.label([label])
