@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
+MINUTE_S = 60.0
 
 
 class Allowance:
@@ -25,7 +26,8 @@ class Allowance:
         self._max_usd = max_usd_per_day
         self._clock = clock
         self._calls: deque[float] = deque()
-        self._paid: deque[tuple[float, float]] = deque()
+        self._paid: deque[list[float]] = deque()
+        """Minutes in which something was paid, and how much: a day of them stays small."""
 
     def take(self) -> bool:
         """Count one call, if it may be made."""
@@ -44,5 +46,10 @@ class Allowance:
 
     def pay(self, cost_usd: float) -> None:
         """Note what a call cost."""
-        if self._max_usd is not None:
-            self._paid.append((self._clock(), cost_usd))
+        if self._max_usd is None:
+            return
+        now = self._clock()
+        if self._paid and now - self._paid[-1][0] < MINUTE_S:
+            self._paid[-1][1] += cost_usd
+        else:
+            self._paid.append([now, cost_usd])
