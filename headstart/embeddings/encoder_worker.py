@@ -26,6 +26,8 @@ Ts = TypeVarTuple("Ts")
 CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
 """An encoding over 1/64 of the cache's bytes is not kept: one long prompt displaces dozens."""
+BACKGROUND_TURN = 5
+"""Every fifth encoding is a background one while any waits: under steady load learning goes on."""
 SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
@@ -33,7 +35,7 @@ LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for severa
 class EncoderWorker:
     """Encode prompts on one daemon thread, one at a time, first come first served.
 
-    ``background`` requests wait until no other does. Callers of the same text share one
+    ``background`` requests get every fifth turn while others wait. Callers of the same text share one
     encoding. Recent encodings are kept, least recently used out first, at most ``cache_size`` of
     them and ``cache_bytes`` in all. ``observer`` is told of every encoding, on the loop of the
     caller that asked for it; ``clock`` returns monotonic seconds. The thread starts with the first
@@ -59,6 +61,7 @@ class EncoderWorker:
         self._wakeup = threading.Condition()  # guards everything above and below
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._turn = 0
 
     @property
     def namespace(self) -> str:
@@ -176,8 +179,11 @@ class EncoderWorker:
         """Return the next job that somebody still waits for, or None once closed."""
         with self._wakeup:
             while not self._closed:
-                queue = self._foreground or self._background
+                self._turn += 1
+                patient = self._background and self._turn % BACKGROUND_TURN == 0
+                queue = self._background if patient else self._foreground or self._background
                 if not queue:
+                    self._turn = 0
                     self._wakeup.wait()
                     continue
                 _, job = queue.popitem(last=False)

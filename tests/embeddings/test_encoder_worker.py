@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from headstart.decisions import Encoding
-from headstart.embeddings.encoder_worker import EncoderWorker
+from headstart.embeddings.encoder_worker import BACKGROUND_TURN, EncoderWorker
 from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observation
 
@@ -103,6 +103,20 @@ async def test_foreground_goes_before_background() -> None:
         await queue_all(worker, 4)
         encoder.release(5)
     assert encoder.seen == ["first", "now 1", "now 2", "later 1", "later 2"]
+
+
+async def test_background_gets_a_turn_now_and_then_under_steady_load() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "0")
+        await encoder.entered()
+        tasks.start_soon(partial(worker.encode, "later", background=True))
+        await queue_all(worker, 1)
+        for number in range(1, 9):
+            tasks.start_soon(worker.encode, str(number))
+        await queue_all(worker, 9)
+        encoder.release(10)
+    assert encoder.seen.index("later") == BACKGROUND_TURN - 1
 
 
 async def test_background_prompt_that_somebody_now_waits_for_moves_up() -> None:
