@@ -95,22 +95,20 @@ def _recorded(exchanges: list[Exchange], pattern: re.Pattern[str] | None) -> Mat
 
     skipped: Counter[str] = Counter()
     rows: list[Recorded] = []
-    texts: list[str] = []
     reader = _Reader(pattern)
     for exchange in tracked(exchanges, "Reading"):
         found = reader.read(exchange)
         if isinstance(found, str):
             skipped[found] += 1
-            continue
-        rows.append(found)
-        if reader.text is not None:
-            texts.append(reader.text)
+        else:
+            rows.append(found)
+    texts = [row.text for row in rows if row.text is not None]
     prepare = encoded(row.prompt.query for row in rows)
     return Material(rows, prepare, _Agreement(), JudgeNoise(), dict(skipped), texts)
 
 
 class _Reader:
-    """Understands exchanges as the engine does; ``text`` is the last user text of the latest."""
+    """Understands exchanges as the engine does."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
         from headstart.middleware.dialects.openai_chat import OpenAIChat
@@ -119,7 +117,6 @@ class _Reader:
         self._dialect = OpenAIChat()
         self._admission = Admission()
         self._pattern = pattern
-        self.text: str | None = None
 
     def read(self, exchange: Exchange) -> Recorded | str:
         """Return the row, or why the cache would not keep it. Raises LabelledDataError."""
@@ -136,8 +133,8 @@ class _Reader:
         refusal = self._admission.refuse_store(request, answer)
         if refusal is not None:
             return refusal
-        self.text = request.query
-        return Recorded(prompt=self._key(request, exchange.scope), answer=answer)
+        key = self._key(request, exchange.scope)
+        return Recorded(prompt=key, text=request.query, answer=answer)
 
     def _answer(self, exchange: Exchange) -> Completion | None:
         from headstart.middleware.collect import Collector

@@ -36,6 +36,8 @@ class Recorded(Frozen, frozen=True, kw_only=True):
     """One logged request as the cache sees it, and its answer."""
 
     prompt: CacheKey
+    text: str | None
+    """The last user text, whole: ``prompt.query`` may be but the question in it."""
     answer: Completion
 
 
