@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks import compression_cache, compression_evidence, compression_types
-from benchmarks.compression_conversations import Generator
 from benchmarks.compression_fuzz import MODES, failures
 from headstart.compression.tokens import warm
 
@@ -88,13 +86,7 @@ def fuzz(args: argparse.Namespace) -> dict[str, Any]:
 
 def try_conversation(seed: int) -> list[str]:
     """Return what fails in the conversation of this seed."""
-    messages = Generator(seed).conversation()
-    cut = random.Random(seed).randint(0, len(messages))
-    return [
-        f"seed {seed}, {mode}: {failure}"
-        for mode in MODES
-        for failure in failures(messages, mode, cut)
-    ]
+    return [f"seed {seed}, {mode}: {what}" for mode in MODES for what in failures(seed, mode)]
 
 
 PARTS = {"evidence": evidence, "types": types, "cache": cache, "fuzz": fuzz}

@@ -35,6 +35,8 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.own_words: list[str] = []
+        """What stands outside of documents, for each of the user's messages."""
         self._texts: list[str] = []
         self._calls = 0
 
@@ -62,6 +64,7 @@ class Generator:
         question = self.question()
         if pick() < 0.3:
             question += "\n\n" + self.payload()  # pasted without a border: the user's own words
+        self.own_words.append(question)
         if pick() < 0.4:
             question = self.retrieved() + "\n\n" + question
         if pick() < 0.75:

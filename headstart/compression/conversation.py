@@ -44,10 +44,10 @@ class Conversation:
 
     def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         """Return the message as it is sent, and what was done to it."""
-        places = {} if self._mode == "off" else _touchable(message)
+        places = {} if self._mode == "off" else _touchable(message, self._memo)
         self._hear(message, places)
         call = call_of(message, self._calls)
-        if message.get("role") in TOOL_ROLES and shows_file(*call):
+        if message.get("role") in TOOL_ROLES and self._memo.call(shows_file, *call):
             places = {}
         if number in self._cleared:
             return self._omit(number, message)
@@ -78,7 +78,7 @@ class Conversation:
         if role == "user":
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
             self._words = [*(self._words if self._last_role == "user" else ()), *own]
-            self._asked = understand("\n".join(self._words).strip())
+            self._asked = self._memo.call(understand, "\n".join(self._words).strip())
         calls = dict(calls_in(message))
         self._calls.update(calls)
         self._sent += sum(len(arguments) for _, arguments in calls.values())
@@ -131,7 +131,7 @@ class Conversation:
         return text
 
 
-def _touchable(message: Mapping[str, Any]) -> dict[int | None, list[Place]]:
+def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[Place]]:
     """Return where each text may be shortened: tool results, and documents beside a question."""
     role = message.get("role")
     if (role not in TOOL_ROLES and role != "user") or "cache_control" in message:
@@ -141,7 +141,9 @@ def _touchable(message: Mapping[str, Any]) -> dict[int | None, list[Place]]:
         content = message["content"]
         if part is not None and set(content[part]) != {"type", "text"}:
             continue
-        found = find_documents(text) if role == "user" else [Place(start=0, end=len(text))]
+        found = (
+            memo.call(find_documents, text) if role == "user" else [Place(start=0, end=len(text))]
+        )
         places[part] = [place for place in found if place.end - place.start >= MIN_CHARS]
     return places
 
