@@ -33,8 +33,16 @@ from urllib.parse import quote
 import aiohttp
 
 from benchmarks.safe_hits_files import Question, read_labels, read_stream, write_artefacts
-from benchmarks.safe_hits_programs import Program
-from benchmarks.safe_hits_scores import Asked, Sample, summarize, text_table
+from benchmarks.safe_hits_programs import Program, count_dropped, count_labels, metric, thresholds
+from benchmarks.safe_hits_scores import (
+    DECISION,
+    Asked,
+    Sample,
+    compare_decisions,
+    summarize,
+    text_table,
+    time_apart,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
 SAMPLE_EVERY = 250
 PROBES = 200
 """Prompts of which the decisions before and after the kill are compared."""
+TIMED = 300
+"""Hits that are timed again once the run is over."""
 KEY = {"authorization": "Bearer bench"}
 
 
@@ -59,6 +69,9 @@ class Bench:
     rows: list[Asked] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    compared: int = 0
+    dropped: int = 0
+    """Counted by sidecars that were killed."""
 
     async def admin(self, path: str) -> Any:
         """Read a page of the admin API."""
@@ -120,11 +133,11 @@ class Bench:
             Sample(
                 n=len(self.rows),
                 at_s=time.monotonic() - self.began,
-                rss_mb=_metric(metrics, "process_resident_memory_bytes") / 2**20,
+                rss_mb=metric(metrics, "process_resident_memory_bytes") / 2**20,
                 hits=len(hits),
                 wrong=sum(row.wrong is True for row in hits),
-                compared=int(_metric(metrics, "headstart_labels_total")),
-                dropped=int(_metric(metrics, 'headstart_stage_errors_total{stage="learner"}')),
+                compared=self.compared + count_labels(metrics),
+                dropped=self.dropped + count_dropped(metrics),
                 learning=await self.admin("learning"),
                 certificates=audit["certificates"],
             )
@@ -171,53 +184,47 @@ class Bench:
         for question in questions:
             row = await self.ask(-1, question, **{"cache-control": "only-if-cached"})
             told = await self.admin(f"explain/{row.id}")
-            fields = ("outcome", "reason", "veto", "neighbor", "similarity", "rule", "score")
-            decisions.append(tuple(told[name] for name in (*fields, "threshold")))
+            decisions.append(tuple(told[name] for name in DECISION))
         return decisions
+
+    async def time_hits(self, questions: Sequence[Question]) -> dict[str, float]:
+        """Time hits again one after the other, beside a page that does nothing."""
+        served = [row.n for row in self.rows if row.outcome == "semantic"][-TIMED:]
+        hits, nothing = [], []
+        for n in served:
+            row = await self.ask(-1, questions[n], **{"cache-control": "only-if-cached"})
+            if row.outcome == "semantic":
+                hits.append(row)
+            began = time.monotonic()
+            await self.admin("health")
+            nothing.append((time.monotonic() - began) * 1e3)
+        return time_apart(hits, nothing)
 
     async def kill_and_restart(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Kill the sidecar, restart it, and compare. The provider is away meanwhile: no label."""
         await self.settle()
         await self.simulator.stop()
         before, decided = await self.admin("learning"), await self.probe(questions)
+        metrics = await self.admin("metrics")
+        self.compared += count_labels(metrics)
+        self.dropped += count_dropped(metrics)
         await self.sidecar.stop(signal.SIGKILL)
         await self.sidecar.start()
         again = await self.probe(questions)
         after = await self.admin("learning")
         await self.simulator.start()
-        changed = [(a, b) for a, b in zip(decided, again, strict=True) if a != b]
-        found = {
+        found = compare_decisions(decided, again) | {
             "after_requests": len(self.rows),
-            "probes": len(questions),
-            "probes_served": sum(each[0] == "semantic" for each in decided),
-            "decisions_changed": sum(a[0] != b[0] for a, b in changed),
-            "changed_in_any_field": len(changed),
-            "first_changes": changed[:3],
-            "thresholds_before": _thresholds(before),
-            "thresholds_after": _thresholds(after),
+            "thresholds_before": thresholds(before),
+            "thresholds_after": thresholds(after),
             "state_equal": before == after,
         }
         print(json.dumps(found, indent=1), file=sys.stderr)
         return found
 
 
-def _thresholds(learning: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        view["domain"][:8]: {
-            name: view["status"][name] for name in ("rule", "threshold", "labels", "audits")
-        }
-        for view in learning
-    }
-
-
 def _number(text: str | None) -> float | None:
     return None if text is None else float(text)
-
-
-def _metric(text: str, name: str) -> float:
-    """Return a metric, summed over its labels."""
-    wanted = re.compile(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", re.MULTILINE)
-    return sum(map(float, wanted.findall(text)))
 
 
 @contextlib.asynccontextmanager
@@ -262,11 +269,13 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                 await running.run(questions[cut:], cut)
             await running.settle()
             await running.sample()
+            timed = await running.time_hits(questions)
             config = await running.admin("config")
         labels = await read_labels(folder / "bench.db")
     rows = sorted(running.rows, key=lambda row: row.n)
     (view,) = {view["max_error"] for view in running.samples[-1].learning} or {arguments.max_error}
     found = summarize(rows, running.samples, labels, running.truth) | {"killed": killed}
+    found["latency_ms"]["one_at_a_time"] = timed
     found |= {"seed": arguments.seed, "max_error": view, "stream": arguments.stream.name}
     config |= {"options": {name: str(value) for name, value in vars(arguments).items()}}
     write_artefacts(arguments.out, found, rows, running.samples, config)

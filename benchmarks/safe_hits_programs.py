@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -35,3 +36,29 @@ class Program:
         assert self.process is not None
         self.process.send_signal(number)
         await self.process.wait()
+
+
+def thresholds(learning: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the rule of each learning domain is."""
+    return {
+        view["domain"][:8]: {
+            name: view["status"][name] for name in ("rule", "threshold", "labels", "audits")
+        }
+        for view in learning
+    }
+
+
+def count_labels(metrics: str) -> int:
+    """Return how many labels a sidecar wrote."""
+    return int(metric(metrics, "headstart_labels_total"))
+
+
+def count_dropped(metrics: str) -> int:
+    """Return how often its learner failed, mostly comparisons lost to a full queue."""
+    return int(metric(metrics, 'headstart_stage_errors_total{stage="learner"}'))
+
+
+def metric(text: str, name: str) -> float:
+    """Return a metric, summed over its labels."""
+    wanted = re.compile(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", re.MULTILINE)
+    return sum(map(float, wanted.findall(text)))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
 
+DECISION = (
+    "outcome", "reason", "veto", "neighbor", "similarity", "rule", "score", "threshold",
+)  # fmt: skip
+"""Fields of ``explain`` that say what was decided and why."""
 WINDOW = 1000
 """Requests over which a rate over time is taken."""
 
@@ -117,21 +121,50 @@ def _judge(labels: Iterable[Label], truth: dict[str, str]) -> dict[str, dict[str
     return {source: dict(sorted(counts.items())) for source, counts in sorted(found.items())}
 
 
-def _latency(rows: Sequence[Asked]) -> dict[str, float]:
-    hits = [row for row in rows if row.outcome == "semantic" and "encode" in row.timing_ms]
+def _latency(rows: Sequence[Asked]) -> dict[str, Any]:
+    hits = [row for row in rows if row.outcome == "semantic"]
     misses = [row.total_ms for row in rows if row.outcome not in {"semantic", "exact"}]
-    found = {}
+    found: dict[str, Any] = {}
     if hits:
-        beyond = [row.total_ms - row.timing_ms["encode"] for row in hits]
-        match = [row.timing_ms.get("match", 0.0) for row in hits]
+        encode = [row.timing_ms.get("encode", 0.0) for row in hits]
         found = {
             "semantic_hit_p50": percentile([row.total_ms for row in hits], 0.5),
             "semantic_hit_p99": percentile([row.total_ms for row in hits], 0.99),
-            "encode_p50": percentile([row.timing_ms["encode"] for row in hits], 0.5),
-            "hit_less_encode_p50": percentile(beyond, 0.5),
-            "match_p50": percentile(match, 0.5),
+            "encode_p50": percentile(encode, 0.5),
         }
     return found | ({"miss_p50": percentile(misses, 0.5)} if misses else {})
+
+
+def compare_decisions(
+    before: Sequence[tuple[Any, ...]], after: Sequence[tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Compare the ``DECISION`` on each probe with that before."""
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    return {
+        "probes": len(before),
+        "probes_served": sum(each[0] == "semantic" for each in before),
+        "outcomes_changed": sum(old[0] != new[0] for old, new in changed),
+        "changed_in_any_field": len(changed),
+        "first_changes": changed[:3],
+    }
+
+
+def time_apart(hits: Sequence[Asked], nothing: Sequence[float]) -> dict[str, float]:
+    """Return medians of hits that were asked one at a time; ``nothing``: an empty exchange."""
+    if not hits:
+        return {}
+    stages = {
+        name: percentile([row.timing_ms.get(name, 0.0) for row in hits], 0.5)
+        for name in ("parse", "encode", "lookup", "match")
+    }
+    rest = [row.total_ms - row.timing_ms.get("encode", 0.0) for row in hits]
+    return {
+        "hits": len(hits),
+        "semantic_hit_p50": percentile([row.total_ms for row in hits], 0.5),
+        "hit_less_encode_p50": percentile(rest, 0.5),
+        "empty_exchange_p50": percentile(list(nothing), 0.5),
+        **{f"{name}_p50": value for name, value in stages.items()},
+    }
 
 
 def _most_rss(samples: Sequence[Sample]) -> float:
@@ -162,7 +195,7 @@ def text_table(found: dict[str, Any], max_error: float) -> str:
         f"quarters            {[tuple(quarter.values()) for quarter in found['quarters']]}",
         f"judge               {found['judge']}",
         f"labels, dropped     {found['labels']:,}, {found['comparisons_dropped']:,}",
-        f"latency ms          { {k: round(v, 1) for k, v in found['latency_ms'].items()} }",
+        f"latency ms          {found['latency_ms']}",
         f"memory MB           { {k: round(v) for k, v in found['rss_mb'].items()} }",
     ]
     lines += [
