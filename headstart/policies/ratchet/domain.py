@@ -111,8 +111,8 @@ class Domain:
     @property
     def rule(self) -> Rule:
         """The rule in force. After an alarm it is never again the cold-start rule."""
-        state, labels = self._state, len(self._state.memory)
-        if state.counts.alarms or labels >= ENOUGH_LABELS:
+        labels = self._state.lessons
+        if self._state.counts.alarms or labels >= ENOUGH_LABELS:
             return Rule.LEARNED
         if labels >= MIN_LABELS and self._learned_threshold(self.promise.max_error) is not None:
             return Rule.LEARNED

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-class SnapshotError(HeadstartError):
+class SnapshotError(HeadstartError, ValueError):
     """A snapshot cannot be used here; the message says why and what to do."""
 
 
@@ -47,6 +47,7 @@ class _Envelope(_Head):
     curve: tuple[_Array, ...]
     alarm: Alarm
     alarmed: bool
+    lessons: int
     since_update: int
     counts: Counts
     standings: dict[str, tuple[str, float, float]]
@@ -65,6 +66,7 @@ def dump(state: State, standings: Standings, version: str) -> bytes:
             curve=_packed(state.curve),
             alarm=state.alarm,
             alarmed=state.alarmed,
+            lessons=state.lessons,
             since_update=state.since_update,
             counts=state.counts,
             standings=standings.rows(),
@@ -89,6 +91,7 @@ def load(data: bytes, version: str) -> tuple[State, Standings]:
             curve=Curve(*_unpacked(envelope.curve)),
             alarm=envelope.alarm,
             alarmed=envelope.alarmed,
+            lessons=envelope.lessons,
             since_update=envelope.since_update,
             counts=envelope.counts,
         )

@@ -65,6 +65,8 @@ class State(msgspec.Struct, frozen=True):
     alarm: Alarm = Alarm()
     alarmed: bool = False
     """Nothing is served until labels enough came after the alarm."""
+    lessons: int = 0
+    """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: Counts = Counts()
 
@@ -110,7 +112,11 @@ def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[St
     if not vetoed and value > _LEAST_SCORE:
         pending = (*pending, row)
     state = msgspec.structs.replace(
-        state, model=model, pending=pending, since_update=state.since_update + 1
+        state,
+        model=model,
+        pending=pending,
+        lessons=state.lessons + (not vetoed),
+        since_update=state.since_update + 1,
     )
     if state.since_update >= UPDATE_EVERY:
         state = redrawn(state, promise)
@@ -138,6 +144,7 @@ def alarmed(state: State) -> State:
         curve=no_curve(),
         alarm=Alarm(),
         alarmed=True,
+        lessons=0,
         since_update=0,
         counts=msgspec.structs.replace(state.counts, alarms=state.counts.alarms + 1),
     )
@@ -152,7 +159,7 @@ def redrawn(state: State, promise: Promise) -> State:
         memory=memory,
         pending=(),
         curve=curve,
-        alarmed=state.alarmed and len(memory) < MIN_LABELS,
+        alarmed=state.alarmed and state.lessons < MIN_LABELS,
         since_update=0,
     )
 

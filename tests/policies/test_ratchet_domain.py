@@ -1,0 +1,263 @@
+"""A learning domain: labels in, thresholds out, the same for all who apply the same labels."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+
+from headstart.decisions import Label, LabelSource, Rule
+from headstart.errors import ConfigError
+from headstart.policies.ratchet import settings
+from headstart.policies.ratchet.alarm import Alarm
+from headstart.policies.ratchet.cold_start import cold_start_threshold
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import NAMES, VERSION, pack_features, unpack_features
+from headstart.policies.ratchet.memory import Row, no_memory, remembered
+from headstart.policies.ratchet.settings import EXACT_JUDGE, MAX_STANDINGS, MEMORY, Promise
+from headstart.policies.ratchet.snapshot import SnapshotError
+from headstart.policies.ratchet.standings import Standings
+
+PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
+
+
+def label(number: int, strength: float, same: bool | None, **fields: object) -> Label:
+    features = np.zeros(len(NAMES))
+    features[0] = 1
+    features[1] = strength
+    return msgspec.structs.replace(
+        Label(
+            id=f"q{number}",
+            entry=f"e{number % 97}",
+            domain="d",
+            source=LabelSource.MISS,
+            same=same,
+            at=float(number),
+            similarity=0.6 + 0.1 * strength,
+            version=VERSION,
+            features=pack_features(features),
+            stored=True,
+        ),
+        **fields,
+    )
+
+
+def labels(count: int, seed: int = 0) -> list[Label]:
+    """Pairs that are the same when strong, and as often as not when weak."""
+    rng = np.random.default_rng(seed)
+    strengths = rng.uniform(-1, 3, count)
+    return [
+        label(n, strength, bool(strength > 1 or rng.random() < 0.4), principal=f"p{n % 40}")
+        for n, strength in enumerate(strengths.tolist())
+    ]
+
+
+def taught(count: int, promise: Promise = PROMISE) -> Domain:
+    domain = Domain(promise)
+    for each in labels(count):
+        domain.apply(each)
+    return domain
+
+
+def test_a_fresh_domain_follows_the_cold_start_rule() -> None:
+    domain = Domain(PROMISE)
+    assert domain.rule is Rule.COLD_START
+    assert domain.threshold() == cold_start_threshold(0.05)
+    assert domain.threshold(0.01) == cold_start_threshold(0.01) > cold_start_threshold(0.05)
+    assert domain.threshold(0.5) == domain.threshold()
+
+
+def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -> None:
+    domain = taught(1500)
+    assert domain.rule is Rule.LEARNED
+    threshold, stricter = domain.threshold(), domain.threshold(0.02)
+    assert threshold is not None
+    assert stricter is None or stricter >= threshold
+    assert domain.score(unpack_features(label(0, 2.5, None).features), "x") > threshold
+    assert domain.score(unpack_features(label(0, -0.5, None).features), "x") < threshold
+
+
+def test_where_nothing_can_be_told_apart_nothing_is_served() -> None:
+    domain = Domain(PROMISE)
+    rng = np.random.default_rng(1)
+    for n in range(1500):
+        domain.apply(label(n, 2.0, bool(rng.random() < 0.6)))
+    assert domain.rule is Rule.LEARNED
+    assert domain.threshold() is None
+    assert domain.status().serves == 0.0
+    assert domain.status().cold_start_serves == 0.0
+
+
+def test_two_that_apply_the_same_labels_are_the_same() -> None:
+    assert taught(777).snapshot() == taught(777).snapshot()
+
+
+def test_a_restored_domain_goes_on_where_it_stood() -> None:
+    first = Domain(PROMISE)
+    for each in labels(900)[:640]:
+        first.apply(each)
+    second = Domain.restore(PROMISE, first.snapshot())
+    assert second.status() == first.status()
+    for each in labels(900)[640:]:
+        assert second.apply(each) == first.apply(each)
+    assert second.snapshot() == first.snapshot()
+
+
+def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
+    source = taught(1500)
+    domain = Domain(PROMISE, source.snapshot())
+    assert domain.rule is Rule.LEARNED
+    assert domain.standing("e1").q == 0.0 < source.standing("e1").q
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk"])
+def test_a_damaged_snapshot_is_refused(data: bytes) -> None:
+    with pytest.raises(SnapshotError, match="damaged"):
+        Domain.restore(PROMISE, data)
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    with pytest.raises(SnapshotError, match="does not carry over"):
+        Domain(PROMISE, taught(10).snapshot(), version="verified-0")
+
+
+def test_labels_of_another_version_teach_nothing() -> None:
+    domain = Domain(PROMISE)
+    change = domain.apply(label(0, 1.0, True, version="static-1", features=b""))
+    assert not change.used
+    assert domain.snapshot() == Domain(PROMISE).snapshot()
+
+
+def test_an_unsure_label_is_counted_and_teaches_nothing() -> None:
+    domain = Domain(PROMISE)
+    assert not domain.apply(label(0, 1.0, None)).used
+    assert (domain.status().labels, domain.status().unsure) == (1, 1)
+    assert domain.status().candidates == 0
+
+
+@pytest.mark.parametrize(
+    ("veto", "candidates"),
+    [("number", 0), ("threshold", 1), ("alarm", 1), ("unqualified", 1), ("substitution", 1)],
+)
+def test_only_what_the_learned_rule_could_have_served_is_a_candidate(
+    veto: str, candidates: int
+) -> None:
+    domain = Domain(PROMISE)
+    domain.apply(label(0, 1.0, True, veto=veto))
+    assert domain.status().candidates == candidates
+    assert domain.standing("e0").q > 0
+
+
+def test_null_audits_measure_the_judge() -> None:
+    domain = Domain(Promise())
+    before = domain.status().false_disagree
+    for n in range(50):
+        domain.apply(label(n, 0.0, n % 5 > 0, source=LabelSource.NULL))
+    assert domain.status().nulls == 50
+    assert domain.status().false_disagree == pytest.approx((before + 0.2) / 2)
+
+
+def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
+    domain = taught(1500)
+    changes = [
+        domain.apply(label(n, 2.5, False, source=LabelSource.AUDIT, served=True)) for n in range(6)
+    ]
+    assert any(change.alarm for change in changes)
+    assert domain.alarmed
+    assert domain.threshold() is None
+    assert domain.status().candidates < 6
+    for each in labels(900, seed=5):
+        domain.apply(each)
+    assert not domain.alarmed
+    assert domain.threshold() is not None
+    assert domain.rule is Rule.LEARNED
+
+
+def test_after_an_alarm_the_cold_start_rule_never_returns() -> None:
+    domain = Domain(PROMISE)
+    for n in range(9):
+        domain.apply(label(n, 2.5, False, source=LabelSource.AUDIT, served=True))
+    assert domain.status().alarms
+    for each in labels(150):
+        domain.apply(each)
+    assert domain.rule is Rule.LEARNED
+
+
+def test_audits_grow_rarer() -> None:
+    domain = Domain(PROMISE)
+    rates = [domain.audit_rate()]
+    for n in range(500):
+        domain.apply(label(n, 2.5, True, source=LabelSource.AUDIT, served=True))
+        rates.append(domain.audit_rate())
+    assert rates[0] == settings.MAX_AUDIT_RATE
+    assert rates[-1] == settings.MIN_AUDIT_RATE
+    assert all(one >= other for one, other in pairwise(rates))
+
+
+def test_a_stored_miss_joins_the_group_of_its_equal() -> None:
+    domain = Domain(PROMISE)
+    domain.apply(label(1, 1.0, True, id="a", entry="x"))
+    domain.apply(label(2, 1.0, True, id="b", entry="a"))
+    domain.apply(label(3, 1.0, False, id="c", entry="a"))
+    domain.apply(label(4, 1.0, True, id="d", entry="a", stored=False))
+    assert domain.standing("a").group == domain.standing("b").group == "x"
+    assert domain.standing("x").size == 3
+    assert domain.standing("c").group == "c"
+    assert domain.standing("d").group == "d"
+
+
+def test_contributions_add_up_to_the_score() -> None:
+    domain = taught(300)
+    features = label(0, 1.5, None).features
+    shares = domain.contributions(features)
+    assert sum(shares.values()) == pytest.approx(domain.score(unpack_features(features), "new"))
+    assert list(shares) == sorted(shares, key=lambda name: -abs(shares[name]))
+
+
+def test_standings_are_bounded() -> None:
+    standings = Standings()
+    for n in range(MAX_STANDINGS + 10):
+        standings.learn(str(n), 0.1, 0.1)
+    assert len(standings) == MAX_STANDINGS
+    assert standings.of("0").q == 0.0
+    assert standings.of(str(MAX_STANDINGS)).q > 0
+
+
+def row(principal: int) -> Row:
+    return Row(
+        np.zeros(len(NAMES)), same=True, offset=0, mass=1, similarity=0.9, principal=principal
+    )
+
+
+def test_memory_is_bounded_and_no_principal_fills_it() -> None:
+    memory = remembered(no_memory(), [row(n % 50) for n in range(MEMORY)])
+    for _ in range(100):
+        memory = remembered(memory, [row(99)] * 50)
+    assert len(memory) <= MEMORY
+    assert (memory.principal == 99).sum() <= MEMORY * settings.PRINCIPAL_SHARE
+
+
+def test_a_single_principal_may_fill_the_memory() -> None:
+    memory = remembered(no_memory(), [row(0)] * (MEMORY + 50))
+    assert len(memory) == MEMORY
+
+
+def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
+    rng = np.random.default_rng(3)
+    raised = 0
+    for _ in range(200):
+        alarm = Alarm()
+        for wrong in rng.random(300) < 0.05:
+            alarm = alarm.audited(same=not wrong)
+            if alarm.raised(0.05):
+                raised += 1
+                break
+    assert raised <= 10
+
+
+@pytest.mark.parametrize("fields", [{"max_error": 0.0}, {"max_error": 0.7}, {"confidence": 0.5}])
+def test_an_impossible_promise_is_refused(fields: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="cache"):
+        Promise(**fields)

@@ -1,0 +1,146 @@
+"""The verified match: guards veto, what was learned decides the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from headstart.decisions import Encoding, Label, LabelSource, Nearby, Neighbor, Rule, Terms, Verdict
+from headstart.errors import ConfigError
+from headstart.policies.match import GUARDS
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
+from headstart.policies.verified import VerifiedMatch, version_of
+
+if TYPE_CHECKING:
+    from headstart.policies.guards.parse import Parse
+
+PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
+
+
+def policy(domain: Domain | None = None, **options: object) -> VerifiedMatch:
+    domain = domain or Domain(PROMISE)
+    return VerifiedMatch(PROMISE, lambda _: domain, **options)
+
+
+def encoded(text: str) -> Encoding:
+    """One token a word; each word has a direction of its own."""
+    tokens, spans, start = [], [], 0
+    for word in text.split():
+        seed = int.from_bytes(word.lower().strip("?").encode()[:8], "big")
+        tokens.append(np.random.default_rng(seed).normal(size=16))
+        spans.append((start, start + len(word)))
+        start += len(word) + 1
+    rows = np.array(tokens, np.float32)
+    sentence = rows.sum(axis=0)
+    return Encoding(sentence / np.linalg.norm(sentence), rows, tuple(spans), complete=True)
+
+
+def parse(text: str) -> Parse:
+    return policy().prepare(text, encoded(text))
+
+
+def judge(match: VerifiedMatch, query: str, candidate: str, similarity: float) -> Verdict:
+    one, other = parse(query), parse(candidate)
+    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=similarity)], 0)
+    return match.judge(one, other, nearby, match.veto(one, other))
+
+
+QUESTION = "how do I open an account"
+
+
+def test_a_fresh_domain_serves_near_repeats_alone() -> None:
+    near = judge(policy(), QUESTION, QUESTION + " please", 0.99)
+    far = judge(policy(), QUESTION, QUESTION + " please", 0.80)
+    assert near.serve
+    assert near.rule is Rule.COLD_START
+    assert not far.serve
+    assert far.veto == "threshold"
+    assert far.features
+
+
+def test_a_vetoed_neighbour_is_never_served_but_can_be_learned_from() -> None:
+    verdict = judge(policy(), "how do I open 2 accounts", "how do I open 3 accounts", 0.999)
+    assert (verdict.serve, verdict.veto) == (False, "number")
+    assert verdict.features
+
+
+def test_a_substitution_is_obeyed_at_cold_start_and_weighed_once_learned() -> None:
+    pair = ("who founded the toyota group", "who founded the peugeot group")
+    match = policy()
+    assert match.veto(*map(parse, pair)) is None
+    assert judge(match, *pair, 0.999).veto == "substitution"
+    assert judge(policy(guards=()), *pair, 0.999).serve
+    domain = Domain(PROMISE)
+    teach(domain, pair, same=True)
+    learned = judge(policy(domain), *pair, 0.95)
+    assert learned.rule is Rule.LEARNED
+    assert learned.serve
+
+
+def test_what_labels_forbid_is_not_served() -> None:
+    domain = Domain(PROMISE)
+    pair = (QUESTION, QUESTION + " please")
+    teach(domain, pair, same=False)
+    verdict = judge(policy(domain), *pair, 0.99)
+    assert (verdict.serve, verdict.veto) == (False, "unqualified")
+
+
+def teach(domain: Domain, pair: tuple[str, str], *, same: bool) -> None:
+    match = policy(domain)
+    for n in range(1600):
+        verdict = judge(match, *pair, 0.95)
+        domain.apply(
+            Label(
+                id=f"q{n}",
+                entry=f"e{n}",
+                domain="",
+                source=LabelSource.MISS,
+                same=same,
+                at=0.0,
+                similarity=0.95,
+                version=match.version,
+                features=verdict.features,
+            )
+        )
+        if domain.rule is Rule.LEARNED:
+            return
+
+
+def test_an_alarm_stops_everything() -> None:
+    domain = Domain(PROMISE)
+    match = policy(domain)
+    features = judge(match, QUESTION, QUESTION, 0.99).features
+    for n in range(9):
+        domain.apply(
+            Label(
+                id=f"q{n}",
+                entry="x",
+                domain="",
+                source=LabelSource.AUDIT,
+                same=False,
+                at=0.0,
+                similarity=0.99,
+                version=match.version,
+                features=features,
+                served=True,
+            )
+        )
+    assert judge(match, QUESTION, QUESTION, 1.0).veto == "alarm"
+
+
+def test_other_guards_make_another_version() -> None:
+    assert policy().version == version_of(GUARDS)
+    assert policy(guards=("number",)).version != policy().version
+
+
+def test_an_unknown_guard_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        policy(guards=("colour",))
+
+
+def test_a_parse_survives_storage() -> None:
+    match, stored = policy(), parse(QUESTION)
+    assert match.unpack(match.pack(stored)) == stored
