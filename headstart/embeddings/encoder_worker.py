@@ -35,7 +35,7 @@ LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for severa
 class EncoderWorker:
     """Encode prompts on one daemon thread, one at a time, first come first served.
 
-    ``background`` requests get every fifth turn while others wait. Callers of the same text share one
+    ``background`` requests get every fifth turn while others wait. Callers of one text share its
     encoding. Recent encodings are kept, least recently used out first, at most ``cache_size`` of
     them and ``cache_bytes`` in all. ``observer`` is told of every encoding, on the loop of the
     caller that asked for it; ``clock`` returns monotonic seconds. The thread starts with the first
