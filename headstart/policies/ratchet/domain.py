@@ -119,6 +119,11 @@ class Domain:
         return Rule.COLD_START
 
     @property
+    def labels(self) -> int:
+        """Number of labels counted so far, those that the judge was unsure of included."""
+        return self._state.counts.labels
+
+    @property
     def alarmed(self) -> bool:
         """True from an alarm until labels enough came after it: nothing may be served."""
         return self._state.alarmed
