@@ -38,6 +38,8 @@ class Terms(Frozen):
     """The learning domain: where what was learned about such matches lives."""
     max_error: float | None = None
     """Share of wrong hits that this request accepts; None: what the policy was set to."""
+    principal: str = ""
+    """Hash of who asks, whoever else shares the domain: no one may fill its memory alone."""
 
 
 class Nearby(msgspec.Struct, frozen=True):

@@ -109,7 +109,4 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
         yield f"{setting}.query: not a regular expression: {error}"
         return
     if not named:
-        yield (
-            f"{setting}.query: name the question's group, as in "
-            r"'(?s).*Question: (?P<query>.+?)\s*$'"
-        )
+        yield f"{setting}.query: name the question's group, as in '(?s).*Question: (?P<query>.+)'"

@@ -23,6 +23,12 @@ Partition = Annotated[
     str | None,
     QueryParameter(description="The first hex digits of a partition.", pattern="^[0-9a-f]{8,64}$"),
 ]
+Caller = Annotated[
+    str | None,
+    QueryParameter(
+        name="scope", description="The first hex digits of a scope.", pattern="^[0-9a-f]{8,64}$"
+    ),
+]
 Texts = Annotated[bool, QueryParameter(description="Show question and answer too.")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
@@ -37,6 +43,8 @@ class EntryView(Frozen, omit_defaults=False):
     created: float
     age_s: float
     expires: float | None
+    scope: str
+    """Who may share it: the ``scope`` that ``explain`` shows of a caller's requests."""
     partition: str
     model: str
     upstream: str
@@ -70,13 +78,14 @@ async def list_entries(
     engine: Engine,
     tag: Tag = None,
     partition: Partition = None,
+    caller: Caller = None,
     limit: Limit = 100,
     texts: Texts = False,
 ) -> EntryList:
     """List entries, oldest first."""
     now = admin.clock()
     views: list[EntryView] = []
-    async for entry in _matching(engine, tag, partition):
+    async for entry in _matching(engine, tag, partition, caller):
         if len(views) == limit:
             return EntryList(entries=views, more=True)
         views.append(view_entry(entry, now, texts=texts))
@@ -100,11 +109,13 @@ async def delete_entry(id: FromPath[str], engine: Engine) -> Deleted:
 
 
 @delete("/cache", status_code=200)
-async def delete_entries(engine: Engine, tag: Tag = None, partition: Partition = None) -> Deleted:
-    """Delete the entries with a tag, or of the partitions that begin so; both: of both."""
-    if tag is None and partition is None:
-        raise ValidationException("say which entries: ?tag=… or ?partition=…")
-    ids = [entry.id async for entry in _matching(engine, tag, partition)]
+async def delete_entries(
+    engine: Engine, tag: Tag = None, partition: Partition = None, caller: Caller = None
+) -> Deleted:
+    """Delete the entries with a tag, or of the partitions or scopes that begin so; of all given."""
+    if tag is None and partition is None and caller is None:
+        raise ValidationException("say which entries: ?tag=…, ?partition=… or ?scope=…")
+    ids = [entry.id async for entry in _matching(engine, tag, partition, caller)]
     for start in range(0, len(ids), AT_ONCE):
         await _invalidate(engine, ids[start : start + AT_ONCE])
     return Deleted(deleted=len(ids))
@@ -120,6 +131,7 @@ def view_entry(entry: Entry, now: float, *, texts: bool) -> EntryView:
         created=entry.created,
         age_s=now - entry.created,
         expires=entry.expires,
+        scope=entry.key.scope,
         partition=entry.key.partition,
         model=entry.origin.model,
         upstream=entry.origin.upstream,
@@ -144,12 +156,14 @@ def answer_text(entry: Entry) -> str:
 
 
 async def _matching(
-    engine: EngineParts, tag: str | None, partition: str | None
+    engine: EngineParts, tag: str | None, partition: str | None, scope: str | None
 ) -> AsyncIterator[Entry]:
     async for entries in engine.store.entries():
         for entry in entries:
-            if (tag is None or tag in entry.tags) and entry.key.partition.startswith(
-                partition or ""
+            if (
+                (tag is None or tag in entry.tags)
+                and entry.key.partition.startswith(partition or "")
+                and entry.key.scope.startswith(scope or "")
             ):
                 yield entry
 

@@ -117,7 +117,7 @@ async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
 
 @post("/feedback", status_code=200)
 async def feedback(data: JSONBody[Feedback], engine: Engine) -> Taken:
-    """Take a user's word on a recent semantic hit or near miss."""
+    """Take a user's word on a recent semantic hit or near miss: the first on each request."""
     if not await _oversight(engine).learner.feedback(data.id, same=data.correct):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
     return Taken()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.body import replay_body, watching
 from headstart.middleware.respond import (
@@ -105,7 +106,7 @@ class Deliverer:
         origin = flight.origin
         if origin is not None and origin.cost_usd is not None:
             extra.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
-        headers = tuple(pair for pair in head.headers if pair[0] != b"content-length")
+        headers = tuple(pair for pair in _theirs(exchange, head) if pair[0] != b"content-length")
         own = self._own(exchange, head, stored=flight.stored) + extra
         await send_whole(
             exchange.send, head.status, relayed_headers(headers, own, stream=False), body
@@ -125,7 +126,7 @@ class Deliverer:
             {
                 "type": "http.response.start",
                 "status": head.status,
-                "headers": relayed_headers(head.headers, own, stream=head.stream),
+                "headers": relayed_headers(_theirs(exchange, head), own, stream=head.stream),
             }
         )
         try:
@@ -168,6 +169,13 @@ class Deliverer:
         assert exchange.body is not None
         exchange.upstream = "app"
         await app(exchange.scope, replay_body(exchange.body, exchange.receive), send)
+
+
+def _theirs(exchange: Exchange, head: Head) -> Headers:
+    """Return the upstream's headers; its cookies are for the caller that it was called for."""
+    if exchange.lookup.outcome is not Outcome.JOINED:
+        return head.headers
+    return tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
 
 
 def fit(answer: Completion, request: ChatRequest) -> Completion:

@@ -113,7 +113,7 @@ class Callers:
         self._scope_header = name.lower().encode() if kind == "header" else b""
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._hinted = False
-        self._scopes: dict[tuple[bytes, bytes | None, str | None], str] = {}
+        self._hashes: dict[tuple[bytes | None, bytes | None, str | None], str] = {}
 
     @property
     def reads(self) -> frozenset[bytes]:
@@ -142,18 +142,30 @@ class Callers:
 
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
         """Hash who is asking: ``identity``, its own ``subdivision``, and unless shared the user."""
-        asking = (identity, subdivision, None if self._sharing.share_users else user)
-        name = self._scopes.get(asking)
+        return self._hash(identity, subdivision, None if self._sharing.share_users else user)
+
+    def principal(self, headers: Headers, query_string: bytes, user: str | None) -> str:
+        """Hash who asks, also where all share one scope: by credential, and by user within one.
+
+        Where several credentials share answers the user does not count: a caller could be many.
+        """
+        credential = credential_of(headers, query_string, cookies=self._sharing.cookies)
+        alone = self._sharing.resolve is None and self._sharing.scope == "credential"
+        return self._hash(credential, None, user if alone else None)
+
+    def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
+        asking = (identity, subdivision, user)
+        name = self._hashes.get(asking)
         if name is None:
             name = scope_of(
                 self._secret,
                 credential=identity,
                 subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
-                user=asking[2],
+                user=user,
             )
-            if len(self._scopes) >= MEMO_SCOPES:
-                self._scopes.clear()
-            self._scopes[asking] = name
+            if len(self._hashes) >= MEMO_SCOPES:
+                self._hashes.clear()
+            self._hashes[asking] = name
         return name
 
     def credential_scope(self, headers: Headers) -> str | None:

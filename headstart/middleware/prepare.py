@@ -157,7 +157,8 @@ class Preparer:
         # What single questions taught says nothing about whether histories mean the same.
         kind_of_talk = "question" if key.conversation is None else "conversation"
         parties = (scope_name, route.name, rule.name, kind_of_talk)
-        terms = terms_of(parties, (target, asked), self._learning)
+        principal = self._callers.principal(headers, scope["query_string"], request.user)
+        terms = terms_of(parties, (target, asked), self._learning, principal)
         asked_text = request.query if named is None else named.text
         kind = question_class(asked_text or "")
         return Prepared(

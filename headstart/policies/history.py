@@ -41,6 +41,8 @@ _NOTHING = Encoding(
 )
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
 """Where signs count as much as words: such turns must be equal."""
+_CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
+"""The look behind keeps it linear: a long run of signs is tried from its first sign alone."""
 _YES = frozenset(listed("yes yeah yep yup correct"))
 _NO = frozenset(listed("no nope nah not none"))
 _SMALL_TALK = (
@@ -109,7 +111,7 @@ def _differing(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], 
 def _spoken(turn: Turn) -> tuple[bool, str]:
     """Reduce a turn to what case, spaces and closing punctuation leave."""
     text = turn.text.replace("\u2019", "'").casefold()
-    return turn.user, " ".join(re.sub(r"[.,!?;:]+(?=\s|$)", " ", text).split())
+    return turn.user, " ".join(_CLOSING.sub(" ", text).split())
 
 
 def _end_differs(

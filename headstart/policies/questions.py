@@ -38,7 +38,8 @@ def find_question(
     """Return the question in ``text``, or None if nothing says what it is.
 
     The first of ``names``, spellings of the question, that occurs counts, and of its copies the
-    last: templates put it at the end. Without names, what ``pattern`` matches first.
+    last: templates put it at the end. Without names, what ``pattern`` matches first, without the
+    spaces around it.
     """
     if names:
         found = (_last(text, name) for name in names)
@@ -70,6 +71,8 @@ def _last(text: str, question: str) -> Question:
 
 def _matched(text: str, pattern: re.Pattern[str]) -> Question:
     match = pattern.search(text)
-    if match is None or not (match[GROUP] or "").strip():
+    question = "" if match is None else (match[GROUP] or "").strip()
+    if match is None or not question:
         return NOT_FOUND
-    return Question(text=match[GROUP], start=match.start(GROUP), end=match.end(GROUP))
+    start = text.index(question, match.start(GROUP))
+    return Question(text=question, start=start, end=start + len(question))

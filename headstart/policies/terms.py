@@ -64,7 +64,12 @@ def requested_max_error(headers: Headers) -> float | None:
     return min(map(_share, values), default=None)
 
 
-def terms_of(parties: Iterable[str], targets: Iterable[float | None], learning: str = "") -> Terms:
+def terms_of(
+    parties: Iterable[str],
+    targets: Iterable[float | None],
+    learning: str = "",
+    principal: str = "",
+) -> Terms:
     """Return a request's terms. ``parties`` (scope, path, rule) divide what is learned.
 
     The smallest target counts. ``learning`` names encoder and guards: what was learned under
@@ -72,7 +77,7 @@ def terms_of(parties: Iterable[str], targets: Iterable[float | None], learning: 
     """
     digest = sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16]
     stated = [target for target in targets if target is not None]
-    return Terms(domain=digest, max_error=min(stated, default=None))
+    return Terms(domain=digest, max_error=min(stated, default=None), principal=principal)
 
 
 def decoded(value: bytes) -> str:

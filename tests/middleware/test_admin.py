@@ -267,7 +267,25 @@ async def test_entries_are_deleted_by_the_start_of_their_partition(local: Sideca
     assert "fwd=miss" in (await local.ask("one")).verdict
 
 
-@pytest.mark.parametrize("query", ["", "?partition=", "?partition=ab", "?partition=%25", "?tag="])
+async def test_what_one_caller_had_stored_is_listed_and_deleted_by_its_scope(
+    local: Sidecar,
+) -> None:
+    mine = await local.ask("one")
+    await local.ask("two", authorization="Bearer other")
+    request = mine.headers["x-headstart-request-id"]
+    scope = (await local.json(f"explain/{request}"))["scope"]
+    (entry,) = (await local.json(f"cache?scope={scope[:8]}"))["entries"]
+    assert (entry["id"], entry["scope"]) == (request, scope)
+    reply = await local.call("DELETE", f"/_headstart/cache?scope={scope}")
+    assert decode(reply) == {"deleted": 1}
+    assert "fwd=miss" in (await local.ask("one")).verdict
+    assert "hit" in (await local.ask("two", authorization="Bearer other")).verdict
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "?partition=", "?partition=ab", "?partition=%25", "?tag=", "?scope=", "?scope=zzzzzzzz"],
+)
 async def test_a_deletion_that_names_nothing_is_refused(local: Sidecar, query: str) -> None:
     await local.ask("one")
     reply = await local.call("DELETE", f"/_headstart/cache{query}")

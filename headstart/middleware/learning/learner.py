@@ -78,6 +78,7 @@ class Learner:
         self._clock = clock
         self._observer = observer
         self._recent: OrderedDict[str, Lesson] = OrderedDict()
+        self._rated: set[str] = set()
         self._waiting_chars = 0
         self._send, self._receive = anyio.create_memory_object_stream[Comparison](MOST_WAITING)
 
@@ -103,7 +104,8 @@ class Learner:
         trial = msgspec.structs.replace(lesson.trial, entry=entry)
         self._recent[lesson.id] = lesson._replace(trial=trial, question="")
         if len(self._recent) > MOST_RECENT:
-            self._recent.popitem(last=False)
+            oldest, _ = self._recent.popitem(last=False)
+            self._rated.discard(oldest)
 
     def recall(self, id: str) -> Lesson | None:
         """Return what a recent request was decided on, without the texts of it."""
@@ -121,11 +123,16 @@ class Learner:
         self._waiting_chars += size
 
     async def feedback(self, id: str, *, same: bool) -> bool:
-        """Take a user's word on a recent request; False when it is not known. Raises StoreError."""
+        """Take a user's word on a recent request; False when it is not known. Raises StoreError.
+
+        The first word on a request counts: nobody teaches more by saying it again.
+        """
         lesson = self._recent.get(id)
         if lesson is None:
             return False
-        await self._write(self._label(lesson, LabelSource.FEEDBACK, same=same))
+        if id not in self._rated:
+            await self._write(self._label(lesson, LabelSource.FEEDBACK, same=same))
+            self._rated.add(id)
         return True
 
     async def review(self, label: Label, *, same: bool) -> None:

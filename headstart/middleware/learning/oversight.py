@@ -92,7 +92,7 @@ class Oversight:
             return Ruling(course, lookup)
         served = lookup.entry is not None
         source = LabelSource.AUDIT if served else LabelSource.MISS
-        lesson = Lesson(id, lookup.trial, source, key.query, key.scope, served)
+        lesson = Lesson(id, lookup.trial, source, key.query, terms.principal, served)
         self.learner.remember(lesson)
         return self._hit(lookup, lesson, may) if served else Ruling(Course.ASK, lookup, lesson)
 
@@ -142,7 +142,7 @@ class Oversight:
             return Ruling(Course.SERVE, lookup)
         verdict = Verdict(serve=True, similarity=1.0)
         trial = Trial(domain=terms.domain, entry=lookup.entry, verdict=verdict)
-        lesson = Lesson(id, trial, LabelSource.NULL, key.query, key.scope, served=True)
+        lesson = Lesson(id, trial, LabelSource.NULL, key.query, terms.principal, served=True)
         return Ruling(Course.SERVE_AND_AUDIT, lookup, lesson)
 
 
