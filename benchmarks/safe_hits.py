@@ -17,7 +17,6 @@ import csv
 import json
 import random
 import sys
-from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,7 +162,7 @@ def run(
     contender = contender_of(policy, Setup(guards=True, noise=noise))()
     draw = random.Random(f"{ordering}{judge}").random
     game: Game[Parse, Row] = Game(
-        contender.policy, contender.domain, _same, noisy(_same, noise, draw), draw, eq
+        contender.policy, contender.domain, _same, noisy(_same, noise, draw), draw, _one_history
     )
     steps = list(play(rows, prompts.prepare, game))
     hits = [step for step in steps if step.served]
@@ -179,6 +178,11 @@ def run(
         sum(not step.right for step in hits),
         sum(step.audited for step in hits),
     )
+
+
+def _one_history(fresh: CacheKey, cached: CacheKey) -> bool:
+    """Single questions have no history."""
+    return fresh.scope == cached.scope
 
 
 def _same(fresh: Row, cached: Row) -> bool:
