@@ -14,6 +14,7 @@ from headstart.policies.ratchet import settings
 from headstart.policies.ratchet.alarm import Alarm
 from headstart.policies.ratchet.cold_start import cold_start_threshold
 from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.expectations import expected_hit_rate
 from headstart.policies.ratchet.features import NAMES, VERSION, pack_features, unpack_features
 from headstart.policies.ratchet.memory import Row, no_memory, remembered
 from headstart.policies.ratchet.settings import EXACT_JUDGE, MAX_STANDINGS, MEMORY, Promise
@@ -261,3 +262,10 @@ def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
 def test_an_impossible_promise_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="cache"):
         Promise(**fields)
+
+
+def test_a_stricter_target_or_a_judge_that_errs_promises_fewer_hits() -> None:
+    assert expected_hit_rate(Promise().max_error) >= 0.15
+    assert expected_hit_rate(0.001) == 0.0
+    assert expected_hit_rate(0.01) < expected_hit_rate(0.03) < expected_hit_rate(0.05)
+    assert expected_hit_rate(0.02, exact=True) > expected_hit_rate(0.02)
