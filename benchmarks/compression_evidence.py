@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from headstart import compress
 from headstart.compression.query import parse_query
 from headstart.compression.ranking import rank
-from headstart.compression.selection import select
 from headstart.compression.sentences import sentences
 from headstart.compression.tokens import count_tokens
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 RATIOS = (2, 3, 5, 10)
 MODEL = "gpt-4o"
+INSTRUCTION = "Use only these search results to answer the question; some may be irrelevant."
 
 
 class Passage(NamedTuple):
@@ -189,22 +190,24 @@ def _fill(order: Sequence[int], laid: Laid, ratio: int) -> set[int]:
 
 
 def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
-    """Return what ``select`` does of itself: gate, threshold, marks and all."""
+    """Return what mode ``aggressive`` makes of a usual prompt: gate, threshold, marks and all."""
     before = after = gated = 0
     seconds = 0.0
     kept = []
     for case in cases:
-        text = "\n".join(
+        documents = "\n".join(
             f"Document [{number}](Title: {passage.title}) {passage.text}"
             for number, passage in enumerate(case.passages, 1)
         )
+        prompt = f"{INSTRUCTION}\n\n{documents}\n\nQuestion: {case.question}\nAnswer:"
         began = time.process_time()
-        short = select(text, case.question)
+        done = compress([{"role": "user", "content": prompt}], model=MODEL, mode="aggressive")
         seconds += time.process_time() - began
-        before += count_tokens(text, MODEL).tokens
-        after += count_tokens(short or text, MODEL).tokens
-        gated += short is None
-        kept.append(np.mean([piece.strip() in (short or text) for piece in case.evidence]))
+        before += done.tokens_before
+        after += done.tokens_after
+        gated += not done.spans
+        text = done.messages[0]["content"]
+        kept.append(np.mean([piece.strip() in text for piece in case.evidence]))
     return {
         "ratio": before / after,
         "evidence": float(np.mean(kept)),

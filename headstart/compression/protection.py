@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from headstart.compression.query import focus
 from headstart.types import Frozen
 
 _FILE_TOOL = re.compile(
@@ -71,7 +72,13 @@ class Asked(Frozen):
 
     @property
     def words(self) -> str:
-        return f"{self.question}\n{self.call[-_QUESTION_CHARS:]}" if self.call else self.question
+        """All that may name an id."""
+        return f"{self.question}\n{self.call[-_QUESTION_CHARS:]}"
+
+    @property
+    def topic(self) -> str:
+        """What the text should tell about."""
+        return f"{focus(self.question)}\n{self.call[-_QUESTION_CHARS:]}"
 
 
 def understand(words: str) -> Asked:

@@ -18,7 +18,8 @@ _STOPWORDS = {
     "that", "the", "their", "them", "then", "there", "these", "they", "this", "those",
     "through", "to", "too", "under", "up", "us", "use", "used", "using", "very", "want", "was",
     "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why",
-    "will", "with", "would", "you", "your", "many", "name", "named",
+    "will", "with", "would", "you", "your", "many", "name", "named", "answer", "question", "based",
+    "following", "given", "provided", "according",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9]+(?:['\u2019.\-][A-Za-z0-9]+)*")
 _ENDINGS = r"(?:s|es|ed|er|ers|ing|ings|ion|ions|ly|e|y|ies|ied|al|ment|ments|or|ors|'s|\u2019s)?"
@@ -41,6 +42,10 @@ _KINDS = (
 )
 
 
+_LABEL = re.compile(r"^[#*\s]*(?:(?:user )?question|query)[*\s]*:", re.MULTILINE | re.IGNORECASE)
+_ASKING = re.compile(r"[^.!?\n]*\?")
+
+
 class Query(Frozen):
     """Terms are stems, each once; a pair is two neighbouring terms' numbers."""
 
@@ -56,6 +61,18 @@ class Query(Frozen):
     def answer_shape(self) -> re.Pattern[str] | None:
         """Return what an answer to who, when or how many must hold, or None."""
         return next((shape for asks, shape in _KINDS if asks.search(self.text)), None)
+
+
+def focus(words: str) -> str:
+    """Return what is asked, without the instructions around it.
+
+    That is what follows the last ``Question:``, else the sentences that end in a question mark,
+    else all.
+    """
+    labels = list(_LABEL.finditer(words))
+    if labels:
+        return words[labels[-1].end() :]
+    return " ".join(_ASKING.findall(words)) or words
 
 
 def parse_query(text: str) -> Query:

@@ -90,7 +90,7 @@ def _shorten_prose(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Me
     short = _then(short, "space", _MANY_BREAKS.sub("\n\n", _TRAILING.sub("", short.text)))
     if mode == "aggressive" and not asked.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
-        short = _then(short, "selection", memo.call(select, short.text, asked.words) or short.text)
+        short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
     return _deduplicated(short, sent)
 
 

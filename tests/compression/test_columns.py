@@ -31,6 +31,13 @@ def test_keys_of_like_objects_are_said_once() -> None:
     assert to_columns(rows) == table
 
 
+def test_tables_lie_within_lists_and_objects() -> None:
+    rows = [{"identifier": n, "description": [[n], {"a": n}]} for n in range(3)]
+    value = {"found": [rows, "x"], "count": 3}
+    assert "columns" in to_columns(value)["found"][0]
+    assert from_columns(to_columns(value)) == value
+
+
 def test_object_of_like_objects_keeps_its_keys() -> None:
     value = {"k1": {"identifier": 1, "description": 2}, "k2": {"identifier": 3, "description": 4}}
     assert to_columns(value) == {

@@ -179,6 +179,18 @@ def test_aggressive_selects_by_the_turns_own_question() -> None:
     assert "selection" not in str(compress(messages, mode="balanced").spans)
 
 
+def test_aggressive_selects_from_documents_beside_the_question() -> None:
+    answer = "The lighthouse keeper was Clara Wu until 1931."
+    question = "\n\nQuestion: who was the lighthouse keeper?"
+    bodies = [PROSE[:1500], answer + " " + PROSE[1500:3000], PROSE[3000:]]
+    documents = "\n".join(f"Document [{n}](Title: Bay) {body}" for n, body in enumerate(bodies))
+    (text,) = texts(compress([ask(f"Answer briefly.\n\n{documents}{question}")], mode="aggressive"))
+    assert text.startswith("Answer briefly.\n\n[… 25 sentences omitted …]\nDocument [1]")
+    assert answer in text
+    assert text.endswith(question)
+    assert len(text) < 0.75 * len(documents)
+
+
 def test_aggressive_keeps_the_whole_for_whole_text_questions() -> None:
     done = compress(
         [ask("Summarize what the lighthouse keeper saw"), call(), result(PROSE)], mode="aggressive"

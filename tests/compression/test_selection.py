@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from headstart.compression.query import parse_query, stem
+from headstart.compression.query import focus, parse_query, stem
 from headstart.compression.selection import is_english, select
 from headstart.compression.sentences import sentences
 
@@ -132,6 +132,19 @@ def test_questions_become_stems_and_pairs() -> None:
     assert query.pairs == ((0, 1), (1, 2), (2, 1))
     assert query.answer_shape() is not None
     assert parse_query("Where is it?").answer_shape() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("Use only these documents.\n\nQuestion: who was it", " who was it"),
+        ("**Question:** a?\nUser question: b", " b"),
+        ("Answer briefly. Who was it? Thanks.", " Who was it?"),
+        ("Tell me about the bridge", "Tell me about the bridge"),
+    ],
+)
+def test_the_question_is_told_from_its_instructions(words: str, asked: str) -> None:
+    assert focus(words) == asked
 
 
 @pytest.mark.parametrize(
