@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,12 +28,13 @@ def make_label(
     source: LabelSource = LabelSource.MISS,
     closeness: float = 1.0,
     at: float = 1000.0,
+    by: str = "",
 ) -> Label:
     """A label whose pair looks the closer the larger ``closeness`` is."""
     features = np.zeros(len(NAMES))
     features[0], features[1] = 1.0, closeness
     return Label(
-        id=f"q{number}",
+        id=f"q{by}{number}",
         entry=f"e{number % 7}",
         domain=domain,
         source=source,
@@ -55,3 +57,8 @@ def make_domains(store: Store, observer: Observer | None = None, *, most: int = 
         observer=observer or Observers(),
         most=most,
     )
+
+
+def digest(domain: Domain) -> str:
+    """Name all that a domain knows, and the threshold that follows from it."""
+    return f"{blake2b(domain.snapshot(), digest_size=8).hexdigest()} {domain.threshold()}"

@@ -1,0 +1,185 @@
+"""Learning across processes, kills, restarts, and a store that leaves and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.embeddings.stores import memory as memory_room
+from headstart.embeddings.stores.opening import open_store
+from headstart.middleware.learning import domains as domains_module
+from support.fakes import FaultyStore
+from support.learned import digest, make_domains
+from support.redis_server import redis_server
+from support.repository import ROOT
+from support.sidecar import PROMPT, REWORDED, sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from headstart.policies.ratchet.domain import Domain
+    from support.redis_server import RedisServer
+    from support.sidecar import Sidecar
+
+pytestmark = pytest.mark.anyio
+
+REWORDINGS = (REWORDED, "I'd like to sign up for ChatGPT", "How do I sign up for ChatGPT?")
+AUDITED: dict[str, Any] = {"audit.mode": "background", "audit.rate": 1.0, "audit.null_rate": 0.0}
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    server: RedisServer = request.getfixturevalue("redis")
+    server.flush()
+    return server.url
+
+
+@contextlib.asynccontextmanager
+async def process(
+    url: str, name: str, count: int, total: int
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a process that writes ``count`` labels and learns from ``total``."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "support.learning_process", url, name, str(count), str(total),
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(60):
+            yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def last_word(started: asyncio.subprocess.Process) -> str:
+    assert started.stdout is not None
+    return (await started.stdout.read()).decode().strip().splitlines()[-1]
+
+
+async def relearned(url: str) -> str:
+    """Return what the labels of a store alone teach."""
+    store = open_store(url)
+    await store.open()
+    fresh = memory_room.MemoryStore()
+    await fresh.label([label for _, label in await store.labels()])
+    await store.aclose()
+    return digest(await make_domains(fresh).load("d"))
+
+
+def domain_of(running: Sidecar) -> Domain:
+    oversight = running.parts[0].oversight
+    assert oversight is not None
+    (name,) = oversight.learner.domains.names()
+    return oversight.learner.domains.get(name)
+
+
+async def learned(running: Sidecar, count: int) -> None:
+    """Wait until the one domain has learned from so many labels."""
+    async with asyncio.timeout(20):
+        while domain_of(running).labels < count:
+            await asyncio.sleep(0.005)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+async def test_two_processes_that_share_a_store_know_the_same(url: str) -> None:
+    async with process(url, "one", 105, 210) as one, process(url, "two", 105, 210) as two:
+        words = [await last_word(one), await last_word(two)]
+    assert words == [f"learned {await relearned(url)}"] * 2
+
+
+async def test_a_process_killed_in_the_middle_has_lost_nothing_that_it_wrote(url: str) -> None:
+    async with process(url, "killed", 100_000, 100_000) as victim:
+        assert victim.stdout is not None
+        written = 0
+        while written < 230:
+            written = int((await victim.stdout.readline()).split()[1])
+        victim.kill()
+        await victim.wait()
+    store = open_store(url)
+    await store.open()
+    assert await store.kept("learned/d") is not None
+    assert len(await store.labels()) >= written
+    back = await make_domains(store).load("d")
+    await store.aclose()
+    assert back.labels >= written
+    assert digest(back) == await relearned(url)
+
+
+async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:
+    cache = {"store": url, "audit.mode": "off"}
+    questions = (*REWORDINGS, "How can I not sign up for ChatGPT?", "How do I leave ChatGPT?")
+    async with sidecar(cache={**cache, "mode": "shadow"}) as first:
+        await first.ask(PROMPT)
+        await first.indexed(1)
+        for question in questions:
+            await first.ask(question)
+        await learned(first, len(questions))
+        before, name = domain_of(first), first.served[0].domain
+        known = before.snapshot()
+    async with sidecar(cache=cache) as second:
+        # The question that brings the domain into memory teaches it only later.
+        oversight = second.parts[0].oversight
+        assert oversight is not None
+        after = await oversight.learner.domain(name)
+        assert after.snapshot() == known
+        assert after.threshold() == before.threshold()
+
+
+# --- a store that leaves and comes back -----------------------------------------------------------
+
+
+async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
+    redis: RedisServer,
+) -> None:
+    redis.flush()
+    async with sidecar(cache={"store": redis.url, "audit.mode": "off"}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask("How can I not sign up for ChatGPT?")
+        await learned(running, 1)
+        with redis.hanging():
+            away = await running.ask("How could I never sign up for ChatGPT?")
+            hit = await running.ask(REWORDED)
+        assert (away.status, hit.status) == (200, 200)
+        async with asyncio.timeout(20):
+            while domain_of(running).labels < 2:
+                await running.ask(f"Can I not sign up for ChatGPT {len(running.served)} times?")
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("method", ["label", "labels", "last_label", "keep", "kept"])
+async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domains_module, "SAVE_S", 0.0)
+    store = FaultyStore()
+    monkeypatch.setattr(memory_room, "MemoryStore", lambda **_: store)
+    async with sidecar(cache=AUDITED) as running:
+        store.failing = {method}
+        for question in (PROMPT, "How can I not sign up for ChatGPT?", *REWORDINGS):
+            assert (await running.ask(question)).status == 200
+        store.failing = set()
+        asked = 0
+        async with asyncio.timeout(20):
+            while not await store.labels():
+                asked += 1
+                await running.ask(f"Can I not sign up for ChatGPT {asked} times?")
+        await learned(running, 1)

@@ -1,0 +1,243 @@
+"""Learning while all around it goes wrong: labels, snapshots, stores, evictions."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.middleware.learning import domains as domains_module
+from headstart.middleware.learning.domains import Saved
+from headstart.observe import StageFailed
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import VERSION
+from support.fakes import FaultyStore, Recorder
+from support.learned import PROMISE, make_domains, make_label
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from headstart.decisions import Label
+    from headstart.middleware.learning.domains import Domains
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(domains: Domains) -> AsyncIterator[None]:
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(domains.run)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        await domains.aclose()
+
+
+async def learned(domain: Domain, count: int) -> None:
+    with anyio.fail_after(10):
+        while domain.labels < count:
+            await anyio.sleep(0.005)
+
+
+async def failed(recorder: Recorder, error: str) -> None:
+    """Wait until observers were told of a failure of learning."""
+    with anyio.fail_after(10):
+        while StageFailed(stage="learner", error=error) not in recorder.seen:
+            await anyio.sleep(0.005)
+
+
+def lessons(count: int, domain: str = "d") -> list[Label]:
+    return [
+        make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)
+        for number in range(count)
+    ]
+
+
+# --- labels and snapshots that cannot be read -----------------------------------------------------
+
+
+async def test_a_snapshot_that_an_upgrade_cannot_read_is_learned_again_from_the_labels() -> None:
+    store = MemoryStore()
+    await store.label(lessons(5))
+    old = Domain(PROMISE, version="of last year").snapshot()
+    await store.keep("learned/d", msgspec.msgpack.encode(Saved(cursor="", snapshot=old)))
+    domain = await make_domains(store).load("d")
+    assert (domain.version, domain.labels) == (VERSION, 5)
+
+
+@pytest.mark.parametrize("features", [b"", b"\x00" * 7, b"\x00" * 400])
+async def test_a_label_that_teaches_nothing_is_passed_over_by_all(features: bytes) -> None:
+    store, recorder = MemoryStore(), Recorder()
+    domains = make_domains(store, recorder)
+    async with running(domains):
+        follower = await domains.load("d")
+        await store.label([msgspec.structs.replace(make_label(0), features=features)])
+        await store.label(lessons(60))
+        domains.wake()
+        await failed(recorder, "ValueError")
+        await learned(follower, 60)
+    latecomer = await make_domains(store).load("d")
+    assert latecomer.snapshot() == follower.snapshot()
+
+
+async def test_learning_goes_on_after_an_error_that_no_store_should_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(domains_module, "RETRY_S", 0.0)
+    store, recorder = Surprising(), Recorder()
+    domains = make_domains(store, recorder)
+    async with running(domains):
+        domain = await domains.load("d")
+        store.surprising = True
+        await failed(recorder, "LookupError")
+        store.surprising = False
+        await store.label(lessons(3))
+        await learned(domain, 3)
+
+
+class Surprising(MemoryStore):
+    """A third party's store with a bug."""
+
+    surprising = False
+
+    async def labels(
+        self, after: str = "", limit: int = 1000, *, domain: str | None = None
+    ) -> Sequence[tuple[str, Label]]:
+        if self.surprising:
+            raise LookupError("a bug")
+        return await super().labels(after, limit, domain=domain)
+
+
+# --- a store that fails ---------------------------------------------------------------------------
+
+
+async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> None:
+    store, recorder = FaultyStore(), Recorder()
+    domains = make_domains(store, recorder, most=2)
+    store.failing = {"keep"}
+    for name in "abcde":
+        await store.label(lessons(3, name))
+        assert (await domains.load(name)).labels == 3
+    assert domains.names() == ("d", "e")
+    assert StageFailed(stage="learner", error="StoreError") in recorder.seen
+    assert (await domains.load("a")).labels == 3
+
+
+@pytest.mark.parametrize("method", ["kept", "labels", "last_label"])
+async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_back(
+    method: str,
+) -> None:
+    store = FaultyStore()
+    domains = make_domains(store)
+    await store.label(lessons(4))
+    store.failing = {method}
+    with pytest.raises(Exception, match=f"{method} failed"):
+        await domains.load("d")
+    assert len(domains) == 0
+    store.failing = set()
+    assert (await domains.load("d")).labels == 4
+
+
+async def test_what_could_not_be_saved_is_saved_at_the_next_chance() -> None:
+    store = FaultyStore()
+    domains = make_domains(store, Recorder())
+    await store.label(lessons(4))
+    domain = await domains.load("d")
+    store.failing = {"keep"}
+    await domains.aclose()
+    assert await store.kept("learned/d") is None
+    store.failing = set()
+    await domains.aclose()
+    kept = await store.kept("learned/d")
+    assert kept is not None
+    assert msgspec.msgpack.decode(kept, type=Saved).snapshot == domain.snapshot()
+
+
+# --- a store that is slow -------------------------------------------------------------------------
+
+
+class Slow(MemoryStore):
+    """A store whose documents wait for ``turn``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = anyio.Event()
+        self.waiting = anyio.Event()
+
+    async def _wait(self) -> None:
+        self.waiting.set()
+        await self.turn.wait()
+
+    async def kept(self, name: str) -> bytes | None:
+        await self._wait()
+        return await super().kept(name)
+
+
+class SlowKeeping(Slow):
+    """A store that is slow to keep what it is given."""
+
+    async def keep(self, name: str, value: bytes) -> None:
+        await self._wait()
+        await super().keep(name, value)
+
+    async def kept(self, name: str) -> bytes | None:
+        return await MemoryStore.kept(self, name)
+
+
+async def test_a_request_that_leaves_while_it_loads_a_domain_leaves_it_to_the_next() -> None:
+    store = Slow()
+    await store.label(lessons(3))
+    domains = make_domains(store)
+    found: list[Domain] = []
+
+    async def load() -> None:
+        found.append(await domains.load("d"))
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as first:
+            tasks.start_soon(load)  # waits for the one below
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(domains.load, "d")
+                await store.waiting.wait()
+                first.cancel()
+        store.turn.set()
+    assert [domain.labels for domain in found] == [3]
+
+
+async def test_a_domain_that_is_asked_for_while_it_leaves_stays() -> None:
+    store = SlowKeeping()
+    await store.label(lessons(3, "old") + lessons(3, "middle") + lessons(3, "new"))
+    domains = make_domains(store, most=2)
+    old = await domains.load("old")
+    await domains.load("middle")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(domains.load, "new")
+        await store.waiting.wait()
+        assert await domains.load("old") is old
+        store.turn.set()
+    assert domains.get("old") is old
+    assert set(domains.names()) == {"new", "old"}
+
+
+async def test_a_long_past_is_learned_in_turns() -> None:
+    store = MemoryStore()
+    await store.label(lessons(400))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await make_domains(store).load("d")
+        tasks.cancel_scope.cancel()
+    assert turns >= 400 / domains_module.AT_ONCE

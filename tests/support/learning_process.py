@@ -1,0 +1,46 @@
+"""A process of its own that labels and learns, for tests of several on one store and of kills.
+
+``python -m support.learning_process URL NAME COUNT TOTAL``: writes ``COUNT`` labels, one after the
+other, as ``NAME``, saying ``wrote N`` after each that the store acknowledged; waits until it has
+learned from ``TOTAL``, and prints what it then knows.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from headstart.embeddings.stores.opening import open_store
+from headstart.middleware.learning import domains as domains_module
+from support.learned import digest, make_domains, make_label
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def main(url: str, name: str, count: int, total: int) -> None:
+    store = open_store(url)
+    await store.open()
+    domains = make_domains(store)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(domains.run)
+        domain = await domains.load("d")
+        for number in range(count):
+            label = make_label(number, same=number % 3 != 0, closeness=number % 3, by=name)
+            await store.label([label])
+            domains.wake()
+            say(f"wrote {number + 1}")
+        while domain.labels < total:
+            await anyio.sleep(0.01)
+        say(f"learned {digest(domain)}")
+        tasks.cancel_scope.cancel()
+    await domains.aclose()
+    await store.aclose()
+
+
+if __name__ == "__main__":
+    domains_module.SAVE_S = 0.02
+    anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
