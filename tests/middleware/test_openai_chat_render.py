@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 
 from headstart.errors import InvalidRequest, Overloaded, StoreError, UpstreamTimeout
 from headstart.middleware.collect import Collector
+from headstart.middleware.dialects.chunks import CHUNK_CHARACTERS
 from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.dialects.openai_chat_render import CHUNK_CHARACTERS
 from headstart.middleware.sse import SSEDecoder
 from headstart.types import (
     Choice,

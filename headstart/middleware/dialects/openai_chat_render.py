@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from headstart.middleware.dialects.chunks import CHUNK_CHARACTERS, split_text
 from headstart.types import Reasoning, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headstart.types import Choice, Completion
-
-CHUNK_CHARACTERS = 200
-"""Clients spend about 0.3 ms on a chunk: one a token, as providers send them, wastes that."""
 
 _Object: TypeAlias = dict[str, Any]
 _encode = msgspec.json.encode
@@ -168,7 +166,7 @@ def _pieces(choice: Choice) -> tuple[list[tuple[_Object, _Object | None]], _Obje
         field, key = _text_fields(part)
         shares = _by_tokens(part.text, left.get(key)) if key else None
         if shares is None:
-            pieces.extend(({field: text}, None) for text in _split(part.text))
+            pieces.extend(({field: text}, None) for text in split_text(part.text))
             continue
         pieces.extend(({field: text}, {**nothing, key: tokens}) for text, tokens in shares)
         left[key] = None
@@ -187,17 +185,12 @@ def _call_deltas(call: ToolCall, index: int) -> Iterator[dict[str, Any]]:
     first = _named(call, "")
     if call.kind == "function_call":
         yield first
-        for text in _split(call.arguments):
+        for text in split_text(call.arguments):
             yield {"function_call": {"arguments": text}}
         return
     yield {"tool_calls": [{"index": index, **first}]}
-    for text in _split(call.arguments):
+    for text in split_text(call.arguments):
         yield {"tool_calls": [{"index": index, call.kind: {_arguments_field(call): text}}]}
-
-
-def _split(text: str) -> list[str]:
-    starts = range(0, len(text), CHUNK_CHARACTERS)
-    return [text[start : start + CHUNK_CHARACTERS] for start in starts]
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import msgspec
 
 from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.request_body import (
+    decode_object,
+    last_user_text,
+    read_boolean,
+    read_integer,
+    read_messages,
+    read_model,
+    read_string,
+    repeats_keys,
+)
 from headstart.types import ChatRequest
-
-_MAX_DEPTH = 128
-"""Nesting of a request. Leaves room for recursion in whoever reads the document later."""
 
 _OPTIONS = "stream_options"
 
 
 def parse_request(body: bytes) -> ChatRequest:
     """Read a request body. Raises InvalidRequest."""
-    document = _decode(body)
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise InvalidRequest("model: a string is required")
-    messages = document.get("messages")
-    if not isinstance(messages, list):
-        raise InvalidRequest("messages: an array is required")
-    for position, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise InvalidRequest(f"messages[{position}]: must be an object")
-    limit = _integer(document, "max_completion_tokens")
+    document = decode_object(body)
+    model = read_model(document)
+    messages = read_messages(document)
+    limit = read_integer(document, "max_completion_tokens")
     if limit is None:
-        limit = _integer(document, "max_tokens")
-    choices = _integer(document, "n")
+        limit = read_integer(document, "max_tokens")
+    choices = read_integer(document, "n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
     logprobs = document.get("logprobs")
@@ -40,15 +39,15 @@ def parse_request(body: bytes) -> ChatRequest:
         raise InvalidRequest("logprobs: must be a boolean")
     return ChatRequest(
         model=model,
-        stream=_boolean(document, "stream"),
+        stream=read_boolean(document, "stream"),
         document=document,
-        query=_query(messages),
+        query=last_user_text(messages),
         include_usage=_includes_usage(document),
         max_tokens=limit,
         choices=choices or 1,
         logprobs=bool(logprobs),
         user=_user(document),
-        duplicate_keys=_repeats_keys(body, document),
+        duplicate_keys=repeats_keys(body, document),
     )
 
 
@@ -79,61 +78,6 @@ def _replace_options(body: bytes, document: dict[str, Any]) -> bytes | None:
     return None
 
 
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(body)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("the body is not valid UTF-8") from error
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise _too_deep() from error
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(document):
-        raise _too_deep()
-    return document
-
-
-def _is_deep(document: dict[str, Any]) -> bool:
-    level: list[Any] = [document]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _too_deep() -> InvalidRequest:
-    return InvalidRequest(f"the body is nested more than {_MAX_DEPTH} levels deep")
-
-
-def _boolean(document: dict[str, Any], field: str) -> bool:
-    value = document.get(field)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(f"{field}: must be a boolean")
-    return bool(value)
-
-
-def _integer(document: dict[str, Any], field: str) -> int | None:
-    value = document.get(field)
-    if value is None or type(value) is int:
-        return value
-    raise InvalidRequest(f"{field}: must be an integer")
-
-
-def _string(document: dict[str, Any], field: str) -> str | None:
-    value = document.get(field)
-    if value is None or isinstance(value, str):
-        return value
-    raise InvalidRequest(f"{field}: must be a string")
-
-
 def _includes_usage(document: dict[str, Any]) -> bool:
     options = document.get(_OPTIONS)
     if options is None:
@@ -147,40 +91,8 @@ def _includes_usage(document: dict[str, Any]) -> bool:
 
 
 def _user(document: dict[str, Any]) -> str | None:
-    user = _string(document, "user")
-    safety = _string(document, "safety_identifier")
+    user = read_string(document, "user")
+    safety = read_string(document, "safety_identifier")
     if user and safety:
         return msgspec.json.encode((user, safety)).decode()
     return user or safety or None
-
-
-def _query(messages: list[dict[str, Any]]) -> str | None:
-    if not messages or messages[-1].get("role") != "user":
-        return None
-    content = messages[-1].get("content")
-    if isinstance(content, list):
-        texts = [_part_text(part) for part in content]
-        content = None if None in texts else "\n".join(texts)  # type: ignore[arg-type]
-    return content or None if isinstance(content, str) else None
-
-
-def _part_text(part: Any) -> str | None:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    return None
-
-
-def _repeats_keys(body: bytes, document: dict[str, Any]) -> bool:
-    # Most clients send compact JSON, and a body equal to its own re-encoding repeats nothing.
-    if msgspec.json.encode(document) == body:
-        return False
-    try:
-        json.loads(body, object_pairs_hook=_unique)
-    except ValueError:
-        return True
-    return False
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("repeated key")
