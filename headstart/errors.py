@@ -5,6 +5,7 @@ HeadstartError
 ├── RequestError                the caller's fault: 4xx in the caller's dialect
 │   ├── InvalidRequest          400
 │   ├── Unauthorized            401
+│   ├── NoUpstream              404, no upstream speaks the request's dialect
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
@@ -46,6 +47,13 @@ class Unauthorized(RequestError):
 
     status = 401
     code = "invalid_api_key"
+
+
+class NoUpstream(RequestError):
+    """No upstream speaks the request's dialect. The message names the setting that adds one."""
+
+    status = 404
+    code = "no_upstream"
 
 
 class RequestTooLarge(RequestError):

@@ -12,7 +12,7 @@ import msgspec
 from headstart.config import Settings, checked, load_settings
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
-from headstart.factory.upstreams import dialects
+from headstart.factory.upstreams import paths
 from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headstart.factory import Parts
     from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Scope
-
-CHAT_PATH = "/v1/chat/completions"
 
 
 class CacheOptions(TypedDict, total=False):
@@ -59,12 +57,12 @@ class CacheOptions(TypedDict, total=False):
 class HeadstartMiddleware(Gateway):
     """ASGI middleware: ``app.add_middleware(HeadstartMiddleware)``.
 
-    Answers repeats of ``POST /v1/chat/completions`` and of your ``endpoints`` from the cache;
-    on a miss it calls the wrapped app. ``settings`` are Settings, the path of a
-    ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
-    ``scope`` maps the ASGI scope to who may share answers (None: bypass); by default the
-    Authorization, Cookie and key headers do. A hit skips whatever stands behind the middleware:
-    mount it inside authentication.
+    Answers repeats of ``POST /v1/chat/completions``, of ``POST /v1/messages`` (Anthropic's) and of
+    your ``endpoints`` from the cache; on a miss it calls the wrapped app. ``settings`` are
+    Settings, the path of a ``headstart.toml``, or None for defaults; keyword arguments override
+    ``[cache]`` keys. ``scope`` maps the ASGI scope to who may share answers (None: bypass); by
+    default the Authorization, Cookie and key headers do. A hit skips whatever stands behind the
+    middleware: mount it inside authentication.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class HeadstartMiddleware(Gateway):
         resolved = resolve_settings(settings, cache)
         super().__init__(
             app,
-            routes=Routes({CHAT_PATH: dialects()["openai-chat"]}, tuple(endpoints)),
+            routes=Routes(paths(), tuple(endpoints)),
             start=partial(
                 start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
             ),
@@ -123,7 +121,7 @@ def build_gateway(
     """Return ``app`` behind the provider routes of ``settings``."""
     return Gateway(
         app,
-        routes=Routes({CHAT_PATH: dialects()["openai-chat"]}, tuple(endpoints)),
+        routes=Routes(paths(), tuple(endpoints)),
         start=partial(
             start_engine,
             settings,

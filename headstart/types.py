@@ -109,6 +109,8 @@ class TextDelta(Frozen, tag="text"):
 
     text: str
     choice: int = 0
+    block: int | None = None
+    """Its content block, if the provider numbers them: the texts of two are two parts."""
 
 
 class ReasoningDelta(Frozen, tag="reasoning"):
@@ -117,6 +119,8 @@ class ReasoningDelta(Frozen, tag="reasoning"):
     field: str = "reasoning_content"
     """The name under which the upstream sent it; replays use the same."""
     signature: str | None = None
+    block: int | None = None
+    """As in TextDelta."""
 
 
 class RefusalDelta(Frozen, tag="refusal"):
@@ -213,6 +217,11 @@ class ToolCall(Frozen, tag="tool"):
 
 
 Part: TypeAlias = Text | Reasoning | Refusal | ToolCall
+
+
+CONTENT_BLOCKS = "content_blocks"
+"""Field of ``Choice.extra`` where answers are lists of blocks: objects, each with the ``index`` of
+its block. One with a ``type`` is a block of its own; one without holds more of a part's block."""
 
 
 class Choice(Frozen):

@@ -200,7 +200,7 @@ def test_refusal_names_the_setting_and_the_fix(toml: str, words: list[str], tmp_
         "[compression]\nmode = 'safe'",
         "[[route]]\nstrategy = 'race'",
         "[[upstream]]\nbase_url = 'http://a'\npreset = 'groq'",
-        "[[upstream]]\nbase_url = 'http://a'\ndialect = 'anthropic'",
+        "[[upstream]]\nbase_url = 'http://a'\ndialect = 'gemini'",
     ],
 )
 def test_setting_of_a_later_version_is_refused_and_not_ignored(toml: str, tmp_path: Path) -> None:
@@ -348,14 +348,17 @@ def test_url_keeps_everything_but_its_secrets(url: str, shown: str) -> None:
 
 
 def test_providers_are_found_by_their_usual_variables() -> None:
-    environ = {"OPENAI_API_KEY": SECRET, "GROQ_API_KEY": SECRET, "ANTHROPIC_API_KEY": SECRET}
+    names = ("OPENAI", "GROQ", "ANTHROPIC", "GEMINI")
+    environ = {f"{name}_API_KEY": SECRET for name in names}
     upstreams, notes = discover_upstreams({**environ, "COHERE_API_KEY": ""})
     assert [(each.name, each.api_key_env) for each in upstreams] == [
         ("openai", "OPENAI_API_KEY"),
         ("groq", "GROQ_API_KEY"),
+        ("anthropic", "ANTHROPIC_API_KEY"),
     ]
-    assert len(notes) == 3
-    assert "anthropic is not supported in this version" in notes[2]
+    assert [each.dialect for each in upstreams] == ["openai", "openai", "anthropic"]
+    assert len(notes) == 4
+    assert "gemini is not supported in this version" in notes[3]
     assert SECRET not in "".join(notes)
     assert checked(Settings(upstream=upstreams)).upstream == upstreams
 
@@ -365,6 +368,6 @@ def test_nothing_is_found_in_an_empty_environment() -> None:
 
 
 def test_every_preset_is_a_valid_upstream() -> None:
-    names = ("OPENAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS", "DEEPINFRA")
+    names = ("OPENAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS", "DEEPINFRA", "ANTHROPIC")
     upstreams, _ = discover_upstreams({f"{name}_API_KEY": "k" for name in names})
     assert len(checked(Settings(upstream=upstreams)).upstream) == len(names)

@@ -50,7 +50,7 @@ def serve(
     store: str | None,
     log_level: str,
 ) -> None:
-    """Run the sidecar proxy: cached chat completions, everything else under /v1/ relayed.
+    """Run the sidecar proxy: chat completions and messages cached, all else under /v1/ relayed.
 
     With no configuration it uses the providers whose key variables are set. Ready when
     /_headstart/ready answers 200.

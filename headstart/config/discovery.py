@@ -30,6 +30,9 @@ def discover_upstreams(
         if base_url is None:
             notes.append(f"{variable}: {name} is not supported in this version")
             continue
-        upstreams.append(UpstreamSettings(name=name, base_url=base_url, api_key_env=variable))
+        dialect = provider.get("dialect", "openai")
+        upstreams.append(
+            UpstreamSettings(name=name, base_url=base_url, dialect=dialect, api_key_env=variable)
+        )
         notes.append(f"{variable}: {name} at {base_url}")
     return tuple(upstreams), tuple(notes)

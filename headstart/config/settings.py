@@ -159,7 +159,7 @@ class UpstreamSettings(Section):
 
     base_url: str
     name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")] = ""
-    dialect: Literal["openai"] = "openai"
+    dialect: Literal["openai", "anthropic"] = "openai"
     api_key_env: str | None = None
     models: dict[str, str] = {}
     price: dict[str, PriceSettings] = {}
@@ -213,7 +213,7 @@ LATER: dict[str, frozenset[str]] = {
 """Settings of later versions, by section: refused by name, so that nobody believes they act."""
 
 LATER_VALUES: dict[str, frozenset[str]] = {
-    "upstream.dialect": frozenset({"anthropic", "gemini", "cohere", "ollama"}),
+    "upstream.dialect": frozenset({"gemini", "cohere", "ollama"}),
 }
 
 

@@ -20,7 +20,13 @@ from headstart.factory.learning import (
 )
 from headstart.factory.routing import lifetimes, route_rule
 from headstart.factory.site import Site
-from headstart.factory.upstreams import identity_of, open_upstreams, pick, prices
+from headstart.factory.upstreams import (
+    identity_of,
+    open_upstreams,
+    pick,
+    pick_for_relay,
+    prices,
+)
 from headstart.identifiers import new_ulid
 from headstart.middleware.asgi import Running
 from headstart.middleware.bookkeeper import Bookkeeper
@@ -133,6 +139,7 @@ def _assemble(
     )
     accepted = AcceptedCredentials(time.monotonic)
     new_id = partial(new_ulid, clock)
+    by_name = {upstream.name: upstream for upstream in upstreams}
     sharing = SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
@@ -192,14 +199,12 @@ def _assemble(
         observer=parts.observers,
         clock=clock,
         new_id=new_id,
-        upstream_for=None
-        if wrapped
-        else partial(pick, tuple(zip(settings.upstream, upstreams, strict=True))),
+        upstream_for=None if wrapped else partial(pick, by_name, settings.upstream),
     )
     if wrapped:
         return engine, None
     relay = Relay(
-        upstreams[0],
+        partial(pick_for_relay, by_name, settings.upstream),
         gate=parts.gate,
         spawn=parts.supervisor.spawn,
         new_id=new_id,

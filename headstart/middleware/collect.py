@@ -173,12 +173,14 @@ def _unfold(completion: Completion) -> Iterator[StreamEvent]:
 def _unfold_choice(choice: Choice) -> Iterator[StreamEvent]:
     index = choice.index
     calls = 0
-    for part in choice.parts:
+    for block, part in enumerate(choice.parts):
         match part:
             case Text(text=text):
-                yield TextDelta(text=text, choice=index)
+                yield TextDelta(text=text, choice=index, block=block)
             case Reasoning(text=text, field=field, signature=signature):
-                yield ReasoningDelta(text=text, choice=index, field=field, signature=signature)
+                yield ReasoningDelta(
+                    text=text, choice=index, field=field, signature=signature, block=block
+                )
             case Refusal(text=text):
                 yield RefusalDelta(text=text, choice=index)
             case ToolCall(id=id, name=name, arguments=arguments, kind=kind, extra=extra):

@@ -22,17 +22,24 @@ if TYPE_CHECKING:
 TextLike: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 
 _FRAGMENTS = frozenset({"text", "summary"})
-"""Fields of an indexed item that arrive in pieces; the others repeat or come once."""
+"""Texts of an indexed item that arrive in pieces, as its lists do; others repeat or come once."""
 
 
 class _Run:
     """One part in the making: fragments of one kind, in order."""
 
-    __slots__ = ("extra", "field", "fragments", "id", "kind", "name", "signature", "type")
+    __slots__ = ("block", "extra", "field", "fragments", "id", "kind", "name", "signature", "type")
 
-    def __init__(self, type_: type[StreamEvent], field: str = "", kind: str = "") -> None:
+    def __init__(
+        self,
+        type_: type[StreamEvent],
+        field: str = "",
+        kind: str = "",
+        block: int | None = None,
+    ) -> None:
         self.type = type_
         self.field = field
+        self.block = block
         self.kind = kind
         self.fragments: list[str] = []
         self.signature: str | None = None
@@ -69,9 +76,10 @@ class ChoiceBuilder:
 
     def add_text(self, event: TextLike) -> None:
         field = event.field if isinstance(event, ReasoningDelta) else ""
-        run = self._open_run(type(event), field)
+        block = None if isinstance(event, RefusalDelta) else event.block
+        run = self._open_run(type(event), field, block)
         if run is None:
-            run = _Run(type(event), field)
+            run = _Run(type(event), field, block=block)
             self._runs.append(run)
         run.fragments.append(event.text)
         if isinstance(event, ReasoningDelta) and event.signature:
@@ -103,13 +111,13 @@ class ChoiceBuilder:
             beside=self.beside,
         )
 
-    def _open_run(self, type_: type[StreamEvent], field: str) -> _Run | None:
+    def _open_run(self, type_: type[StreamEvent], field: str, block: int | None) -> _Run | None:
         """Return the run that a delta continues.
 
         Some providers send reasoning under two names at once, so those runs may interleave.
         """
         for run in reversed(self._runs):
-            if run.type is type_ and run.field == field:
+            if run.type is type_ and run.field == field and run.block == block:
                 return run
             if not (run.type is type_ is ReasoningDelta):
                 return None
@@ -149,10 +157,15 @@ def _merge_item(known: list[Any], item: Any) -> None:
         if isinstance(whole, dict) and (whole.get("index"), whole.get("type")) == identity:
             break
     else:
-        known.append(dict(item))
+        known.append(
+            {n: [*value] if isinstance(value, list) else value for n, value in item.items()}
+        )
         return
     for name, value in item.items():
-        if name in _FRAGMENTS and isinstance(value, str) and isinstance(whole.get(name), str):
-            whole[name] += value
+        held = whole.get(name)
+        if name in _FRAGMENTS and isinstance(value, str) and isinstance(held, str):
+            whole[name] = held + value
+        elif isinstance(value, list) and isinstance(held, list):
+            held.extend(value)
         elif value is not None:
             whole[name] = value

@@ -15,6 +15,7 @@ from headstart.middleware.respond import (
     error_response,
     own_headers,
     relayed_headers,
+    request_id_header,
     send_whole,
 )
 from headstart.types import RawResponse
@@ -54,7 +55,7 @@ class Deliverer:
                 *headers,
                 (b"content-length", str(len(body)).encode()),
                 (b"age", str(age).encode()),
-                (b"x-request-id", exchange.id.encode()),
+                (request_id_header(exchange.route.dialect), exchange.id.encode()),
                 *own,
             ),
             body,

@@ -33,8 +33,8 @@ class Endpoint:
 
     ``query`` names the question *inside* a prompt that is mostly template and documents: then it
     alone is compared by meaning, and the rest of the prompt must be equal. It may also be given
-    for ``/v1/chat/completions``, whose prompt is the last user text. Functions are asked once for
-    equal requests, so they must not depend on anything but the body.
+    for ``/v1/chat/completions`` and ``/v1/messages``, whose prompt is the last user text.
+    Functions are asked once for equal requests, so they must not depend on anything but the body.
 
     The app is never called more often than its clients call, unless ``idempotent`` says that one
     more call in the background changes nothing: then hits are audited without a wait.

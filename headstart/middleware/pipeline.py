@@ -64,7 +64,7 @@ class EngineOptions:
 class Engine:
     """Answers matched requests from the cache, a flight in the air, or an upstream.
 
-    ``upstream_for`` picks a provider for a request; None sends misses to the wrapped app.
+    ``upstream_for`` picks a provider for a dialect's request; None sends misses to the wrapped app.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Engine:
         observer: Observer,
         clock: Callable[[], float],
         new_id: Callable[[], str],
-        upstream_for: Callable[[ChatRequest | None], Upstream] | None,
+        upstream_for: Callable[[str, ChatRequest | None], Upstream] | None,
     ) -> None:
         self._options = options
         self._finder = finder
@@ -268,7 +268,7 @@ class Engine:
         if self._upstream_for is None:
             upstream = AppUpstream(app, scope, route.dialect, self._supervisor.spawn)
         else:
-            upstream = self._upstream_for(request)
+            upstream = self._upstream_for(call.dialect, request)
         flight = Flight()
         plan = Plan(
             call=call,

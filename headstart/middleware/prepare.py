@@ -14,7 +14,7 @@ from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers, check_cli
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.freshness import Lifetimes, QuestionClass, question_class
-from headstart.policies.key import KeyContext, chat_key, keyed_headers, raw_key
+from headstart.policies.key import PROTOCOL_HEADERS, KeyContext, chat_key, keyed_headers, raw_key
 from headstart.policies.questions import NOT_FOUND, find_question
 from headstart.policies.terms import (
     RouteRule,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
-_READ_HEADERS = frozenset(
-    (*CREDENTIAL_HEADERS, b"cookie", b"cache-control", b"content-encoding")
-) | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+_READ_HEADERS = PROTOCOL_HEADERS.union(
+    CREDENTIAL_HEADERS, (b"cookie", b"cache-control", b"content-encoding")
+)
 
 _ANY_TERMS = Terms()
 _FOREVER = Lifetimes()
@@ -75,7 +75,7 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        upstream: Callable[[ChatRequest], str],
+        upstream: Callable[[str, ChatRequest], str],
         wrapped: bool,
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
@@ -180,11 +180,12 @@ class Preparer:
         scope_name: str,
         question: Question | None,
     ) -> CacheKey:
+        dialect = "" if route.dialect is None else route.dialect.name
         custom = "custom" if scope["method"] == "POST" else f"custom {scope['method']}"
         context = KeyContext(
-            dialect=route.dialect.name if route.dialect else custom,
+            dialect=dialect or custom,
             path=scope.get("raw_path") or scope["path"].encode(),
-            upstream=self._upstream(request),
+            upstream=self._upstream(dialect, request),
             query_string=scope["query_string"],
             headers=keyed_headers(headers, self._sharing.key_headers),
             wrapped_app=self._wrapped,

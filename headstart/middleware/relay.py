@@ -1,4 +1,4 @@
-"""Relaying what is not cached: byte for byte, both bodies streamed, to one upstream."""
+"""Relaying what is not cached: byte for byte, both bodies streamed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """Passes requests on. Fails closed: a wrong key never reaches the upstream."""
+    """Passes requests on. Fails closed: a wrong key never reaches the upstream.
+
+    ``upstream_for`` picks it by path and headers; it may raise NoUpstream.
+    """
 
     def __init__(
         self,
-        upstream: HTTPUpstream,
+        upstream_for: Callable[[bytes, Headers], HTTPUpstream],
         *,
         gate: Gate,
         spawn: Spawn,
         new_id: Callable[[], str],
         client_keys: tuple[bytes, ...],
     ) -> None:
-        self._upstream = upstream
+        self._upstream_for = upstream_for
         self._gate = gate
         self._spawn = spawn
         self._new_id = new_id
@@ -73,8 +76,9 @@ class Relay:
             endpoint="relay",
             editable=False,
         )
+        upstream = self._upstream_for(call.path, headers)
         body = iterate_body(None, receive) if _has_body(headers) else None
-        async with self._gate, self._upstream.stream(call, body) as reply:
+        async with self._gate, upstream.stream(call, body) as reply:
             await send(
                 {
                     "type": "http.response.start",

@@ -99,12 +99,17 @@ def error_response(
     headers = [
         (b"content-type", JSON),
         (b"content-length", str(len(body)).encode()),
-        (b"x-request-id", request_id.encode()),
+        (request_id_header(dialect), request_id.encode()),
         NO_STORE,
     ]
     if status == 429:
         headers.append((b"retry-after", b"1"))
     return status, tuple(headers), body
+
+
+def request_id_header(dialect: Dialect | None) -> bytes:
+    """Return the header in which a dialect's clients look for the request's id."""
+    return b"x-request-id" if dialect is None else dialect.request_id_header
 
 
 def plain_error(code: str, message: str) -> bytes:

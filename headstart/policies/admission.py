@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.errors import ConfigError
 from headstart.policies.formats import breaks_format
 from headstart.policies.personal import is_personal
-from headstart.types import Completion, Refusal, Text, ToolCall
+from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
     from headstart.types import ChatRequest, Choice, Entry
@@ -28,10 +28,15 @@ _FINISH_REASONS = {
     "refusal": "refusal",
 }
 
+_HOSTED = ("mcp_servers", "container")
+"""Fields that let the provider run something, if they say anything."""
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
 MOST_SHARED_CHARACTERS = 32_768
 """More than encoders read, and than is searched for what is personal: some 5 ms."""
+
+_OWN_BLOCKS = frozenset({"text", "thinking", "redacted_thinking"})
+"""Blocks in which the model itself speaks; the others tell what the provider's tools did."""
 
 _TOOL_ROLES = frozenset({"tool", "function"})
 """Roles of messages that hold what a tool found."""
@@ -58,18 +63,14 @@ class Admission:
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
         """Refuse what must bypass the cache altogether, in both directions."""
-        document = request.document
         if request.duplicate_keys:
             return "duplicate-keys"
-        if document.get("background") is True:
-            return "background"
-        if document.get("audio") is not None or _wants_audio(document.get("modalities")):
-            return "audio"
-        if document.get("web_search_options") is not None or _has_hosted_tool(document):
-            return "hosted-tools"
-        if self._deterministic_only and _is_sampled(document):
+        if request.max_tokens == 0:
+            return "cache-warming"
+        reason = _refuse_fields(request.document)
+        if reason is None and self._deterministic_only and _is_sampled(request.document):
             return "sampled"
-        return None
+        return reason
 
     def refuse_semantic(self, request: ChatRequest) -> str | None:
         """Refuse what only an exact repeat may be answered with."""
@@ -96,7 +97,7 @@ class Admission:
             return "too-few-choices"
         if _is_flagged(answer.extra.get("moderation")):
             return "moderation"
-        response_format = request.document.get("response_format")
+        response_format = _format(request.document)
         for choice in answer.choices:
             reason = _refuse_choice(choice, response_format)
             if reason is not None:
@@ -139,11 +140,21 @@ def _is_sampled(document: dict[str, Any]) -> bool:
     return document.get("temperature") != 0 and document.get("seed") is None
 
 
+def _refuse_fields(document: dict[str, Any]) -> str | None:
+    if document.get("background") is True:
+        return "background"
+    if document.get("audio") is not None or _wants_audio(document.get("modalities")):
+        return "audio"
+    return "hosted-tools" if _runs_at_provider(document) else None
+
+
 def _wants_audio(modalities: object) -> bool:
     return isinstance(modalities, list) and "audio" in modalities
 
 
-def _has_hosted_tool(document: dict[str, Any]) -> bool:
+def _runs_at_provider(document: dict[str, Any]) -> bool:
+    if document.get("web_search_options") is not None or any(map(document.get, _HOSTED)):
+        return True
     tools = document.get("tools")
     if not isinstance(tools, list):
         return False
@@ -154,8 +165,17 @@ def _has_hosted_tool(document: dict[str, Any]) -> bool:
 
 def _has_tool_results(document: dict[str, Any]) -> bool:
     messages = document.get("messages")
-    roles = (each.get("role") for each in messages or () if isinstance(each, dict))
-    return isinstance(messages, list) and not _TOOL_ROLES.isdisjoint(map(str, roles))
+    if not isinstance(messages, list):
+        return False
+    return any(_holds_tool_result(each) for each in messages if isinstance(each, dict))
+
+
+def _holds_tool_result(message: dict[str, Any]) -> bool:
+    if str(message.get("role")) in _TOOL_ROLES:
+        return True
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and "tool_use_id" in part for part in parts)
 
 
 def _is_flagged(moderation: object) -> bool:
@@ -163,6 +183,13 @@ def _is_flagged(moderation: object) -> bool:
     if isinstance(moderation, dict):
         return moderation.get("flagged") is True or any(map(_is_flagged, moderation.values()))
     return isinstance(moderation, list) and any(map(_is_flagged, moderation))
+
+
+def _format(document: dict[str, Any]) -> object:
+    """Return the form that the answer was to have, whichever field asks for it."""
+    config = document.get("output_config")
+    inner = config.get("format") if isinstance(config, dict) else None
+    return inner or document.get("output_format") or document.get("response_format")
 
 
 def _refuse_choice(choice: Choice, response_format: object) -> str | None:
@@ -189,6 +216,9 @@ def _refuse_content(choice: Choice) -> str | None:
         return "refusal"
     if choice.extra.get("audio") is not None:
         return "audio"
+    blocks = choice.extra.get(CONTENT_BLOCKS, ())
+    if any(block.get("type", "text") not in _OWN_BLOCKS for block in blocks):
+        return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
     return "hosted-tools" if choice.extra.get("annotations") else None
 

@@ -9,24 +9,29 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as Base64Error
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _PLAIN = frozenset({"role", "content", "name", "refusal"})
 _SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
 _SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
+_SCHEMAS = frozenset({"parameters", "input_schema"})
 _as_written = msgspec.json.Encoder().encode
 
 
-def canonical_messages(messages: list[Any]) -> list[Any]:
+def canonical_messages(messages: list[Any], *, string_is_one_text: bool = False) -> list[Any]:
     """Return a new list of messages in which equal conversations are equal.
 
     Random tool-call ids become ordinals, inline media become digests of their decoded bytes,
-    opaque signatures go when the text they sign is there, and prompt-cache marks go.
+    opaque signatures go when the text they sign is there, and prompt-cache marks go. Where a
+    string says the same as a list of one text, the list becomes the string.
     """
     ordinals: dict[str, int] = {}
-    return [
+    canonical = [
         message
         if isinstance(message, dict)
         and isinstance(message.get("content"), str)
@@ -34,6 +39,19 @@ def canonical_messages(messages: list[Any]) -> list[Any]:
         else _message(message, ordinals)
         for message in messages
     ]
+    if not string_is_one_text:
+        return canonical
+    return [
+        {**message, "content": _text_of(message["content"])}
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        else message
+        for message in canonical
+    ]
+
+
+def canonical_system(system: object) -> object:
+    """Return Anthropic's system prompt, a string or a list of texts, without marks."""
+    return _text_of([_part(part, {}) for part in system]) if isinstance(system, list) else system
 
 
 def canonical_tools(tools: object) -> object:
@@ -47,20 +65,35 @@ def canonical_tools(tools: object) -> object:
 
 
 def keep_property_order(response_format: object) -> object:
-    """Return a response format whose schema keeps its property order."""
+    """Return a response format, or a configuration with one, whose schema keeps its order."""
     match response_format:
         case {"json_schema": {"schema": schema, **definition}, **rest}:
             return {**rest, "json_schema": {**definition, "schema": _ordered(schema)}}
+        case {"format": {"schema": schema, **definition}, **rest}:
+            return {**rest, "format": {**definition, "schema": _ordered(schema)}}
+        case {"schema": schema, **rest}:
+            return {**rest, "schema": _ordered(schema)}
         case _:
             return response_format
+
+
+CANONICAL: Mapping[str, Callable[[object], object]] = {
+    "tools": canonical_tools,
+    "functions": canonical_tools,
+    "response_format": keep_property_order,
+    "output_format": keep_property_order,
+    "output_config": keep_property_order,
+    "system": canonical_system,
+}
+"""The canonical forms of a body's fields; ``messages`` have one of their own."""
 
 
 def _tool(tool: object) -> object:
     if not isinstance(tool, dict):
         return tool
     tool = _unmarked(tool)
-    if "parameters" in tool:
-        tool["parameters"] = _ordered(tool["parameters"])
+    for name in _SCHEMAS & tool.keys():
+        tool[name] = _ordered(tool[name])
     if isinstance(function := tool.get("function"), dict) and "parameters" in function:
         tool["function"] = {**function, "parameters": _ordered(function["parameters"])}
     return tool
@@ -80,8 +113,16 @@ def _message(message: object, ordinals: dict[str, int]) -> object:
         elif name == "tool_calls" and isinstance(value, list):
             message[name] = [_tool_call(call, ordinals) for call in value]
         elif isinstance(value, list):
-            message[name] = [_part(part) for part in value]
+            message[name] = [_part(part, ordinals) for part in value]
     return message
+
+
+def _text_of(content: list[object]) -> object:
+    match content:
+        case [{"type": "text", "text": str(text), **rest}] if not rest:
+            return text
+        case _:
+            return content
 
 
 def _tool_call(call: object, ordinals: dict[str, int]) -> object:
@@ -97,10 +138,16 @@ def _ordinal(call_id: object, ordinals: dict[str, int]) -> object:
     return ordinals.setdefault(call_id, len(ordinals))
 
 
-def _part(part: object) -> object:
+def _part(part: object, ordinals: dict[str, int]) -> object:
     if not isinstance(part, dict):
         return part
     part = _unsigned(_unmarked(part))
+    if "tool_use_id" in part:
+        part["tool_use_id"] = _ordinal(part["tool_use_id"], ordinals)
+    elif part.get("type") == "tool_use":
+        part["id"] = _ordinal(part.get("id"), ordinals)
+    if isinstance(part.get("content"), list):
+        part["content"] = [_part(inner, ordinals) for inner in part["content"]]
     match part:
         case {"image_url": {"url": str(url)} as image}:
             part["image_url"] = {**image, "url": _media(url)}
@@ -108,6 +155,8 @@ def _part(part: object) -> object:
             part["input_audio"] = {**audio, "data": _decoded_digest(data)}
         case {"file": {"file_data": str(data)} as file}:
             part["file"] = {**file, "file_data": _media(data)}
+        case {"source": {"type": "base64", "data": str(data)} as source}:
+            part["source"] = {**source, "data": _decoded_digest(data)}
     return part
 
 

@@ -64,5 +64,39 @@ OPENAI_CHAT: Mapping[str, Use] = {
 }
 """OpenAI Chat Completions. ``user`` and ``safety_identifier`` join the scope instead."""
 
-DIALECTS: Mapping[str, Mapping[str, Use]] = {"openai-chat": OPENAI_CHAT}
+ANTHROPIC_MESSAGES: Mapping[str, Use] = {
+    "model": Use.KEYED,
+    "messages": Use.KEYED,
+    "system": Use.KEYED,
+    "container": Use.KEYED,
+    "diagnostics": Use.KEYED,
+    "context_management": Use.KEYED,
+    "inference_geo": Use.KEYED,
+    "mcp_servers": Use.KEYED,
+    "output_config": Use.KEYED,
+    "output_format": Use.KEYED,
+    "stop_sequences": Use.KEYED,
+    "temperature": Use.KEYED,
+    "thinking": Use.KEYED,
+    "tool_choice": Use.KEYED,
+    "tools": Use.KEYED,
+    "top_k": Use.KEYED,
+    "top_p": Use.KEYED,
+    "max_tokens": Use.RANGED,
+    "stream": Use.IGNORED,
+    "metadata": Use.IGNORED,
+    "cache_control": Use.IGNORED,
+    "service_tier": Use.IGNORED,
+    "speed": Use.IGNORED,
+    "cache": Use.IGNORED,
+}
+"""Anthropic Messages. ``metadata.user_id`` joins the scope instead."""
+
+DIALECTS: Mapping[str, Mapping[str, Use]] = {
+    "openai-chat": OPENAI_CHAT,
+    "anthropic-messages": ANTHROPIC_MESSAGES,
+}
 """By ``Call.dialect``. A dialect without a table has every field keyed."""
+
+STRING_IS_ONE_TEXT = frozenset({"anthropic-messages"})
+"""Dialects in which a string is documented to say what a list of one text block says."""

@@ -29,6 +29,8 @@ def breaks_format(text: str, response_format: object) -> bool:
             return _breaks(text, {"type": "object"})
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             return _breaks(text, schema)
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return _breaks(text, schema)
         case {"type": "json_schema"}:
             return _breaks(text, {})
         case _:

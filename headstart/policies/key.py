@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.policies.canonical import canonical_messages, canonical_tools, keep_property_order
+from headstart.policies.canonical import CANONICAL, canonical_messages
 from headstart.policies.conversations import split_conversation
-from headstart.policies.fields import DIALECTS, Use
+from headstart.policies.fields import DIALECTS, STRING_IS_ONE_TEXT, Use
 from headstart.policies.questions import cut
 from headstart.types import CacheKey, Frozen, Headers
 
@@ -28,9 +28,17 @@ if TYPE_CHECKING:
 _FORMAT = 1
 """Raise it whenever the same request would get a different key; old entries then never match."""
 
-_PROTOCOL_HEADERS = frozenset(
-    {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+PROTOCOL_HEADERS = frozenset(
+    {
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"anthropic-user-profile-id",
+        b"anthropic-workspace-id",
+        b"openai-organization",
+        b"openai-project",
+    }
 )
+"""Headers that change what the same body means."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -69,7 +77,7 @@ def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Heade
     """Return the headers that belong in a key, sorted by name. ``configured`` is lower case."""
     return tuple(
         sorted(
-            (pair for pair in headers if pair[0] in _PROTOCOL_HEADERS or pair[0] in configured),
+            (pair for pair in headers if pair[0] in PROTOCOL_HEADERS or pair[0] in configured),
             key=lambda pair: pair[0],
         )
     )
@@ -86,18 +94,16 @@ def chat_key(
     """
     omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body = {name: value for name, value in request.document.items() if name not in omitted}
-    if "tools" in body:
-        body["tools"] = canonical_tools(body["tools"])
-    if "functions" in body:
-        body["functions"] = canonical_tools(body["functions"])
-    if "response_format" in body:
-        body["response_format"] = keep_property_order(body["response_format"])
+    for name, canonical in CANONICAL.items():
+        if name in body:
+            body[name] = canonical(body[name])
     asked: Any = None
     alike: dict[str, Any] | None = None
     history: tuple[Turn, ...] = ()
     messages = body.get("messages")
     if isinstance(messages, list) and messages:
-        messages = canonical_messages(messages)
+        shorthand = context.dialect in STRING_IS_ONE_TEXT
+        messages = canonical_messages(messages, string_is_one_text=shorthand)
         if request.query is not None:
             talk = split_conversation(messages) if question is None else None
             messages[-1], asked = _without_text(messages[-1])

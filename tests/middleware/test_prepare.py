@@ -35,7 +35,7 @@ class Caller:
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            upstream=lambda request: "up",
+            upstream=lambda dialect, request: "up",
             wrapped=wrapped,
             **options,
         )

@@ -78,6 +78,9 @@ HOSTED: dict[str, Any] = {"tools": [{"type": "function", "function": {}}, {"type
         (request(modalities=["text", "audio"]), "audio"),
         (request(web_search_options={}), "hosted-tools"),
         (request(**HOSTED), "hosted-tools"),
+        (request(mcp_servers=[{"type": "url"}]), "hosted-tools"),
+        (request(container="c1"), "hosted-tools"),
+        (request(max_tokens=0), "cache-warming"),
     ],
 )
 def test_requests_that_bypass_the_cache(refused: ChatRequest, reason: str) -> None:
@@ -93,6 +96,7 @@ def test_requests_that_bypass_the_cache(refused: ChatRequest, reason: str) -> No
         request(background=False, audio=None, modalities=["text"], web_search_options=None),
         request(tools=[{"type": "function"}, {"type": "custom"}, {}]),
         request(tools="none"),
+        request(mcp_servers=[], container=None),
     ],
 )
 def test_ordinary_requests_are_looked_up(allowed: ChatRequest) -> None:

@@ -19,6 +19,7 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from headstart.factory import Parts
     from headstart.observe import Observation
 
 CHAT = "/v1/chat/completions"
@@ -46,6 +47,7 @@ class Proxied:
     session: aiohttp.ClientSession
     observed: list[Observation] = field(default_factory=list)
     seen: asyncio.Condition = field(default_factory=asyncio.Condition)
+    parts: list[Parts] = field(default_factory=list)
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)
@@ -64,6 +66,21 @@ class Proxied:
         """Wait until the store has acknowledged so many entries."""
         await self.until(Committed, count)
 
+    async def indexed(self, count: int) -> None:
+        """Wait until so many entries can be found by meaning."""
+        cache = self.parts[0].cache
+        assert cache is not None
+        async with asyncio.timeout(20):
+            while (await cache.stats()).vectors < count:
+                await asyncio.sleep(0.005)
+
+    async def in_flight(self, clients: int) -> None:
+        """Wait until so many callers share the calls in the air."""
+        flights = self.parts[0].flights
+        async with asyncio.timeout(20):
+            while sum(flight.clients for flight in flights._by_identity.values()) != clients:
+                await asyncio.sleep(0.005)
+
     async def ask(self, text: str = "Why is the sky blue?", **options: Any) -> Reply:
         headers = {"authorization": "Bearer k", **options.pop("headers", {})}
         body = {"model": "m", "messages": [{"role": "user", "content": text}], **options}
@@ -79,9 +96,14 @@ async def reply_of(response: aiohttp.ClientResponse) -> Reply:
 
 @contextlib.asynccontextmanager
 async def proxied(
-    upstream: ScriptedUpstream | None = None, **overrides: Any
+    upstream: ScriptedUpstream | None = None,
+    others: tuple[dict[str, Any], ...] = (),
+    **overrides: Any,
 ) -> AsyncIterator[Proxied]:
-    """Run both servers. ``overrides`` are settings by section; the store is in memory."""
+    """Run both servers. ``overrides`` are settings by section; the store is in memory.
+
+    ``others`` are more upstreams.
+    """
     upstream = upstream or ScriptedUpstream()
     async with serving(upstream) as up, aiohttp.ClientSession() as session:
         proxy = Proxied("", upstream, session)
@@ -92,7 +114,9 @@ async def proxied(
             for section, table in {**overrides, "cache": cache}.items()
             for name, value in table.items()
         }
-        settings = load_settings(None, {}, {**dotted, "upstream": [provider]})
-        app = build_gateway(settings, not_found, observers=Observers([proxy]))
+        settings = load_settings(None, {}, {**dotted, "upstream": [provider, *others]})
+        app = build_gateway(
+            settings, not_found, observers=Observers([proxy]), on_start=proxy.parts.append
+        )
         async with serving(app) as proxy.url:
             yield proxy

@@ -52,6 +52,10 @@ class Dialect(Protocol):
     @property
     def content_types(self) -> ContentTypes: ...
 
+    @property
+    def request_id_header(self) -> bytes:
+        """The header in which the provider names a request, and so do our own answers."""
+
     def parse_request(self, body: bytes) -> ChatRequest:
         """Read a request. Raises InvalidRequest, whose message names the field at fault.
 

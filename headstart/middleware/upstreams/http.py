@@ -37,6 +37,8 @@ class HTTPOptions:
     base_url: str
     credential: Headers | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    defaults: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers for calls that have none of that name."""
     models: Mapping[str, str] = field(default_factory=dict)
     include_usage: bool = True
     connect_s: float = 10.0
@@ -106,6 +108,8 @@ class HTTPUpstream:
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
         headers.extend(self._options.headers.items())
+        named = {name.lower() for name, _ in headers}
+        headers.extend(pair for pair in self._options.defaults.items() if pair[0] not in named)
         timeout = aiohttp.ClientTimeout(
             total=None,
             sock_connect=self._options.connect_s,

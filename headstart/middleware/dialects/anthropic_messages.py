@@ -1,0 +1,90 @@
+"""The dialect of Anthropic's Messages."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.middleware.dialects import anthropic_events, anthropic_request
+from headstart.middleware.dialects.anthropic_render import RenderedMessage
+from headstart.middleware.dialects.dialect import ContentTypes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headstart.errors import HeadstartError
+    from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
+
+_ERROR_TYPES = {status: name for name, status in anthropic_events.STATUSES.items()}
+
+
+class AnthropicMessages:
+    """Dialect of ``POST /v1/messages``. ``token`` draws n random bytes as text."""
+
+    name = "anthropic-messages"
+    content_types = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
+    request_id_header = b"request-id"
+
+    def __init__(self, token: Callable[[int], str] = secrets.token_hex) -> None:
+        self._token = token
+
+    def parse_request(self, body: bytes) -> ChatRequest:
+        """Read a request. Raises InvalidRequest, whose message names the field at fault."""
+        return anthropic_request.parse_request(body)
+
+    def add_usage(self, body: bytes, request: ChatRequest) -> None:
+        """Leave the request as it is: every answer tells its usage."""
+
+    def decoder(self) -> anthropic_events.MessagesDecoder:
+        """Return a decoder for one stream."""
+        return anthropic_events.MessagesDecoder()
+
+    def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
+        """Read a whole JSON answer: its events and Ended, or ErrorReported alone."""
+        return anthropic_events.decode_body(status, body)
+
+    def usage_only(self, events: Sequence[StreamEvent]) -> bool:  # noqa: ARG002
+        """Return False: nothing is sent for the usage's sake."""
+        return False
+
+    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
+        """Return (prompt, completion) tokens; the prompt's count what its cache holds apart."""
+        prompt = sum(
+            _count(usage.get(name))
+            for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        )
+        return prompt, _count(usage.get("output_tokens"))
+
+    def render(self, completion: Completion) -> RenderedMessage:
+        """Encode an answer once, for any number of replays."""
+        return RenderedMessage(completion)
+
+    def new_id(self) -> str:
+        """Return a fresh ``msg_`` id."""
+        return "msg_" + self._token(12)
+
+    def error_body(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return ``{"type": "error", "error": {...}}`` as the API does, with our request id."""
+        status = getattr(error, "status", None) or 500
+        other = "invalid_request_error" if status < 500 else "api_error"
+        return msgspec.json.encode(
+            {
+                "type": "error",
+                "error": {
+                    "type": _ERROR_TYPES.get(status, other),
+                    "message": getattr(error, "message", None) or str(error),
+                    "details": {"error_code": getattr(error, "code", None)},
+                },
+                "request_id": request_id,
+            }
+        )
+
+    def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+        """Return an ``error`` event: clients read its name before its data."""
+        return b"event: error\ndata: %b\n\n" % self.error_body(error, request_id)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0

@@ -1,0 +1,283 @@
+"""Anthropic's path through the gateway and the middleware: bytes, keys, headers, storing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from headstart import HeadstartMiddleware
+from headstart.decisions import Outcome
+from support.proxied import proxied, reply_of
+from support.scripted import ScriptedUpstream
+from support.scripted_messages import ScriptedMessages
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from support.proxied import Reply
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES = "/v1/messages"
+ANTHROPIC = {"dialect": "anthropic"}
+KEY = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+PROMPT = "Why is the sky blue?"
+
+
+async def ask(
+    url: str, session: aiohttp.ClientSession, content: Any = PROMPT, **fields: Any
+) -> Reply:
+    headers = {**KEY, **fields.pop("headers", {})}
+    body = {
+        "model": "m",
+        "max_tokens": 100,
+        "messages": [{"role": "user", "content": content}],
+        **fields,
+    }
+    async with session.post(url + MESSAGES, json=body, headers=headers) as response:
+        return await reply_of(response)
+
+
+def text_of(raw: bytes) -> str:
+    lines = (line for line in raw.split(b"\n") if line.startswith(b"data: "))
+    events = (json.loads(line[6:]) for line in lines)
+    return "".join(each.get("delta", {}).get("text", "") for each in events)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_miss_passes_the_clients_own_bytes_and_the_upstreams_own_bytes(
+    stream: bool,
+) -> None:
+    upstream = ScriptedMessages()
+    raw = b'{ "model":"m",\t"messages":[{"content":"h\\u00e9","role":"user"}], "zz": 1.50 %b}' % (
+        b', "stream" : true' if stream else b""
+    )
+    async with proxied(upstream, provider=ANTHROPIC) as proxy, serving(upstream) as direct:
+        answers = []
+        for url in (proxy.url, direct):
+            target = URL(f"{url}{MESSAGES}?beta=true", encoded=True)
+            async with proxy.session.post(target, data=raw, headers=KEY) as response:
+                answers.append(await reply_of(response))
+    ours, theirs = answers
+    assert ours.body == theirs.body
+    assert "miss" in ours.verdict
+    call = upstream.calls[0]
+    assert (call.path, call.query, call.body) == (MESSAGES, b"beta=true", raw)
+    assert call.header(b"x-api-key") == b"k"
+    assert call.header(b"authorization") is None
+
+
+async def test_a_hit_is_replayed_in_either_mode() -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        first = await ask(proxy.url, proxy.session, stream=True)
+        assert first.headers["x-cache"] == "MISS"
+        whole = await ask(proxy.url, proxy.session)
+        assert whole.verdict.startswith("headstart; hit; ttl=")
+        assert whole.headers["x-headstart-tokens-saved"] == "50"
+        document = json.loads(whole.body)
+        assert document["content"] == [{"type": "text", "text": "Hello from upstream"}]
+        again = await ask(proxy.url, proxy.session, stream=True)
+        assert again.headers["content-type"].startswith("text/event-stream")
+        assert text_of(again.body) == text_of(first.body) == "Hello from upstream"
+        assert again.body.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+
+
+async def test_an_upstreams_own_key_travels_as_the_api_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TEST_ANTHROPIC_KEY", "sk-own")
+    provider = {**ANTHROPIC, "api_key_env": "TEST_ANTHROPIC_KEY"}
+    async with proxied(ScriptedMessages(), provider=provider) as proxy:
+        mine = {"authorization": "Bearer mine"}
+        await ask(proxy.url, proxy.session, headers={**mine, "anthropic-version": "2026-10-21"})
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        async with proxy.session.post(proxy.url + MESSAGES, json=body, headers=mine):
+            pass
+        versions = []
+        for call in proxy.upstream.calls:
+            assert call.header(b"x-api-key") == b"sk-own"
+            assert call.header(b"authorization") is None
+            versions.append([v for n, v in call.headers if n == b"anthropic-version"])
+    assert versions == [[b"2026-10-21"], [b"2023-06-01"]]
+
+
+KEPT_APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "versions": ({}, {"headers": {"anthropic-version": "2026-10-21"}}),
+    "betas": ({}, {"headers": {"anthropic-beta": "context-1m"}}),
+    "systems": ({"system": "Be brief."}, {"system": "Be long."}),
+    "thinking": ({}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    "tool choices": ({"tool_choice": {"type": "auto"}}, {"tool_choice": {"type": "none"}}),
+    "stop sequences": ({}, {"stop_sequences": ["#"]}),
+    "users": ({"metadata": {"user_id": "a"}}, {"metadata": {"user_id": "b"}}),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), KEPT_APART.values(), ids=KEPT_APART.keys())
+async def test_what_changes_an_answer_is_in_its_key(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        await ask(proxy.url, proxy.session, **one)
+        reply = await ask(proxy.url, proxy.session, **other)
+        assert reply.headers["x-cache"] == "MISS"
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+THE_SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a string and its block": (
+        {"content": PROMPT, "system": "Be brief."},
+        {
+            "content": [{"type": "text", "text": PROMPT, **MARK}],
+            "system": [{"type": "text", "text": "Be brief.", **MARK}],
+        },
+    ),
+    "tiers and speeds": ({"service_tier": "auto", "speed": "fast"}, {"cache_control": MARK}),
+    "limits": ({"max_tokens": 50}, {"max_tokens": 60}),
+    "other metadata": ({"metadata": {"user_id": "a"}}, {"metadata": {"user_id": "a", "b": 1}}),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), THE_SAME.values(), ids=THE_SAME.keys())
+async def test_what_does_not_change_an_answer_is_not_in_its_key(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        await ask(proxy.url, proxy.session, **one)
+        reply = await ask(proxy.url, proxy.session, **other)
+        assert reply.headers["x-cache"] == "HIT"
+
+
+async def test_an_answer_longer_than_the_limit_is_not_served() -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        await ask(proxy.url, proxy.session)
+        reply = await ask(proxy.url, proxy.session, max_tokens=19)
+        assert "longer-than-limit" in reply.verdict
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("finish", ["max_tokens", "pause_turn", "refusal", "tool_use", "novel"])
+async def test_an_answer_that_did_not_end_by_itself_is_not_stored(
+    finish: str, stream: bool
+) -> None:
+    upstream = ScriptedMessages()
+    upstream.finish = finish
+    async with proxied(upstream, provider=ANTHROPIC) as proxy:
+        await ask(proxy.url, proxy.session, stream=stream)
+        reply = await ask(proxy.url, proxy.session, stream=stream)
+        assert reply.headers["x-cache"] == "MISS"
+
+
+BYPASSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a hosted search": (
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "hosted-tools",
+    ),
+    "an MCP server": ({"mcp_servers": [{"type": "url", "url": "u"}]}, "hosted-tools"),
+    "a call that fills the prompt cache": ({"max_tokens": 0}, "cache-warming"),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), BYPASSED.values(), ids=BYPASSED.keys())
+async def test_what_must_reach_the_provider_bypasses_the_cache(
+    fields: dict[str, Any], reason: str
+) -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        for _ in range(2):
+            reply = await ask(proxy.url, proxy.session, **fields)
+            assert reply.verdict == f"headstart; fwd=bypass; detail={reason}"
+
+
+async def test_conversations_of_equal_meaning_share_an_answer() -> None:
+    def talk(first: str) -> list[dict[str, Any]]:
+        said = [("user", first), ("assistant", "Of course."), ("user", "What does it cost?")]
+        return [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in said]
+
+    async with proxied(
+        ScriptedMessages(),
+        provider=ANTHROPIC,
+        cache={"mode": "serve"},
+        encoder={"max_wait_ms": 20_000.0},
+    ) as proxy:
+        await ask(proxy.url, proxy.session, messages=talk("How can I sign up for ChatGPT?"))
+        await proxy.indexed(1)
+        await ask(proxy.url, proxy.session, messages=talk("I want to sign up for ChatGPT"))
+        assert [row.outcome for row in proxy.served] == [Outcome.MISS, Outcome.SEMANTIC]
+
+
+async def test_calls_of_the_wrong_dialect_are_refused_with_the_fix() -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        reply = await proxy.ask()
+        assert reply.status == 404
+        assert 'dialect = \\"openai\\"' in reply.body.decode()
+        embedding = proxy.session.post(proxy.url + "/v1/embeddings", json={}, headers=KEY)
+        async with embedding as response:
+            assert response.status == 200  # the header says whose API it is
+        async with proxy.session.post(proxy.url + "/v1/embeddings", json={}) as response:
+            assert response.status == 404
+        assert len(proxy.upstream.calls) == 1
+    async with proxied() as proxy:
+        reply = await ask(proxy.url, proxy.session)
+        assert reply.status == 404
+        error = json.loads(reply.body)
+        assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
+        assert 'dialect = "anthropic"' in error["error"]["message"]
+        counting = proxy.session.post(proxy.url + MESSAGES + "/count_tokens", json={})
+        async with counting as response:
+            assert response.status == 404
+        assert proxy.upstream.calls == []
+
+
+async def test_each_dialect_goes_to_its_own_upstream() -> None:
+    async with serving(ScriptedMessages()) as claude:
+        others = ({"name": "claude", "base_url": claude, "dialect": "anthropic"},)
+        async with proxied(others=others) as proxy:
+            chat, messages = await proxy.ask(), await ask(proxy.url, proxy.session)
+            assert chat.headers["x-headstart-upstream"] == "sim"
+            assert messages.headers["x-headstart-upstream"] == "claude"
+            async with proxy.session.get(proxy.url + "/v1/models", headers=KEY) as response:
+                assert response.headers["x-headstart-upstream"] == "claude"
+            async with proxy.session.get(proxy.url + "/v1/models") as response:
+                assert response.headers["x-headstart-upstream"] == "sim"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_middleware_caches_an_app_that_answers_messages_itself(stream: bool) -> None:
+    app = ScriptedMessages()
+    async with (
+        serving(HeadstartMiddleware(app, mode="exact-only")) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        first = await ask(url, session, stream=stream)
+        again = await _until_hit(url, session, stream=stream)
+        if stream:
+            assert text_of(again.body) == text_of(first.body) == "Hello from upstream"
+        else:
+            one, other = json.loads(first.body), json.loads(again.body)
+            assert {**one, "id": ""} == {**other, "id": ""}
+
+
+async def _until_hit(url: str, session: aiohttp.ClientSession, **fields: Any) -> Reply:
+    async with asyncio.timeout(20):
+        while True:
+            reply = await ask(url, session, **fields)
+            if reply.headers["x-cache"] == "HIT":
+                return reply
+
+
+async def test_the_middleware_leaves_another_apps_messages_alone() -> None:
+    """The path is a common one: what is not Anthropic's passes, and is not stored."""
+    app = ScriptedUpstream()
+    app.body = b'{"delivered":true}'
+    async with (
+        serving(HeadstartMiddleware(app, mode="exact-only")) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        for body in (b"to=me", b'{"to":"me"}', b'{"model":"m","messages":[]}'):
+            for _ in range(2):
+                async with session.post(url + MESSAGES, data=body, headers=KEY) as response:
+                    assert await response.read() == app.body
+        assert len(app.calls) == 6
