@@ -127,6 +127,10 @@ class NearEnough:
         """Tell every history apart."""
         return Comparison("unsaid")
 
+    def reworded(self, turn: None, counterpart: None) -> bool:
+        """Take none for another."""
+        return False
+
     def judge(
         self, query: None, candidate: None, nearby: Nearby, veto: str | None = None
     ) -> Verdict:

@@ -177,6 +177,9 @@ class MatchPolicy(Protocol[P]):
         The more wrong hits are accepted, the more one side may have said than the other.
         """
 
+    def reworded(self, turn: P, counterpart: P) -> bool:
+        """Tell whether nothing objects to taking one turn of a conversation for another."""
+
     def judge(self, query: P, candidate: P, nearby: Nearby, veto: str | None = None) -> Verdict:
         """Judge one neighbour that ``veto`` returned this for; a vetoed one is never served."""
 

@@ -16,7 +16,7 @@ from headstart.config.masking import masked_url
 if TYPE_CHECKING:
     import socket
 
-    from headstart.config import Settings
+    from headstart.config import CacheSettings, Settings
 
 EPILOG = """\b
 Examples:
@@ -113,24 +113,55 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
 
 
 def banner(settings: Settings, port: int) -> str:
-    """Return the start message: where it listens, what it caches, where misses go."""
+    """Return the start message: where it listens, what is cached and learned, where misses go."""
     server, cache = settings.server, settings.cache
-    if not cache.enabled:
-        caching = "off"
-    elif cache.mode == "exact-only":
-        caching = "exact repeats only"
-    else:
-        guards = f"{len(cache.guards)} guards" if cache.guards else "no guards"
-        caching = (
-            f"exact repeats, and rewordings at similarity {cache.effective_threshold} with {guards}"
-        )
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
-    return "\n".join(
-        (
-            f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)",
-            f"  upstream  {upstreams}",
-            f"  cache     {caching}; shared by {cache.scope}; store {masked_url(cache.store)}",
-            "  learning  off (static policy in this version)",
-            f"  admin     http://{server.host}:{port}/_headstart/stats",
-        )
+    shared = "each credential" if cache.scope == "credential" else cache.scope
+    rows = [
+        ("upstream", upstreams),
+        ("cache", f"{_cached(cache)}; shared by {shared}; store {masked_url(cache.store)}"),
+        ("learning", _learned(cache)),
+        ("admin", f"http://{server.host}:{port}/_headstart/stats"),
+    ]
+    if settings.record.enabled:
+        rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))
+    lines = [f"  {name:9} {text}" for name, text in rows]
+    ready = f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)"
+    return "\n".join([ready, *lines])
+
+
+def _cached(cache: CacheSettings) -> str:
+    if not cache.enabled:
+        return "off"
+    if cache.mode == "exact-only":
+        return "exact repeats only"
+    if cache.mode == "shadow":
+        return "exact repeats; rewordings are only watched (shadow)"
+    guards = f"{len(cache.guards)} guards" if cache.guards else "no guards"
+    if cache.effective_match == "static":
+        threshold = cache.effective_threshold
+        return f"exact repeats, and rewordings at similarity {threshold} with {guards}"
+    return f"exact repeats, and rewordings that {guards} let pass"
+
+
+def _learned(cache: CacheSettings) -> str:
+    if not cache.enabled or cache.mode == "exact-only":
+        return "off"
+    if cache.effective_match == "static":
+        return "off: a static threshold promises no error rate"
+    from headstart.policies.ratchet.cold_start import cold_start_threshold
+    from headstart.policies.ratchet.expectations import expected_hit_rate
+    from headstart.policies.ratchet.settings import Promise
+
+    target = Promise().max_error if cache.max_error is None else cache.max_error
+    of = "semantic hits" if cache.error_of == "hits" else "requests"
+    audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
+    text = (
+        f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; until labels "
+        f"suffice, cold start at similarity {cold_start_threshold(target)} (not covered)"
     )
+    if target < Promise().max_error:
+        text += (
+            f"; expect about {expected_hit_rate(target):.0%} semantic hits at so strict a target"
+        )
+    return text

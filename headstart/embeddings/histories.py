@@ -67,6 +67,6 @@ class Histories(Generic[P]):
             similarity = float(mine.sentence @ theirs.sentence)
             if similarity < LEAST_SIMILARITY:
                 continue
-            if self._policy.veto(parsed, self._policy.prepare(text, theirs)) is None:
+            if self._policy.reworded(parsed, self._policy.prepare(text, theirs)):
                 return True
         return False

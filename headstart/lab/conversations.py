@@ -40,7 +40,7 @@ def history_judge(
             mine.usable
             and theirs.usable
             and float(mine.vector @ theirs.vector) >= LEAST_SIMILARITY
-            and policy.veto(mine.parse, theirs.parse) is None
+            and policy.reworded(mine.parse, theirs.parse)
         )
 
     return same

@@ -16,7 +16,12 @@ from headstart.policies.guards.dates import dates_differ
 from headstart.policies.guards.names import names_differ
 from headstart.policies.guards.negation import negations_differ
 from headstart.policies.guards.numbers import numbers_differ, units_differ
-from headstart.policies.guards.parse import pack_parse, parse_prompt, unpack_parse
+from headstart.policies.guards.parse import (
+    PARSE_VERSION,
+    pack_parse,
+    parse_prompt,
+    unpack_parse,
+)
 from headstart.policies.guards.quantifiers import quantifiers_differ
 from headstart.policies.guards.roles import roles_swapped
 from headstart.policies.guards.scope import scopes_differ
@@ -49,32 +54,20 @@ GUARDED_THRESHOLD = 0.90
 BARE_THRESHOLD = 0.95
 
 
-class StaticMatch:
-    """Serve a neighbour when its similarity reaches ``threshold`` and no guard vetoes.
+class Guarded:
+    """What match policies with guards share: the parse of a prompt, and the vetoes.
 
-    ``guards`` names those that are on; ``threshold`` defaults to 0.90 with all of them and to
-    0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
+    ``soft`` guards never veto a neighbour: what they say is the policy's to weigh. Raises
+    ConfigError for an unknown guard.
     """
 
-    version = "static-2"
-
-    def __init__(
-        self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)
-    ) -> None:
+    def __init__(self, guards: Collection[str], soft: Collection[str] = ()) -> None:
         unknown = sorted(set(guards) - GUARDS.keys())
         if unknown:
             raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
-        if threshold is None:
-            threshold = GUARDED_THRESHOLD if set(guards) == GUARDS.keys() else BARE_THRESHOLD
-        if not 0 < threshold <= 1:
-            raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
-        self._threshold = threshold
-        self._guards = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
-
-    @property
-    def minimum(self) -> float:
-        """The threshold: below it no neighbour is worth loading."""
-        return self._threshold
+        enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+        self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
+        self._soft = tuple(pair for pair in enabled if pair[0] in soft)
 
     def prepare(self, text: str, encoding: Encoding) -> Parse:
         """Parse a prompt once, for all its neighbours."""
@@ -89,11 +82,45 @@ class StaticMatch:
         return unpack_parse(evidence)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires, or None."""
-        for name, guard in self._guards:
-            if guard(query, candidate):
-                return name
-        return None
+        """Return the first guard that fires and that nothing may overrule, or None."""
+        return _first(self._guards, query, candidate)
+
+    def soft_veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first soft guard that fires, or None."""
+        return _first(self._soft, query, candidate)
+
+    def any_veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first guard that fires, soft or not, or None."""
+        return self.veto(query, candidate) or self.soft_veto(query, candidate)
+
+    def reworded(self, turn: Parse, counterpart: Parse) -> bool:
+        """Tell whether no guard at all objects to one turn of a conversation for another."""
+        return self.any_veto(turn, counterpart) is None
+
+
+class StaticMatch(Guarded):
+    """Serve a neighbour when its similarity reaches ``threshold`` and no guard vetoes.
+
+    ``guards`` names those that are on; ``threshold`` defaults to 0.90 with all of them and to
+    0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
+    """
+
+    version = f"static-{PARSE_VERSION}"
+
+    def __init__(
+        self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)
+    ) -> None:
+        super().__init__(guards)
+        if threshold is None:
+            threshold = GUARDED_THRESHOLD if set(guards) == GUARDS.keys() else BARE_THRESHOLD
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
+        self._threshold = threshold
+
+    @property
+    def minimum(self) -> float:
+        """The threshold: below it no neighbour is worth loading."""
+        return self._threshold
 
     def compare(
         self,
@@ -102,7 +129,7 @@ class StaticMatch:
         max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
     ) -> Comparison:
         """Compare two histories; both must hold the same."""
-        return compare_histories(one, other, self.veto, additions=False)
+        return compare_histories(one, other, self.any_veto, additions=False)
 
     def judge(
         self,
@@ -118,3 +145,12 @@ class StaticMatch:
         return Verdict(
             serve=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
         )
+
+
+def _first(
+    guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
+) -> str | None:
+    for name, guard in guards:
+        if guard(query, candidate):
+            return name
+    return None

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from headstart.decisions import Rule, Verdict
-from headstart.errors import ConfigError
-from headstart.policies.guards.parse import Parse, parse_prompt
 from headstart.policies.history import compare_histories
-from headstart.policies.match import GUARDS
+from headstart.policies.match import GUARDS, Guarded
 from headstart.policies.ratchet.features import VERSION, measure, pack_features
 from headstart.policies.ratchet.settings import SOFT_GUARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from headstart.decisions import Comparison, Encoding, Nearby
+    from headstart.decisions import Comparison, Nearby
+    from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
     from headstart.types import Turn
@@ -28,11 +25,6 @@ MINIMUM = 0.5
 ADDITIONS_FROM = 0.05
 """Error target from which one history may hold more than the other (``docs/conversations.md``)."""
 
-_Guards: TypeAlias = "Sequence[tuple[str, Callable[[Parse, Parse], bool]]]"
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Parse).decode
-
 
 def version_of(guards: Collection[str]) -> str:
     """Name what is learned with these guards: with others, other pairs remain to be judged."""
@@ -40,7 +32,7 @@ def version_of(guards: Collection[str]) -> str:
     return VERSION + "".join(f"-no-{name}" for name in off)
 
 
-class VerifiedMatch:
+class VerifiedMatch(Guarded):
     """Serve the nearest neighbour that no guard vetoes when its domain's rule says so.
 
     The first unvetoed neighbour is the candidate; the caller must not go on to the next when it
@@ -56,41 +48,17 @@ class VerifiedMatch:
         domain_of: Callable[[str], Domain],
         guards: Collection[str] = tuple(GUARDS),
     ) -> None:
-        unknown = sorted(set(guards) - GUARDS.keys())
-        if unknown:
-            raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
+        super().__init__(guards, SOFT_GUARDS)
         self.promise = promise
         self.version = version_of(guards)
         self._domain_of = domain_of
-        enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
-        self._guards = tuple(pair for pair in enabled if pair[0] not in SOFT_GUARDS)
-        self._soft = tuple(pair for pair in enabled if pair[0] in SOFT_GUARDS)
-
-    def prepare(self, text: str, encoding: Encoding) -> Parse:
-        """Parse a prompt once, for all its neighbours."""
-        return parse_prompt(text, encoding)
-
-    def pack(self, prepared: Parse) -> bytes:
-        """Serialise a parse: about 400 bytes a content word at 384 dimensions."""
-        return _encode(prepared)
-
-    def unpack(self, evidence: bytes) -> Parse:
-        """Read what ``pack`` wrote. Raises msgspec.DecodeError on anything else."""
-        return _decode(evidence)
-
-    def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires and that no rule may overrule, or None."""
-        return _first(self._guards, query, candidate)
 
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
     ) -> Comparison:
         """Compare two histories; a lax target lets one side have said more than the other."""
         target = min(max_error or 1.0, self.promise.max_error)
-        return compare_histories(one, other, self._strict_veto, additions=target >= ADDITIONS_FROM)
-
-    def _strict_veto(self, query: Parse, candidate: Parse) -> str | None:
-        return self.veto(query, candidate) or _first(self._soft, query, candidate)
+        return compare_histories(one, other, self.any_veto, additions=target >= ADDITIONS_FROM)
 
     def judge(
         self, query: Parse, candidate: Parse, nearby: Nearby, veto: str | None = None
@@ -106,7 +74,7 @@ class VerifiedMatch:
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
-            veto = _first(self._soft, query, candidate)
+            veto = self.soft_veto(query, candidate)
         return Verdict(
             serve=veto is None,
             similarity=neighbor.similarity,
@@ -116,13 +84,6 @@ class VerifiedMatch:
             threshold=threshold,
             features=pack_features(features),
         )
-
-
-def _first(guards: _Guards, query: Parse, candidate: Parse) -> str | None:
-    for name, guard in guards:
-        if guard(query, candidate):
-            return name
-    return None
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:

@@ -53,6 +53,9 @@ class ByAngle:
         counterparts = tuple(turn.text for turn in other)
         return Comparison(None, tuple(Unsaid(turn.text, counterparts) for turn in one))
 
+    def reworded(self, turn: str, counterpart: str) -> bool:
+        return self.veto(turn, counterpart) is None
+
     def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < self.threshold:

@@ -82,6 +82,9 @@ class FakeMatchPolicy:
     ) -> Comparison:
         return Comparison(None if one == other else "unsaid")
 
+    def reworded(self, turn: str, counterpart: str) -> bool:
+        return self.veto(turn, counterpart) is None
+
     def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < 0.9:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_VECTORS = 64
 """Different words beyond which no vectors are kept: 12 KB an entry at 384 dimensions."""
 
+PARSE_VERSION = 2
+"""Raise it whenever a stored parse or a guard's verdict could change meaning."""
+
 
 class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """What the guards compare. ``pack_parse`` makes 200 bytes of each word at 384 dimensions."""

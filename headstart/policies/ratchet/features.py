@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headstart.policies.guards.parse import PARSE_VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.standings import Standing
 
-VERSION = "verified-1"
+VERSION = f"verified-1.{PARSE_VERSION}"
 """Changes whenever a feature or a guard changes meaning: what was learned is then of no use."""
 
 _PRIOR: Mapping[str, float] = {
