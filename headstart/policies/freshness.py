@@ -1,4 +1,4 @@
-"""How long an answer stays true: by the words of its question, and by what was seen to change.
+"""How long an answer stays true, by the words of its question.
 
 The words are English. They say what a hurried reader would see in the question, no more.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from math import expm1
 from typing import TYPE_CHECKING
 
 from headstart.types import Frozen
@@ -95,26 +94,3 @@ class Lifetimes(Frozen, frozen=True, kw_only=True):
         """Return the life of an answer; ``route_s`` stands in for ``ttl_s``. None: for ever."""
         bounds = (self.ttl_s if route_s is None else route_s, self.by_class.get(kind))
         return min((bound for bound in bounds if bound is not None), default=None)
-
-
-_PRIOR_S = {
-    QuestionClass.LIVE: 600.0,
-    QuestionClass.DATED: 2 * 86_400.0,
-    QuestionClass.STABLE: 365 * 86_400.0,
-}
-"""Time in which one change is expected before any was seen."""
-
-
-def hazard(kind: QuestionClass, changed: int, exposure_s: float) -> float:
-    """Return how often answers of a class change, per second.
-
-    Of audits of exact hits ``changed`` found another answer, and the audited answers' ages add up
-    to ``exposure_s``. The mean of a Gamma-Poisson posterior whose prior weighs as much as one
-    change. An answer that changed twice counts once, so old answers make it too low.
-    """
-    return (1 + changed) / (_PRIOR_S[kind] + exposure_s)
-
-
-def added_risk(rate: float, age_s: float) -> float:
-    """Return the probability that an answer changed within its age: 1 - exp(-rate * age)."""
-    return -expm1(-rate * max(0.0, age_s))

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from math import exp, log
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headstart.policies.freshness import (
     MOST_CHARACTERS,
     Lifetimes,
     QuestionClass,
-    added_risk,
-    hazard,
     question_class,
 )
 
@@ -95,26 +89,3 @@ def test_the_shortest_life_counts_and_a_route_replaces_the_general_one(
 
 def test_without_bounds_an_answer_lives_for_ever() -> None:
     assert Lifetimes().of(LIVE) is None
-
-
-def test_the_hazard_learns_from_what_changed() -> None:
-    assert hazard(LIVE, 0, 0.0) > hazard(DATED, 0, 0.0) > hazard(STABLE, 0, 0.0) > 0.0
-    assert hazard(STABLE, 3, 1e6) > hazard(STABLE, 2, 1e6)
-    assert hazard(STABLE, 1000, 1e9) == pytest.approx(1e-6, rel=0.05)
-
-
-ages = st.floats(min_value=0.0, max_value=1e9)
-
-
-@given(st.floats(min_value=1e-12, max_value=1.0), ages, ages)
-def test_risk_is_a_probability_that_grows_with_age(rate: float, age: float, more: float) -> None:
-    risk = added_risk(rate, age)
-    assert 0.0 <= risk <= 1.0
-    assert added_risk(rate, age + more) >= risk
-    survives = (1 - risk) * (1 - added_risk(rate, more))
-    assert survives == pytest.approx(exp(-rate * (age + more)), abs=1e-9)
-
-
-def test_after_the_half_life_the_risk_is_half() -> None:
-    assert added_risk(0.01, log(2) / 0.01) == pytest.approx(0.5)
-    assert added_risk(0.01, -5.0) == 0.0
