@@ -1,0 +1,101 @@
+"""What a flood of labels, a lax target or a hostile text may not do (``docs/abuse.md``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headstart.decisions import Encoding, Label, LabelSource, Nearby, Neighbor, Rule, Terms
+from headstart.policies.history import compare_histories
+from headstart.policies.match import GUARDS
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
+from headstart.policies.ratchet.settings import EXACT_JUDGE, SOFT_GUARDS, Promise
+from headstart.policies.verified import VerifiedMatch
+from headstart.types import Turn
+
+PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
+
+
+def lesson(number: int, features: bytes, principal: str, *, same: bool, **fields: Any) -> Label:
+    fields = {"source": LabelSource.MISS, "similarity": 0.9, **fields}
+    return Label(
+        id=f"q{number}", entry=f"e{number}", domain="", same=same, at=1.0, version=VERSION,
+        features=features, principal=principal, **fields,
+    )  # fmt: skip
+
+
+def pair(closeness: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    features = np.zeros(len(NAMES))
+    features[:2] = 1.0, closeness
+    return features
+
+
+def test_one_callers_flood_of_labels_does_not_open_the_gate() -> None:
+    """24 callers know that far pairs differ; one claims of ever more of them that they do not."""
+    domain = Domain(PROMISE)
+    far, near = pack_features(pair(0.2)), pack_features(pair(2.0))
+    for number in range(1200):
+        honest = f"caller {number % 24}"
+        close = number % 2 == 0
+        domain.apply(lesson(4 * number, near if close else far, honest, same=close))
+        for flood in range(1, 4):
+            domain.apply(lesson(4 * number + flood, far, "mallory", same=True))
+    assert domain.rule is Rule.LEARNED
+    threshold = domain.threshold()
+    assert threshold is None or domain.score(pair(0.2), "unseen") < threshold
+
+
+def parsed(match: VerifiedMatch, text: str) -> Any:
+    words = text.split()
+    starts = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
+    spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+    rows = np.ones((len(words), 16), np.float32)
+    return match.prepare(text, Encoding(rows[0] / 4, rows, spans, complete=True))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "guard"),
+    [
+        ("book a table for 4", "book a table for 6", "number"),
+        ("send the report to Anna", "do not send the report to Anna", "negation"),
+        ("what is the capital of Niger", "what is the capital of Nigeria", "name"),
+        ("all accounts are free", "some accounts are free", "quantifier"),
+    ],
+)
+def test_no_label_teaches_a_guard_away(one: str, other: str, guard: str) -> None:
+    domain = Domain(PROMISE)
+    match = VerifiedMatch(PROMISE, lambda _: domain)
+    query, candidate = parsed(match, one), parsed(match, other)
+    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=0.999)], 0)
+    for number in range(900):
+        verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
+        caller = f"caller {number % 30}"
+        feedback = {"source": LabelSource.FEEDBACK, "veto": verdict.veto}
+        domain.apply(lesson(number, verdict.features, caller, same=True, **feedback))
+    verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
+    assert (verdict.serve, verdict.veto) == (False, guard)
+
+
+def test_the_guards_that_labels_may_overrule_are_few_and_named() -> None:
+    assert sorted(SOFT_GUARDS) == ["substitution"]
+    assert SOFT_GUARDS.issubset(GUARDS)
+
+
+def test_no_request_and_no_route_is_laxer_than_the_promise() -> None:
+    domain = Domain(Promise(max_error=0.005))
+    assert domain.threshold(0.5) == domain.threshold(0.005) == domain.threshold()
+    strictest = domain.threshold(1e-320)
+    assert strictest is not None
+    assert strictest >= (domain.threshold() or 0.0)
+
+
+def test_a_run_of_signs_is_read_in_one_pass() -> None:
+    """By the square of its length, as it once was, this would take minutes."""
+    one, other = (
+        (Turn(user=True, text="!" * 200_000 + end), Turn(user=False, text=end)) for end in "ab"
+    )
+    found = compare_histories(one, other, lambda _query, _candidate: None, additions=True)
+    assert found.conflict is None or found.conflict
