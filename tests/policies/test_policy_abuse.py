@@ -33,19 +33,22 @@ def pair(closeness: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     return features
 
 
-def test_one_callers_flood_of_labels_does_not_open_the_gate() -> None:
-    """24 callers know that far pairs differ; one claims of ever more of them that they do not."""
+@pytest.mark.parametrize(("accounts", "opened"), [(1, False), (1000, True)])
+def test_one_callers_flood_of_labels_does_not_open_the_gate_and_many_callers_do(
+    accounts: int, opened: bool
+) -> None:
+    """24 callers know that far pairs differ; for each such label come 60 that say the opposite."""
     domain = Domain(PROMISE)
     far, near = pack_features(pair(0.2)), pack_features(pair(2.0))
-    for number in range(1200):
-        honest = f"caller {number % 24}"
-        close = number % 2 == 0
-        domain.apply(lesson(4 * number, near if close else far, honest, same=close))
-        for flood in range(1, 4):
-            domain.apply(lesson(4 * number + flood, far, "mallory", same=True))
+    for number in range(240):
+        honest, told = f"caller {number % 24}", 100 * number
+        domain.apply(lesson(told, near, honest, same=True))
+        domain.apply(lesson(told + 1, far, honest, same=False))
+        for lie in range(told + 2, told + 62):
+            domain.apply(lesson(lie, far, f"mallory {lie % accounts}", same=True))
     assert domain.rule is Rule.LEARNED
     threshold = domain.threshold()
-    assert threshold is None or domain.score(pair(0.2), "unseen") < threshold
+    assert opened == (threshold is not None and domain.score(pair(0.2), "unseen") >= threshold)
 
 
 def parsed(match: VerifiedMatch, text: str) -> Any:
