@@ -182,6 +182,8 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
             "[[upstream]]\nbase_url = 'http://a/1'\n[[upstream]]\nbase_url = 'http://a/2'",
             ["upstream[1].name", "taken"],
         ),
+        ("[record]\nretention_days = 0", ["record.retention_days", ">= 1"]),
+        ("[record]\nenabled = true\n[cache]\nenabled = false", ["record.enabled", "shadow"]),
         ("[server]\ntrusted_proxies = ['nginx']", ["server.trusted_proxies[0]", "10.0.0.0/8"]),
         ("[server]\nclient_keys = ['']", ["server.client_keys", "empty"]),
         ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
@@ -320,7 +322,7 @@ def test_masked_settings_are_plain_data_without_secrets() -> None:
     assert document["server"]["client_keys"] == ["***"]
     assert document["upstream"][0]["headers"] == {"x-api-key": "***"}
     assert document["cache"]["store"] == "redis://***@h:6379/0?***"
-    assert set(document) == {"server", "cache", "encoder", "upstream", "route"}
+    assert set(document) == {"server", "cache", "encoder", "upstream", "route", "record"}
 
 
 def test_refusals_show_no_secret() -> None:

@@ -14,7 +14,7 @@ from headstart.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headstart.lab.contenders import Contender
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headstart.lab.labelled import Labelled
     from headstart.lab.logs import Exchange, Recorded
     from headstart.lab.stream import Prepared, Step
+    from headstart.middleware.dialects.dialect import Dialect
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.settings import JudgeNoise
     from headstart.types import CacheKey, ChatRequest, Completion
@@ -65,19 +66,21 @@ def play_all(
     return [step for step in steps if not (material.pairs and step.refusal == "nothing-stored")]
 
 
-def read_material(path: Path, pattern: re.Pattern[str] | None = None) -> Material:
-    """Read a file of any kind; ``pattern`` names the question inside a log's prompts.
+def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> Material:
+    """Read files of one kind as one; ``pattern`` names the question inside a log's prompts.
 
-    Raises LabelledDataError.
+    Raises LabelledDataError; its line numbers count through all files.
     """
     from headstart.lab.labelled import Pairs, decode_line, numbered, read_labelled
-    from headstart.lab.logs import is_log, read_log
+    from headstart.lab.logs import is_cut_off, is_log, read_log
     from headstart.lab.pairs import pairs_in_order
     from headstart.policies.ratchet.settings import EXACT_JUDGE
 
-    lines = path.read_bytes().splitlines()
-    if is_log(decode_line(*numbered(lines)[0], dict[str, Any])):
-        return _recorded(read_log(lines), pattern)
+    lines = [line for path in paths for line in path.read_bytes().splitlines()]
+    whole = [b"" if is_cut_off(line) else line for line in lines]
+    if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
+        cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
+        return _recorded(read_log(whole), pattern, cut_off)
     labelled = read_labelled(lines)
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
@@ -90,10 +93,10 @@ def same_class(fresh: Labelled, cached: Labelled) -> bool:
     return fresh.label == cached.label
 
 
-def _recorded(exchanges: list[Exchange], pattern: re.Pattern[str] | None) -> Material:
+def _recorded(exchanges: list[Exchange], pattern: re.Pattern[str] | None, cut_off: int) -> Material:
     from headstart.policies.ratchet.settings import JudgeNoise
 
-    skipped: Counter[str] = Counter()
+    skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
     reader = _Reader(pattern)
     for exchange in tracked(exchanges, "Reading"):
@@ -111,10 +114,10 @@ class _Reader:
     """Understands exchanges as the engine does."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        from headstart.middleware.dialects.openai_chat import OpenAIChat
+        from headstart.factory.upstreams import dialects
         from headstart.policies.admission import Admission
 
-        self._dialect = OpenAIChat()
+        self._dialects = dialects()
         self._admission = Admission()
         self._pattern = pattern
 
@@ -123,36 +126,43 @@ class _Reader:
         from headstart.lab.labelled import LabelledDataError
         from headstart.lab.logs import Recorded
 
+        dialect = self._dialects.get(exchange.dialect)
+        if dialect is None:
+            raise LabelledDataError(
+                f"line {exchange.line}: dialect: {exchange.dialect!r} is none of "
+                f"{', '.join(self._dialects)}"
+            )
         try:
-            request = self._dialect.parse_request(exchange.request)
+            request = dialect.parse_request(exchange.request)
         except InvalidRequest as error:
             raise LabelledDataError(f"line {exchange.line}: request: {error}") from error
-        answer = self._answer(exchange)
+        answer = _answer(dialect, exchange)
         if answer is None:
             return "no-whole-answer"
         refusal = self._admission.refuse_store(request, answer)
         if refusal is not None:
             return refusal
-        key = self._key(request, exchange.scope)
+        key = self._key(dialect, request, exchange.scope)
         return Recorded(prompt=key, text=request.query, answer=answer)
 
-    def _answer(self, exchange: Exchange) -> Completion | None:
-        from headstart.middleware.collect import Collector
-
-        collector = Collector()
-        collector.feed(self._dialect.decode_body(200, exchange.response))
-        return collector.completion(exchange.at or 0.0)
-
-    def _key(self, request: ChatRequest, scope: str) -> CacheKey:
+    def _key(self, dialect: Dialect, request: ChatRequest, scope: str) -> CacheKey:
         from headstart.policies.key import KeyContext, chat_key
         from headstart.policies.questions import find_question
 
-        context = KeyContext(dialect=self._dialect.name, path=b"/v1/chat/completions", upstream="")
+        context = KeyContext(dialect=dialect.name, path=b"/v1/chat/completions", upstream="")
         question = find_question(request.query or "", pattern=self._pattern)
         key = chat_key(request, scope=scope, context=context, question=question)
         if self._admission.refuse_semantic(request) is not None or not key.query:
             return msgspec.structs.replace(key, query=None)
         return key
+
+
+def _answer(dialect: Dialect, exchange: Exchange) -> Completion | None:
+    from headstart.middleware.collect import Collector
+
+    collector = Collector()
+    collector.feed(dialect.decode_body(200, exchange.response))
+    return collector.completion(exchange.at or 0.0)
 
 
 class _Agreement:

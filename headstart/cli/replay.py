@@ -26,7 +26,11 @@ POLICIES = ("off", "static:0.90", "verified")
 
 @click.command(epilog=EPILOG)
 @click.argument(
-    "path", metavar="LOG.jsonl", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+    "paths",
+    metavar="LOG.jsonl...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
 @click.option(
     "--policy",
@@ -50,7 +54,7 @@ POLICIES = ("off", "static:0.90", "verified")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(
-    path: Path,
+    paths: tuple[Path, ...],
     policies: tuple[str, ...],
     state: Path | None,
     pattern: re.Pattern[str] | None,
@@ -67,7 +71,7 @@ def replay(
     snapshot = state.read_bytes() if state else None
     for name in policies:
         contender_of(name, Setup(guards=True, noise=JudgeNoise(), state=snapshot))
-    material = read_material(path, pattern)
+    material = read_material(paths, pattern)
     setup = Setup(guards=True, noise=material.noise, state=snapshot)
     found = {
         name: ordering_report(play_all(material, contender_of(name, setup)(), name), None)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   headstart tune log.jsonl
+  headstart tune headstart-record-*.jsonl
   headstart tune log.jsonl --max-error 2% --out headstart-state.bin --html tune.html
   headstart tune log.jsonl --write headstart.toml
   headstart tune log.jsonl --max-error 1% --fail-over 1% --json
@@ -39,7 +40,11 @@ STATE = Path("headstart-state.bin")
 
 @click.command(epilog=EPILOG)
 @click.argument(
-    "path", metavar="LOG.jsonl", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+    "paths",
+    metavar="LOG.jsonl...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
 @click.option(
     "--max-error", type=lab.Share(), help="The target to learn for.  [default: the product's]"
@@ -71,7 +76,7 @@ STATE = Path("headstart-state.bin")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def tune(
-    path: Path,
+    paths: tuple[Path, ...],
     max_error: float | None,
     out: Path,
     html: Path | None,
@@ -89,7 +94,7 @@ def tune(
     from headstart.policies.ratchet.settings import Promise
 
     target = Promise().max_error if max_error is None else max_error
-    material = read_material(path, pattern)
+    material = read_material(paths, pattern)
     setup = Setup(guards=True, noise=material.noise, max_error=target)
     found = _study(material, setup, target)
     if write is not None:

@@ -61,6 +61,11 @@ def _problems(settings: Settings) -> Iterator[str]:
             yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
         names.add(upstream.name)
     yield from safety_problems(settings)
+    if settings.record.enabled and not settings.cache.enabled:
+        yield (
+            "record.enabled: answers are only read for the cache; set cache.enabled = true, and "
+            'cache.mode = "shadow" to serve nothing but exact repeats'
+        )
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):

@@ -195,6 +195,15 @@ class RouteSettings(Section):
     ttl_s: Seconds | None = None
 
 
+class RecordSettings(Section):
+    """``[record]``: what was asked and answered, in the clear, for ``headstart tune``."""
+
+    enabled: bool = False
+    path: Annotated[str, msgspec.Meta(min_length=1)] = "headstart-record.jsonl"
+    """Each day's file has its date before the suffix."""
+    retention_days: Annotated[int, msgspec.Meta(ge=1, le=3650)] = 30
+
+
 class Settings(Section):
     """The whole configuration."""
 
@@ -203,10 +212,11 @@ class Settings(Section):
     encoder: EncoderSettings = EncoderSettings()
     upstream: tuple[UpstreamSettings, ...] = ()
     route: tuple[RouteSettings, ...] = ()
+    record: RecordSettings = RecordSettings()
 
 
 LATER: dict[str, frozenset[str]] = {
-    "": frozenset({"compression", "output", "record"}),
+    "": frozenset({"compression", "output"}),
     "upstream": frozenset({"preset", "cancels_billing"}),
     "route": frozenset({"strategy", "upstreams", "extra_calls", "extra_cost", "deadline_s"}),
 }

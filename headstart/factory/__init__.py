@@ -18,6 +18,7 @@ from headstart.factory.learning import (
     make_second_opinion,
     open_oversight,
 )
+from headstart.factory.recording import open_recorder
 from headstart.factory.routing import lifetimes, route_rule
 from headstart.factory.site import Site
 from headstart.factory.upstreams import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.record import Recorder
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
 
@@ -101,6 +103,7 @@ async def start_engine(
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         stack.push_async_callback(books.aclose)
+        recorder = await open_recorder(site)
         supervisor.spawn(asyncio.to_thread, warm_tokenizers)
         flights = Flights()
         gate = Gate(settings.server.max_concurrency, settings.server.max_queue)
@@ -117,7 +120,9 @@ async def start_engine(
             oversight,
             learning,
         )
-        engine, relay = _assemble(parts, upstreams, await store.secret(), resolve, wrapped=wrapped)
+        engine, relay = _assemble(
+            parts, upstreams, await store.secret(), resolve, recorder, wrapped=wrapped
+        )
         if on_start is not None:
             on_start(parts)
         stack.push_async_callback(engine.drain, settings.server.shutdown_s)
@@ -130,6 +135,7 @@ def _assemble(
     upstreams: Sequence[HTTPUpstream],
     secret: bytes,
     resolve: Callable[[Scope], str | None] | None,
+    recorder: Recorder | None,
     *,
     wrapped: bool,
 ) -> tuple[Engine, Relay | None]:
@@ -159,6 +165,7 @@ def _assemble(
         gate=parts.gate,
         prices=prices(settings),
         clock=clock,
+        recorder=recorder,
         key_headers=sharing.key_headers,
     )
     finder = None

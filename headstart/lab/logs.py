@@ -1,6 +1,6 @@
 """Logs of requests and their answers, one JSON object a line. Three shapes are read:
 
-- the sidecar's own record: ``{"at", "id", "scope", "request", "response"}``, both bodies OpenAI's;
+- the sidecar's own record: ``{"at", "id", "scope", "dialect", "request", "response"}``;
 - any other ``{"request", "response"}``; either may be wrapped as ``{"body": ...}``, as in batches;
 - conversations that end with the answer: ``{"messages": [..., {"role": "assistant", ...}]}``.
 
@@ -23,11 +23,12 @@ _encode = msgspec.json.encode
 
 
 class Exchange(Frozen, frozen=True, kw_only=True):
-    """A request body and its response body, as OpenAI's chat dialect has them."""
+    """A request body and its response body in a chat dialect, OpenAI's unless it says so."""
 
     line: int
     request: bytes
     response: bytes
+    dialect: str = "openai-chat"
     scope: str = ""
     at: float | None = None
 
@@ -46,6 +47,7 @@ class _Line(msgspec.Struct):
     response: dict[str, Any] | None = None
     messages: list[dict[str, Any]] | None = None
     model: str | None = None
+    dialect: str = "openai-chat"
     scope: str = ""
     at: float | None = None
 
@@ -53,6 +55,15 @@ class _Line(msgspec.Struct):
 def is_log(first: dict[str, Any]) -> bool:
     """Tell a log from labelled prompts by its first line."""
     return bool(first.keys() & {"request", "messages"})
+
+
+def is_cut_off(line: bytes) -> bool:
+    """Tell a line whose writer was stopped in its midst from one that never was JSON."""
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return bool(line.strip()) and str(error) == "Input data was truncated"
+    return False
 
 
 def read_log(lines: Iterable[bytes]) -> list[Exchange]:
@@ -85,6 +96,7 @@ def _exchange(number: int, line: _Line) -> Exchange:
         line=number,
         request=_encode(request),
         response=_encode(response),
+        dialect=line.dialect,
         scope=line.scope,
         at=line.at,
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import Learner, Lesson
     from headstart.middleware.limits import Gate
+    from headstart.middleware.record import Recorder
     from headstart.policies.cost import Price
     from headstart.types import CacheKey, Call, Completion, Headers
 
@@ -69,6 +70,7 @@ class Pump:
         gate: Gate,
         prices: Callable[[str, str], Price | None],
         clock: Callable[[], float],
+        recorder: Recorder | None = None,
         key_headers: tuple[bytes, ...] = (),
     ) -> None:
         self._cache = cache
@@ -79,6 +81,7 @@ class Pump:
         self._gate = gate
         self._prices = prices
         self._clock = clock
+        self._recorder = recorder
         self._key_headers = key_headers
 
     async def run(self, flight: Flight, plan: Plan) -> None:
@@ -99,6 +102,8 @@ class Pump:
             flight.fail(UpstreamProtocolError("the call was cancelled"))
             self._flights.remove(plan.identity, flight)
         if entry is not None and self._cache is not None:
+            if self._recorder is not None:
+                self._recorder.add(plan.call, plan.route.dialect, entry)
             await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
             if plan.lesson is not None and self._learner is not None:
                 self._learner.submit(Comparison(plan.lesson, entry.answer, stored=True))

@@ -148,6 +148,33 @@ def test_bad_options_are_named(stream: Path, arguments: list[str], message: str)
     assert message in found.stderr
 
 
+def test_several_logs_are_one_in_time_order(tmp_path: Path) -> None:
+    later = write(tmp_path / "2.jsonl", [exchange("what is the capital of Norway?", "Oslo", at=2)])
+    write(tmp_path / "1.jsonl", [exchange("What is the capital of Norway?", "Oslo", at=1)])
+    report = json.loads(run(later, str(tmp_path / "1.jsonl"), "--json"))
+    assert report["n"] == 2
+    (pair,) = report["borderline"]
+    assert pair["asked"] == "what is the capital of Norway?"
+
+
+def test_a_cut_line_is_skipped_in_logs_and_named_in_labelled_files(
+    stream: Path, tmp_path: Path
+) -> None:
+    whole = write(tmp_path / "log.jsonl", [exchange("Hi", "Hello")])
+    whole.write_bytes(b'{"at": 0, "requ\n' + whole.read_bytes() + b'\n{"at": 1, "re')
+    assert "1 prompts; not kept: cut-off-line 2" in run(whole)
+    stream.write_bytes(stream.read_bytes()[:-4])
+    with pytest.raises(LabelledDataError, match=r"line 250: .*truncated"):
+        run(stream)
+
+
+def test_each_line_is_read_in_its_dialect(tmp_path: Path) -> None:
+    named = {**exchange("Hi", "Hello"), "dialect": "openai-chat"}
+    assert json.loads(run(write(tmp_path / "log.jsonl", [named]), "--json"))["n"] == 1
+    with pytest.raises(LabelledDataError, match="line 1: dialect: 'morse' is none of openai-chat"):
+        run(write(tmp_path / "log.jsonl", [{**named, "dialect": "morse"}]))
+
+
 def test_a_bad_line_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [exchange("Hi", "Hello"), {"request": {"model": "m"}}])
     with pytest.raises(LabelledDataError, match="line 2"):

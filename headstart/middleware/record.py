@@ -1,0 +1,189 @@
+"""The opt-in record: fresh answers and what was asked, one JSON line each, for ``headstart tune``.
+
+``{"at": Unix seconds, "id", "scope": its hash, "request": body, "response": body}``, both bodies
+whole and in the clear; headers, and with them credentials, are left out. Each day (UTC) has its
+file, ``headstart-record-2026-11-21.jsonl``, which its owner alone may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headstart.errors import ConfigError
+from headstart.observe import StageFailed, logger
+from headstart.types import Completion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from headstart.interfaces import Observer
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.supervisor import Spawn
+    from headstart.types import Call, Entry
+
+FLUSH_S = 0.25
+MAX_WAITING = 1000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Of request bodies. Past either limit, while the disk is slow, new lines are dropped."""
+
+
+class Recorder:
+    """Appends answers to the day's file, off the event loop, and deletes files that are too old.
+
+    ``retention_days`` files are kept, today's included. What cannot be written costs lines, never
+    a request: observers are told once, and again after a success. Several processes may share
+    ``path``: each line is one append.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        retention_days: int,
+        spawn: Spawn,
+        clock: Callable[[], float],
+        observer: Observer,
+    ) -> None:
+        self._path = path
+        self._retention = timedelta(days=retention_days)
+        self._spawn = spawn
+        self._clock = clock
+        self._observer = observer
+        self._dated = re.compile(
+            rf"{re.escape(path.stem)}-(\d{{4}}-\d\d-\d\d){re.escape(path.suffix)}"
+        )
+        self._waiting: list[_Answered] = []
+        self._waiting_bytes = 0
+        self._flushing = False
+        self._writing = asyncio.Lock()
+        self._failing = False
+
+    async def open(self) -> None:
+        """Create today's file. Raises ConfigError when it cannot be written."""
+        try:
+            os.close(await asyncio.to_thread(self._open))
+        except OSError as error:
+            raise ConfigError(f"record.path: {error}") from error
+
+    def add(self, call: Call, dialect: Dialect | None, entry: Entry) -> None:
+        """Take a fresh answer; it is written within a quarter of a second.
+
+        Only answers of chat dialects have a place in the record.
+        """
+        if dialect is None or call.request is None or not isinstance(entry.answer, Completion):
+            return
+        if len(self._waiting) >= MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
+            return self._failed(asyncio.QueueFull("too many lines wait for the disk"))
+        self._waiting.append(_Answered(entry, entry.answer, call.request.document, dialect))
+        self._waiting_bytes += len(call.body)
+        if not self._flushing:
+            self._flushing = True
+            self._spawn(self._flush_soon)
+
+    async def aclose(self) -> None:
+        """Write what is waiting."""
+        await self._flush()
+
+    async def prune(self, every_s: float = 3600.0) -> None:
+        """Delete the files of days past retention, now and every ``every_s``, until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self._prune)
+            except OSError as error:
+                self._failed(error)
+            await asyncio.sleep(every_s)
+
+    async def _flush_soon(self) -> None:
+        try:
+            await asyncio.sleep(FLUSH_S)
+        finally:
+            self._flushing = False
+        await self._flush()
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            if not waiting:
+                return
+            try:
+                await asyncio.to_thread(self._write, waiting)
+            except OSError as error:
+                self._failed(error)
+            else:
+                self._failing = False
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failing:
+            self._failing = True
+            logger.warning("the record loses lines: %s", error)
+            self._observer.notify(StageFailed(stage="record", error=type(error).__name__))
+
+    def _open(self) -> int:
+        name = f"{self._path.stem}-{self._today()}{self._path.suffix}"
+        return os.open(self._path.with_name(name), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def _write(self, waiting: Sequence[_Answered]) -> None:
+        # Opened anew for each batch: the day may have changed, or someone moved the file away.
+        file = self._open()
+        try:
+            if _ends_inside_a_line(file):
+                os.write(file, b"\n")
+            for answered in waiting:
+                line = answered.line()
+                if os.write(file, line) < len(line):
+                    raise OSError(errno.ENOSPC, "a line was cut off")
+        finally:
+            os.close(file)
+
+    def _prune(self) -> None:
+        newest_deleted = self._today() - self._retention
+        for file in self._path.parent.iterdir():
+            named = self._dated.fullmatch(file.name)
+            day = _day(named[1]) if named is not None else None
+            if day is not None and day <= newest_deleted:
+                file.unlink(missing_ok=True)
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock(), UTC).date()
+
+
+class _Answered(NamedTuple):
+    entry: Entry
+    answer: Completion
+    asked: dict[str, object]
+    dialect: Dialect
+
+    def line(self) -> bytes:
+        response = self.dialect.render(self.answer).json(self.dialect.new_id(), self.answer.created)
+        document = {
+            "at": self.entry.created,
+            "id": self.entry.id,
+            "scope": self.entry.key.scope,
+            "dialect": self.dialect.name,
+            "request": self.asked,
+            "response": msgspec.Raw(response),
+        }
+        return msgspec.json.encode(document) + b"\n"
+
+
+def _ends_inside_a_line(file: int) -> bool:
+    """Whether the last write was cut off, by a full disk or a killed process."""
+    if os.lseek(file, 0, os.SEEK_END) == 0:
+        return False
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1) != b"\n"
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
