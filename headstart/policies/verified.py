@@ -74,7 +74,7 @@ class VerifiedMatch(Guarded):
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate)
+            veto = self.soft_veto(query, candidate) or _unrelated(query, candidate)
         return Verdict(
             serve=veto is None,
             similarity=neighbor.similarity,
@@ -84,6 +84,12 @@ class VerifiedMatch(Guarded):
             threshold=threshold,
             features=pack_features(features),
         )
+
+
+def _unrelated(query: Parse, candidate: Parse) -> str | None:
+    """Stop texts without a content word in common: vectors can be made to collide (CacheAttack)."""
+    apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
+    return "unrelated" if apart else None
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:

@@ -109,6 +109,15 @@ def teach(domain: Domain, pair: tuple[str, str], *, same: bool) -> None:
             return
 
 
+def test_at_cold_start_texts_without_a_common_word_are_never_taken_for_each_other() -> None:
+    match = policy(Domain(PROMISE))
+    assert (
+        judge(match, QUESTION, "which distant planets have bright rings around them", 0.99).veto
+        == "unrelated"
+    )
+    assert judge(match, QUESTION, QUESTION, 0.99).serve
+
+
 def test_an_alarm_stops_everything() -> None:
     domain = Domain(PROMISE)
     match = policy(domain)
