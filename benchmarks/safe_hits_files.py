@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benchmarks.safe_hits_scores import page
+from benchmarks.safe_hits_page import page
 from headstart.embeddings.stores.opening import open_store
 from headstart.middleware.learning.certificates import all_labels
 
@@ -38,6 +38,19 @@ def read_stream(path: Path, seed: int) -> list[Question]:
     questions = list(found.values())
     random.Random(seed).shuffle(questions)
     return questions
+
+
+def write_settings(folder: Path, upstream: str, max_error: float | None, wait_ms: float) -> Path:
+    """Write the sidecar's settings: all else is what ships."""
+    target = "" if max_error is None else f"max_error = {max_error}\n"
+    path = folder / "headstart.toml"
+    path.write_text(
+        f'[cache]\nstore = "sqlite:///{folder}/bench.db"\n{target}'
+        f"[encoder]\nmax_wait_ms = {wait_ms}\n"
+        f'[[upstream]]\nname = "sim"\nbase_url = "{upstream}/v1"\n',
+        encoding="utf-8",
+    )
+    return path
 
 
 async def read_labels(database: Path) -> list[Label]:

@@ -32,7 +32,13 @@ from urllib.parse import quote
 
 import aiohttp
 
-from benchmarks.safe_hits_files import Question, read_labels, read_stream, write_artefacts
+from benchmarks.safe_hits_files import (
+    Question,
+    read_labels,
+    read_stream,
+    write_artefacts,
+    write_settings,
+)
 from benchmarks.safe_hits_programs import Program, count_dropped, count_labels, metric, thresholds
 from benchmarks.safe_hits_scores import (
     DECISION,
@@ -235,14 +241,7 @@ async def started(arguments: argparse.Namespace, folder: Path) -> AsyncIterator[
     url = await simulator.start()
     # The same port when it comes back.
     simulator.arguments[2] = url.rpartition(":")[2]
-    toml = folder / "headstart.toml"
-    target = "" if arguments.max_error is None else f"max_error = {arguments.max_error}\n"
-    toml.write_text(
-        f'[cache]\nstore = "sqlite:///{folder}/bench.db"\n{target}'
-        f"[encoder]\nmax_wait_ms = {arguments.max_wait_ms}\n"
-        f'[[upstream]]\nname = "sim"\nbase_url = "{url}/v1"\n',
-        encoding="utf-8",
-    )
+    toml = write_settings(folder, url, arguments.max_error, arguments.max_wait_ms)
     sidecar = Program(["serve", "--config", str(toml), "--port", "0"])
     try:
         await sidecar.start()

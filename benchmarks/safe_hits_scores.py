@@ -1,16 +1,13 @@
-"""Scores of a run of ``benchmarks.safe_hits_http``: against the hidden truth, summed and drawn."""
+"""Scores of a run of ``benchmarks.safe_hits_http``: against the hidden truth, and summed."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from benchmarks.load import percentile
 from headstart.lab.statistics import wilson_interval
-from headstart.report.markup import document, key, section, table
-from headstart.report.svg import BOTTOM, LEFT, frame, line, place_x, place_y, rule, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +18,6 @@ DECISION = (
     "outcome", "reason", "veto", "neighbor", "similarity", "rule", "score", "threshold",
 )  # fmt: skip
 """Fields of ``explain`` that say what was decided and why."""
-WINDOW = 1000
-"""Requests over which a rate over time is taken."""
 
 
 class Asked(msgspec.Struct, omit_defaults=True):
@@ -193,7 +188,7 @@ def text_table(found: dict[str, Any], max_error: float) -> str:
         f"                    {_percent(found['wrong_per_request'])} of requests",
         f"by rule             {found['by_rule']}",
         f"quarters            {[tuple(quarter.values()) for quarter in found['quarters']]}",
-        f"judge               {found['judge']}",
+        *(f"judge, {source:12} {counts}" for source, counts in found["judge"].items()),
         f"labels, dropped     {found['labels']:,}, {found['comparisons_dropped']:,}",
         f"latency ms          {found['latency_ms']}",
         f"memory MB           { {k: round(v) for k, v in found['rss_mb'].items()} }",
@@ -205,94 +200,6 @@ def text_table(found: dict[str, Any], max_error: float) -> str:
         for row in found["certificates"]
     ]
     return "\n".join(lines)
-
-
-def page(
-    title: str,
-    found: dict[str, Any],
-    rows: Sequence[Asked],
-    samples: Sequence[Sample],
-    target: float,
-) -> str:
-    """Return the run as one self-contained HTML document."""
-    last = max(len(rows), 1)
-    hits, recent, total = _courses(rows)
-    errors = [("error", total), ("semantic", recent)]
-    bound = [(sample.n, _bound(sample)) for sample in samples if sample.certificates]
-    more = [(sample.n, _more(sample)) for sample in samples if sample.certificates]
-    sections = [
-        section(
-            "Wrong hits per semantic hit",
-            key((("error", "since the start"), ("semantic", f"last {WINDOW:,} requests"),
-                 ("exact", "certificate's bound"), ("miss", "max_error")))
-            + _plot("Wrong per hit", [*errors, ("exact", bound),
-                    ("miss", [(0, target), (last, target)])], last, 5 * target, "{:.2%}"),
-        ),
-        section(f"Hit rate, last {WINDOW:,} requests",
-                _plot("Hit rate", [("semantic", hits)], last, 1.0, "{:.0%}")),
-        section("More audits until certified",
-                _plot("More audits", [("semantic", more)], last,
-                      max([value for _, value in more] or [1]), "{:,.0f}")),
-        section("Resident memory, MB",
-                _plot("Memory", [("semantic", [(s.n, s.rss_mb) for s in samples])], last,
-                      1.25 * found["rss_mb"]["most"], "{:,.0f}")),
-        section("Figures", f"<pre>{escape(text_table(found, target))}</pre>"),
-        section("Quarters", table(
-            ("quarter", "requests", "hits", "wrong"),
-            [(str(place), *map(str, quarter.values()))
-             for place, quarter in enumerate(found["quarters"], 1)])),
-    ]  # fmt: skip
-    style = "<style>.curve.error{stroke:#c33}i.error{background:#c33}</style>"
-    return document(
-        title=title,
-        heading=title,
-        period=f"{len(rows):,} requests in {rows[-1].at_s / 60:.1f} minutes",
-        body=style + "\n".join(sections),
-        notes="Every semantic hit is scored against the class of the prompt whose answer it got.",
-    )
-
-
-def _courses(
-    rows: Sequence[Asked],
-) -> tuple[list[tuple[int, float]], list[tuple[int, float]], list[tuple[int, float]]]:
-    """Return hit rate and wrong per hit of the window, and wrong per hit since the start."""
-    rate, recent, total = [], [], []
-    hits = wrong = 0
-    for end in range(50, len(rows) + 1, 50):
-        part = rows[end - 50 : end]
-        hits += sum(row.outcome == "semantic" for row in part)
-        wrong += sum(row.wrong is True for row in part)
-        window = [row for row in rows[max(0, end - WINDOW) : end] if row.outcome == "semantic"]
-        rate.append((end, len(window) / min(end, WINDOW)))
-        if window:
-            recent.append((end, sum(row.wrong is True for row in window) / len(window)))
-        if hits:
-            total.append((end, wrong / hits))
-    return rate, recent, total
-
-
-def _bound(sample: Sample) -> float:
-    return max(float(row["bound_per_hit"]) for row in sample.certificates)
-
-
-def _more(sample: Sample) -> float:
-    return max(float(row["more_audits"] or 0) for row in sample.certificates)
-
-
-def _plot(
-    label: str,
-    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]],
-    last: float,
-    top: float,
-    form: str,
-) -> str:
-    parts = [rule(place_y(share / 4), form.format(top * share / 4)) for share in range(5)]
-    for kind, points in curves:
-        placed = [(place_x(x / last), place_y(min(y / top, 1.0))) for x, y in points]
-        parts += [line(kind, placed)] if placed else []
-    parts += [write(LEFT, BOTTOM + 20, "0", "start")]
-    parts += [write(place_x(1.0), BOTTOM + 20, f"{last:,.0f} requests", "end")]
-    return frame(label, parts)
 
 
 def _percent(share: float | None) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.safe_hits_page import page
 from benchmarks.safe_hits_scores import (
     Asked,
     Sample,
     compare_decisions,
-    page,
     summarize,
     text_table,
     time_apart,
