@@ -18,6 +18,7 @@ from starlette.routing import Route
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.config import load_settings
 from headstart.decisions import LabelSource, Outcome
+from headstart.middleware import pump
 from headstart.observe import Labelled, Served
 from support.fakes import Recorder
 from support.proxied import Reply, reply_of
@@ -74,6 +75,20 @@ async def test_audits_of_a_slow_provider_leave_half_of_the_places_to_callers() -
             provider.open.set()
         assert [reply.result().status for reply in asked] == [200, 200]
         await until(lambda: running.outcomes.count(Outcome.AUDIT) == len(REWORDINGS))
+
+
+async def test_an_audit_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump, "UNATTENDED_S", 0.05)
+    provider = Provider()
+    async with sidecar(provider, cache=AUDITED) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        provider.open.clear()
+        await running.ask(REWORDED)
+        await until(lambda: Outcome.AUDIT in running.outcomes)
+        assert running.parts[0].gate.active == 0
+        assert running.served[-1].error == "UpstreamTimeout"
+        provider.open.set()
 
 
 async def test_a_caller_who_leaves_in_a_synchronous_audit_takes_its_call_along() -> None:

@@ -148,6 +148,16 @@ async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
         assert await client.read() == b"12345"
 
 
+async def test_nothing_is_kept_of_an_answer_that_nobody_reads() -> None:
+    flight = Flight(log_bytes=10)
+    flight.open(HEAD)
+    await flight.push(b"x" * 6)
+    await flight.push(b"x" * 6)
+    flight.finish()
+    assert flight.full
+    assert flight.take(flight.join()) == b""
+
+
 async def test_flights_are_found_until_removed_and_never_by_another() -> None:
     flights, one, two = Flights(), Flight(), Flight()
     flights.add("k", one)
