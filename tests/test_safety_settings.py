@@ -104,6 +104,13 @@ def test_a_judge_on_this_machine_needs_no_key() -> None:
             ["route[0].max_error", 'match = "verified"'],
         ),
         ("[cache]\nshadow_first = -1", ["cache.shadow_first", ">= 0"]),
+        (
+            (
+                "[cache.judge]\nupstream = 'c'\nmodel = 'm'\n"
+                "[[upstream]]\nname = 'c'\nbase_url = 'http://127.0.0.1'\ndialect = 'anthropic'"
+            ),
+            ["cache.judge.upstream", "does not speak OpenAI's dialect"],
+        ),
         ("[cache.audit]\nrat = 1", ["cache.audit.rat", "did you mean 'rate'?"]),
         ("[cache.audit]\nmode = 'on'", ["cache.audit.mode", "known: background, sync, off"]),
         (

@@ -68,11 +68,15 @@ def server_timing(timings: dict[str, float]) -> bytes:
 
 
 def relayed_headers(headers: Headers, own: list[tuple[bytes, bytes]], *, stream: bool) -> Headers:
-    """Return an upstream's headers with ours; ours replace those of an upstream Headstart."""
+    """Return an upstream's headers with ours; ours replace those of an upstream Headstart.
+
+    A stream has no length: if it breaks off, an error of ours follows.
+    """
     names = {name for name, _ in headers}
+    dropped = (*_OWN, b"content-length") if stream else _OWN
     defaults = STREAM_HEADERS if stream else (NO_STORE,)
     return (
-        *(pair for pair in headers if pair[0] not in _OWN),
+        *(pair for pair in headers if pair[0] not in dropped),
         *own,
         *(pair for pair in defaults if pair[0] not in names),
     )

@@ -15,7 +15,7 @@ import pytest
 
 from headstart.decisions import Outcome
 from support.proxied import proxied
-from support.scripted_messages import USAGE, ScriptedMessages, event
+from support.scripted_messages import USAGE, ScriptedMessages, event, opening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -262,6 +262,18 @@ async def test_a_stream_that_breaks_is_the_clients_api_error(name: str) -> None:
         healthy = await CLIENTS[name](proxy.url, PROMPT)
         assert await outcomes(proxy, 2) == [Outcome.MISS, Outcome.MISS]
     assert healthy.stop == "end_turn"
+
+
+@pytest.mark.parametrize(
+    "cut", [b"event: content_bl", b'event: ping\ndata: {"type', b"event: ping\n"]
+)
+async def test_a_stream_cut_inside_an_event_is_the_clients_api_error(cut: bytes) -> None:
+    upstream = ScriptedMessages()
+    upstream.headers = [(b"content-type", b"text/event-stream")]
+    upstream.body = opening() + cut
+    async with messages(upstream) as proxy:
+        with pytest.raises(anthropic.APIStatusError, match="ended before its answer did"):
+            await ask_async_stream(proxy.url, PROMPT)
 
 
 async def test_an_error_event_inside_a_stream_is_the_clients_own_and_never_stored() -> None:

@@ -82,8 +82,11 @@ class AnthropicMessages:
         )
 
     def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
-        """Return an ``error`` event: clients read its name before its data."""
-        return b"event: error\ndata: %b\n\n" % self.error_body(error, request_id)
+        """Return an ``error`` event: clients read its name before its data.
+
+        It begins a line of its own: an event that was cut before it is then an error too.
+        """
+        return b"\nevent: error\ndata: %b\n\n" % self.error_body(error, request_id)
 
 
 def _count(value: Any) -> int:
