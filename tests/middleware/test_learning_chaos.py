@@ -129,6 +129,21 @@ async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> Non
     assert (await domains.load("a")).labels == 3
 
 
+async def test_domains_that_learned_much_leave_memory_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(domains_module, "MOST_LABELS", 50)
+    store = MemoryStore()
+    domains = make_domains(store)
+    for name in "abc":
+        await store.label(lessons(20, name))
+        await domains.load(name)
+    assert domains.names() == ("b", "c")
+    await store.label(lessons(60, "much"))
+    assert (await domains.load("much")).labels == 60
+    assert domains.names() == ("much",)
+
+
 @pytest.mark.parametrize("method", ["kept", "labels", "last_label"])
 async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_back(
     method: str,

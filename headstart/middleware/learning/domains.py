@@ -16,6 +16,7 @@ import msgspec
 
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
+from headstart.policies.ratchet.settings import MAX_STANDINGS
 from headstart.policies.ratchet.snapshot import SnapshotError
 from headstart.types import Frozen
 
@@ -36,7 +37,9 @@ AT_ONCE = 50
 """Labels applied before others get their turn on the loop: a threshold update or two."""
 MOST = 256
 """Domains in memory, the others wait in the store: each 10 kB when fresh, 60 kB with 200 labels,
-430 kB with 2,000 and 2.2 MB with all the entries that it may remember."""
+700 kB with 2,000 and 3.3 MB with all the entries that it may remember."""
+MOST_LABELS = 1_000_000
+"""That the domains in memory learned from, up to ``MAX_STANDINGS`` each: some 350 MB."""
 
 
 class LearnerError(StageError):
@@ -167,8 +170,12 @@ class Domains:
             await self._advance()
             await self._catch_up(name, held)
             self._held[name] = held
-        while len(self._held) > self._most:
+        while self._crowded():
             await self._leave()
+
+    def _crowded(self) -> bool:
+        labels = sum(min(held.domain.labels, MAX_STANDINGS) for held in self._held.values())
+        return len(self._held) > self._most or (labels > MOST_LABELS and len(self._held) > 1)
 
     async def _leave(self) -> None:
         """Take the least recently used domain out of memory; unsaved, its labels tell it again."""
