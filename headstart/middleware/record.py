@@ -123,7 +123,7 @@ class Recorder:
     def _failed(self, error: Exception) -> None:
         if not self._failing:
             self._failing = True
-            logger.warning("the record loses lines: %s", error)
+            logger.warning("the record cannot be kept: %s", error)
             self._observer.notify(StageFailed(stage="record", error=type(error).__name__))
 
     def _open(self) -> int:

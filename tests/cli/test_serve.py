@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.cli.serve import banner
+from headstart.config import RecordSettings, Settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -60,6 +63,12 @@ def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_por
         with contextlib.suppress(ConnectionError):  # refused before all of it was sent
             caller.sendall(b"b" * (4 << 20))
         assert caller.recv(12) == b"HTTP/1.1 400"
+
+
+def test_it_says_when_prompts_are_recorded() -> None:
+    assert "record" not in banner(Settings(), 8080)
+    recording = Settings(record=RecordSettings(enabled=True, path="log.jsonl"))
+    assert "record    on: log.jsonl (prompts and answers in the clear)" in banner(recording, 8080)
 
 
 @pytest.mark.parametrize(

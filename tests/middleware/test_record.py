@@ -26,6 +26,8 @@ from headstart.observe import StageFailed
 from headstart.types import Call, RawResponse
 from support import fakes
 from support.entries import entry
+from support.proxied import proxied
+from support.scripted_messages import ScriptedMessages
 from support.sidecar import PROMPT, sidecar
 from support.simulated import chat, until
 
@@ -265,6 +267,41 @@ async def test_what_a_sidecar_records_can_be_tuned_and_replayed(tmp_path: Path) 
     assert (tuned["n"], tuned["skipped"]) == (3, {})
     played = json.loads(await run(replay, *log, "--json", "--policy", "static:0.90"))
     assert (played["policies"]["static:0.90"]["n"], played["skipped"]) == (3, {})
+
+
+async def test_an_audit_is_recorded_and_the_hit_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    async with sidecar(cache={"audit.null_rate": 1.0}, **recorded(folder)) as running:
+        await running.ask()
+        await running.finished(1)
+        assert "hit" in (await running.ask()).verdict
+        await running.finished(3)
+    assert running.provider.calls == 2
+    found = rows(folder)
+    assert len({row["id"] for row in found}) == 2
+    assert found[0]["request"] == found[1]["request"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_other_wire_formats_are_recorded_in_their_own(stream: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    question = {"model": "m", "max_tokens": 9, "messages": chat("Hi")["messages"]}
+    body = {**question, "stream": stream}
+    async with proxied(
+        ScriptedMessages(), provider={"dialect": "anthropic"}, **recorded(folder)
+    ) as proxy:
+        url, headers = proxy.url + "/v1/messages", {"x-api-key": "k"}
+        async with proxy.session.post(url, json=body, headers=headers) as response:
+            assert response.status == 200
+            await response.read()
+    (row,) = rows(folder)
+    assert (row["dialect"], row["request"]) == ("anthropic-messages", body)
+    assert row["response"]["type"] == "message"
+    (log,) = files(folder)
+    tuned = json.loads(await run(tune, str(log), "--json", "--out", str(tmp_path / "state.bin")))
+    assert (tuned["n"], tuned["skipped"]) == (1, {})
 
 
 async def test_a_sidecar_records_nothing_unasked(
