@@ -95,5 +95,5 @@ MAX_STANDINGS = 10_000
 SOFT_GUARDS = frozenset({"substitution"})
 """Guards that are obeyed at cold start and weighed as evidence once labels were learned: where one
 answer serves many wordings, four of five exchanged words change nothing, and labels tell where."""
-OWN_VETOES = frozenset({"threshold", "unqualified", "alarm"})
+OWN_VETOES = frozenset({"threshold", "unqualified", "alarm", "unrelated"})
 """Vetoes that are the rule's own word, not a guard's."""
