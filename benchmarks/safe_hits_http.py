@@ -3,8 +3,8 @@
     python -m benchmarks.safe_hits_http STREAM.jsonl OUT_FOLDER [--requests N] [--rate R]
         [--max-error E] [--duration-s S] [--kill-after N] [--named] [--json]
 
-STREAM.jsonl has ``{"prompt", "class"}`` lines (``benchmarks/convert.py`` makes some of public
-sets); exact repeats are left out. ``headstart serve`` starts cold on a SQLite file, in front of
+STREAM.jsonl has ``{"prompt", "class"}`` lines (``benchmarks/safe_hits_streams.py`` makes some);
+exact repeats are left out. ``headstart serve`` starts cold on a SQLite file, in front of
 ``headstart simulate --answers STREAM.jsonl --vary``: free text, worded anew at every call. Each
 semantic hit is scored by the class of the prompt whose answer it got. ``--named`` sends a line's
 ``query`` in ``x-headstart-query``. ``--kill-after N`` kills the sidecar (SIGKILL) after N requests,
