@@ -1,244 +1,249 @@
 """Are hits safe? Streams of labelled prompts against match policies, each from cold.
 
-    python -m benchmarks.safe_hits CLINC150/data_full.json BANKING77/train.csv [--json]
-        [--orderings 0 1 2] [--requests 6000] [--judges oracle band noisy] [--cache FOLDER]
+    python -m benchmarks.safe_hits --clinc data_full.json --banking train.csv --pairs pairs.jsonl
+        [--orderings 0 1 2] [--requests 6000] [--judges oracle real noise=0.087,0.22]
+        [--targets 0.005 0.01 0.02 0.05] [--confidence 0.84]
+        [--streams clinc banking slots mix] [--cache FOLDER] [--processes 2] [--out FILE]
 
-Streams: CLINC150 and Banking77 (same intent, same answer), the synthetic slots of the tests, and a
-mix of the three; no exact repeats. A run breaks the promise when the exact one-sided 95 % lower
-bound of its error exceeds the target. Audited hits are served; "hit" counts them, "saved" does not.
-Judges: ``oracle`` never errs; ``noisy`` calls 8.7 % of same answers different and 22 % of different
-ones the same; ``band`` is the same judge with its unsure cases left out.
+Streams: CLINC150 and Banking77 as ``benchmarks/convert.py`` draws them (same intent, same answer),
+the synthetic slots of the tests, a mix of the three, and ``shift``: 4,000 of CLINC150, then the
+slots, only on demand. Each is played as ``headstart evaluate`` plays a file, with the same numbers.
+The pairs (fow-cache's, by category) meet the cold-start rule.
+
+A run breaks the promise when the exact one-sided 95 % lower bound of its error exceeds the target.
+"hit" counts all hits by meaning, "saved" those that were not audited: an audit asks upstream.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import sys
+from collections import Counter
+from itertools import chain, product
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from headstart.decisions import Encoding
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.lab.contenders import Setup, contender_of
-from headstart.lab.judges import noisy
-from headstart.lab.statistics import least_share
-from headstart.lab.stream import Game, Prepared, play
-from headstart.policies.guards.parse import parse_prompt
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
-from headstart.types import CacheKey
-from tests.support.slots import slots_stream
+from benchmarks.convert import READERS
+from benchmarks.safe_hits_table import Run, print_pairs, print_shift, print_table, summary
+from benchmarks.safe_hits_vectors import Prompts
+from benchmarks.slots import slots_stream
+from headstart.decisions import Rule
+from headstart.lab.contenders import Contender, Setup, contender_of
+from headstart.lab.conversations import history_judge
+from headstart.lab.judges import judge_noise, noisy
+from headstart.lab.labelled import Labelled, Pairs, read_labelled
+from headstart.lab.pairs import judge_pairs
+from headstart.lab.stream import Game, play
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.settings import Promise
+from headstart.policies.verified import VerifiedMatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from headstart.lab.pairs import PairReport
+    from headstart.lab.stream import Step
     from headstart.policies.guards.parse import Parse
 
-JUDGES = {
-    "oracle": EXACT_JUDGE,
-    "band": JudgeNoise(),
-    "noisy": JudgeNoise(
-        false_disagree=0.087, false_agree=0.22, unsure_same=0.0, unsure_different=0.0
-    ),
-}
 STATIC = ("bare:0.80", "bare:0.90", "bare:0.95", "static:0.90")
-TARGETS = (0.005, 0.01, 0.02, 0.05)
+SHIFT_AT = 4000
+"""Requests of the first kind in the shift test."""
+AFTER_SHIFT = 1000
 
 
-class Row(NamedTuple):
-    """One prompt; prompts of one label have one answer."""
+class Entrant(NamedTuple):
+    """A policy and who labels for it; in ``oracle@real`` it takes the oracle for the real judge."""
 
-    prompt: CacheKey
-    label: str
-
-
-class Run(NamedTuple):
-    """One policy on one ordering of one stream."""
-
-    stream: str
-    ordering: int
     policy: str
     judge: str
-    target: float | None
+    confidence: float
+
+    def __call__(self) -> Contender:
+        """Return the policy at the start of its life."""
+        noise = judge_noise(self.judge.rpartition("@")[2])
+        kind, _, value = self.policy.partition(":")
+        if kind != "verified":
+            return contender_of(self.policy, Setup(guards=True, noise=noise))()
+        promise = Promise(max_error=float(value), confidence=self.confidence, judge=noise)
+        domain = Domain(promise)
+        return Contender(VerifiedMatch(promise, lambda _: domain), domain)
+
+
+class Source(NamedTuple):
+    """Where streams come from."""
+
+    clinc: Path
+    banking: Path
     requests: int
-    hits: int
-    wrong: int
-    audits: int
 
-    @property
-    def broken(self) -> bool:
-        """Did it break its promise, beyond chance?"""
-        return self.target is not None and least_share(self.wrong, self.hits) > self.target
-
-
-class Prompts:
-    """Encodes each prompt once; ``folder`` keeps the encodings for the next time."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._file = folder / "safe_hits.npz" if folder else None
-        self._encoder = OnnxEncoder()
-        self._prepared: dict[str, Prepared[Parse]] = {}
-        self._encodings: dict[str, Encoding] = {}
-        if self._file and self._file.exists():
-            self._encodings = dict(_read(self._file))
-
-    def prepare(self, text: str) -> Prepared[Parse]:
-        """Return a prompt's vector and parse."""
-        if text not in self._prepared:
-            if text not in self._encodings:
-                self._encodings[text] = self._encoder.encode(text)
-            encoding = self._encodings[text]
-            parse = parse_prompt(text, encoding)
-            self._prepared[text] = Prepared(encoding.sentence, parse, encoding.complete)
-        return self._prepared[text]
-
-    def keep(self) -> None:
-        """Write the encodings, if there is a folder."""
-        if self._file is None:
-            return
-        texts, encodings = list(self._encodings), list(self._encodings.values())
-        np.savez(
-            self._file,
-            texts=np.array(texts),
-            lengths=np.array([len(encoding.spans) for encoding in encodings]),
-            sentences=np.array([encoding.sentence for encoding in encodings]),
-            tokens=np.concatenate([encoding.tokens for encoding in encodings]).astype(np.float16),
-            spans=np.concatenate([np.array(encoding.spans) for encoding in encodings]),
-            complete=np.array([encoding.complete for encoding in encodings]),
+    def read(self, name: str, ordering: int) -> Sequence[Labelled]:
+        """Return a stream's rows in the order in which they are asked."""
+        lines = (
+            json.dumps({"prompt": text, "class": label}).encode()
+            for text, label in self._pairs(name, ordering)
         )
+        rows = read_labelled(lines)
+        if isinstance(rows, Pairs):
+            raise TypeError
+        return rows.rows
 
-
-def _read(file: Path) -> Iterable[tuple[str, Encoding]]:
-    kept = {name: array for name, array in np.load(file).items()}  # noqa: C416 - loaded once
-    ends = np.cumsum(kept["lengths"])
-    for place, (text, last) in enumerate(zip(kept["texts"].tolist(), ends, strict=True)):
-        span = slice(last - kept["lengths"][place], last)
-        yield (
-            text,
-            Encoding(
-                sentence=kept["sentences"][place],
-                tokens=kept["tokens"][span].astype(np.float32),
-                spans=tuple(map(tuple, kept["spans"][span].tolist())),
-                complete=bool(kept["complete"][place]),
-            ),
-        )
-
-
-def read_streams(
-    clinc: Path, banking: Path, requests: int, ordering: int
-) -> dict[str, Sequence[Row]]:
-    """Return the streams of one ordering, without exact repeats."""
-    data = json.loads(clinc.read_text())
-    intents = [pair for part in ("train", "val", "test") for pair in data[part]]
-    with banking.open(newline="") as lines:
-        cards = [(row["text"], row["category"]) for row in csv.DictReader(lines)]
-    shuffled = random.Random(ordering)
-    drawn = {}
-    for name, pairs in (("clinc", intents), ("banking", cards)):
-        different = list({text.strip().lower(): (text, label) for text, label in pairs}.values())
-        drawn[name] = [
-            _row(text, f"{name}/{label}")
-            for text, label in shuffled.sample(different, min(requests, len(different)))
+    def _pairs(self, name: str, ordering: int) -> list[tuple[str, str]]:
+        if name == "slots":
+            return [(row.text, row.label) for row in slots_stream(ordering)]
+        if name == "shift":
+            return [*self._pairs("clinc", ordering)[:SHIFT_AT], *self._pairs("slots", ordering)]
+        if name == "mix":
+            half, third = self.requests // 2, self.requests // 3
+            parts = {"clinc": half, "banking": half, "slots": third}
+            mixed = [
+                (text, f"{part} {label}")
+                for part, most in parts.items()
+                for text, label in self._pairs(part, ordering)[:most]
+            ]
+            random.Random(ordering).shuffle(mixed)
+            return mixed
+        reader, path = {"clinc": ("clinc150", self.clinc), "banking": ("banking77", self.banking)}[
+            name
         ]
-    drawn["slots"] = [_row(*asked) for asked in slots_stream(ordering)]
-    half, third = requests // 2, requests // 3
-    mix = [*drawn["clinc"][:half], *drawn["banking"][:half], *drawn["slots"][:third]]
-    return {**drawn, "mix": shuffled.sample(mix, len(mix))}
-
-
-def _row(text: str, label: str) -> Row:
-    return Row(CacheKey(scope="", partition="", exact=text, query=text), label)
+        rows = list(READERS[reader](path))
+        random.Random(ordering).shuffle(rows)
+        return rows[: self.requests]
 
 
 def run(
-    name: str, ordering: int, rows: Sequence[Row], policy: str, judge: str, prompts: Prompts
+    name: str, ordering: int, rows: Sequence[Labelled], entrant: Entrant, prompts: Prompts
 ) -> Run:
     """Play one stream against one policy."""
-    noise = JUDGES[judge]
-    contender = contender_of(policy, Setup(guards=True, noise=noise))()
-    draw = random.Random(f"{ordering}{judge}").random
-    game: Game[Parse, Row] = Game(
-        contender.policy, contender.domain, _same, noisy(_same, noise, draw), draw, _one_history
+    contender = entrant()
+    chance = random.Random(0)
+    game: Game[Parse, Labelled] = Game(
+        contender.policy,
+        contender.domain,
+        _same,
+        noisy(_same, judge_noise(entrant.judge.partition("@")[0]), chance.random),
+        chance.random,
+        history_judge(contender.policy, prompts.prepare),
     )
     steps = list(play(rows, prompts.prepare, game))
-    hits = [step for step in steps if step.served]
-    kind, _, target = policy.partition(":")
+    kind, _, target = entrant.policy.partition(":")
+    cold = [step for step in steps if step.verdict and step.verdict.rule is Rule.COLD_START]
     return Run(
-        name,
-        ordering,
-        policy,
-        judge,
-        float(target) if kind == "verified" else None,
-        len(steps),
-        len(hits),
-        sum(not step.right for step in hits),
-        sum(step.audited for step in hits),
+        stream=name,
+        ordering=ordering,
+        policy=entrant.policy,
+        judge=entrant.judge,
+        confidence=entrant.confidence,
+        target=float(target) if kind == "verified" else None,
+        requests=len(steps),
+        **_counts(steps),
+        audits=sum(step.audited for step in steps),
+        cold_hits=_counts(cold)["hits"],
+        cold_wrong=_counts(cold)["wrong"],
+        quarters=[
+            _counts(steps[len(steps) * q // 4 : len(steps) * (q + 1) // 4])["hits"]
+            for q in range(4)
+        ],
+        after_shift=_counts(steps[SHIFT_AT : SHIFT_AT + AFTER_SHIFT]) if name == "shift" else None,
+        alarms=contender.domain.status().alarms if contender.domain else 0,
     )
 
 
-def _one_history(fresh: CacheKey, cached: CacheKey) -> bool:
-    """Single questions have no history."""
-    return fresh.scope == cached.scope
+def _counts(steps: Iterable[Step[Labelled]]) -> dict[str, int]:
+    found = Counter(bool(step.right) for step in steps if step.served)
+    return {"hits": found.total(), "wrong": found[False]}
 
 
-def _same(fresh: Row, cached: Row) -> bool:
+def _same(fresh: Labelled, cached: Labelled) -> bool:
     return fresh.label == cached.label
 
 
-def print_table(runs: Sequence[Run]) -> None:
-    """Print means over the orderings."""
-    print(
-        f"{'stream':8} {'judge':7} {'policy':15} hit%  saved%  wrong/hit%  wrong/request%  broken"
-    )
-    for key in dict.fromkeys((each.stream, each.judge, each.policy) for each in runs):
-        group = [each for each in runs if (each.stream, each.judge, each.policy) == key]
-        requests, hits, wrong, audits = (
-            sum(getattr(each, field) for each in group)
-            for field in ("requests", "hits", "wrong", "audits")
+def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[str, PairReport]:
+    """Judge a file of pairs by each policy at its start."""
+    with path.open("rb") as lines:
+        pairs = read_labelled(lines)
+    if not isinstance(pairs, Pairs):
+        raise TypeError(f"{path} holds no pairs")
+    return {
+        policy: judge_pairs(
+            pairs.rows, prompts.prepare, Entrant(policy, "oracle", Promise().confidence)().policy
         )
-        broken = sum(each.broken for each in group)
-        print(
-            f"{key[0]:8} {key[1]:7} {key[2]:15} {hits / requests:5.1%}"
-            f" {(hits - audits) / requests:6.1%} {wrong / max(hits, 1):10.2%}"
-            f" {wrong / requests:14.2%}  {broken}/{len(group)}"
-        )
-    promised = [each for each in runs if each.target is not None]
-    print(f"broken: {sum(each.broken for each in promised)} of {len(promised)} runs")
+        for policy in policies
+    }
+
+
+class _Inherited:
+    """What forked workers need not read again: streams by name and ordering, parsed prompts."""
+
+    prompts: Prompts
+    streams: Mapping[tuple[str, int], Sequence[Labelled]]
+
+
+def _play(job: tuple[str, int, Entrant]) -> Run:
+    name, ordering, entrant = job
+    return run(name, ordering, _Inherited.streams[name, ordering], entrant, _Inherited.prompts)
+
+
+def play_all(
+    source: Source,
+    streams: Sequence[str],
+    orderings: Sequence[int],
+    entrants: Sequence[Entrant],
+    prompts: Prompts,
+    processes: int,
+) -> list[Run]:
+    """Play every stream in every ordering against all entrants."""
+    rows = {(name, place): source.read(name, place) for name in streams for place in orderings}
+    for row in chain.from_iterable(rows.values()):
+        if row.prompt.query is not None:
+            prompts.prepare(row.prompt.query)
+    _Inherited.prompts, _Inherited.streams = prompts, rows
+    jobs = product(streams, orderings, entrants)
+    with get_context("fork").Pool(processes) as pool:
+        return list(pool.imap(_play, jobs))
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("clinc", type=Path)
-    parser.add_argument("banking", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--clinc", type=Path, required=True)
+    parser.add_argument("--banking", type=Path, required=True)
+    parser.add_argument("--pairs", type=Path)
     parser.add_argument("--orderings", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--requests", type=int, default=6000)
-    parser.add_argument("--judges", nargs="+", choices=JUDGES, default=list(JUDGES))
-    parser.add_argument("--streams", nargs="+", default=["clinc", "banking", "slots", "mix"])
+    parser.add_argument("--judges", nargs="*", default=["oracle", "real", "noise=0.087,0.22"])
+    parser.add_argument("--targets", nargs="*", default=["0.005", "0.01", "0.02", "0.05"])
+    parser.add_argument("--static", nargs="*", default=STATIC, help="policies that never learn")
+    parser.add_argument("--confidence", type=float, nargs="+", default=[Promise().confidence])
+    parser.add_argument("--streams", nargs="*", default=["clinc", "banking", "slots", "mix"])
     parser.add_argument("--cache", type=Path, help="folder for encodings")
-    parser.add_argument("--json", action="store_true", help="print JSON lines beside the table")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> None:
     """Play all and print."""
     args = _arguments(argv)
+    entrants = [Entrant(policy, "oracle", args.confidence[0]) for policy in args.static]
+    entrants += [
+        Entrant(f"verified:{target}", judge, confidence)
+        for judge in args.judges
+        for confidence in args.confidence
+        for target in args.targets
+    ]
     prompts = Prompts(args.cache)
-    runs = []
-    policies = [(policy, "oracle") for policy in STATIC]
-    policies += [(f"verified:{target}", judge) for judge in args.judges for target in TARGETS]
-    for ordering in args.orderings:
-        streams = read_streams(args.clinc, args.banking, args.requests, ordering)
-        for name, (policy, judge) in ((s, p) for s in args.streams for p in policies):
-            runs.append(run(name, ordering, streams[name], policy, judge, prompts))
-            if args.json:
-                fields: dict[str, Any] = {**runs[-1]._asdict(), "broken": runs[-1].broken}
-                print(json.dumps(fields), flush=True)
+    source = Source(args.clinc, args.banking, args.requests)
+    runs = play_all(source, args.streams, args.orderings, entrants, prompts, args.processes)
+    policies = [*args.static, *(f"verified:{target}" for target in args.targets)]
+    pairs = judge_file(args.pairs, policies, prompts) if args.pairs else {}
     prompts.keep()
     print_table(runs)
+    print_shift(runs)
+    print_pairs(pairs)
+    if args.out:
+        args.out.write_text(json.dumps(summary(runs, pairs), separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
