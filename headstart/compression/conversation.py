@@ -9,7 +9,7 @@ import msgspec
 from headstart.compression.documents import Place, find_documents
 from headstart.compression.duplicates import Passages
 from headstart.compression.gate import is_worth
-from headstart.compression.marks import CLEARED
+from headstart.compression.marks import CLEARED, without_marks
 from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, indexed_texts, with_text
 from headstart.compression.protection import Asked, shows_file, understand
 from headstart.compression.result import Span
@@ -78,7 +78,7 @@ class Conversation:
         if role == "user":
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
             self._words = [*(self._words if self._last_role == "user" else ()), *own]
-            self._asked = self._memo.call(understand, "\n".join(self._words).strip())
+            self._asked = self._memo.call(understand, without_marks("\n".join(self._words)))
         calls = dict(calls_in(message))
         self._calls.update(calls)
         self._sent += sum(len(arguments) for _, arguments in calls.values())
@@ -94,8 +94,7 @@ class Conversation:
         for place in places:
             out.append(self._remember(text[at : place.start]))
             source = text[place.start : place.end]
-            short = shorten(source, asked, self._mode, self._passages, self._memo)
-            short = self._weigh(source, short)
+            short = self._weigh(source, self._try(source, asked))
             out.append(self._remember(short.text))
             length += place.start - at
             if short.applied:
@@ -112,6 +111,11 @@ class Conversation:
             at = place.end
         out.append(self._remember(text[at:]))
         return "".join(out), spans
+
+    def _try(self, source: str, asked: Asked) -> Shortened:
+        if len(source) < MIN_CHARS:
+            return Shortened(text=source)
+        return shorten(source, asked, self._mode, self._passages, self._memo)
 
     def _weigh(self, source: str, short: Shortened) -> Shortened:
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
@@ -144,7 +148,7 @@ def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[
         found = (
             memo.call(find_documents, text) if role == "user" else [Place(start=0, end=len(text))]
         )
-        places[part] = [place for place in found if place.end - place.start >= MIN_CHARS]
+        places[part] = found
     return places
 
 

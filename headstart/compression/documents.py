@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from headstart.compression.marks import has_mark
 from headstart.types import Frozen
 
 _TAG_LINE = re.compile(
@@ -80,9 +81,9 @@ def _headed(text: str) -> list[Place]:
 
 
 def _numbered(text: str) -> list[Place]:
-    """Two or more, from the first to the end of the last one's line."""
+    """From the first to the end of the last one's line. One alone is a chance, unless by a mark."""
     heads = list(_NUMBERED.finditer(text))
-    if len(heads) < 2:
+    if len(heads) < (1 if has_mark(text) else 2):
         return []
     end = text.find("\n", heads[-1].end())
     return [Place(start=heads[0].start(), end=len(text) if end < 0 else end)]

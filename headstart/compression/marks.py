@@ -6,6 +6,16 @@ client sends back is left as it is.
 
 from __future__ import annotations
 
+import re
+
+_MARK = re.compile(r"\[… (?:(?!\[… )[^\n])*? …\]")
+
+
+def without_marks(text: str) -> str:
+    """Return ``text`` without marks, its lines bare of white space: what its author wrote."""
+    lines = (line.strip() for line in _MARK.sub("", text).split("\n"))
+    return "\n".join(line for line in lines if line)
+
 
 def has_mark(text: str) -> bool:
     """Was something left out of ``text`` already?"""

@@ -191,6 +191,15 @@ def test_aggressive_selects_from_documents_beside_the_question() -> None:
     assert len(text) < 0.75 * len(documents)
 
 
+def test_compressed_documents_are_still_no_words_of_the_user() -> None:
+    documents = "\n".join(f"Document [{n}] {PROSE[n * 2000 : n * 2000 + 2000]}" for n in range(2))
+    first = ask(f"Who saw ship 12?\n\n{documents}")
+    messages = [first, first, call(), result(PROSE.replace("ship", "boat"))]
+    done = compress(messages, mode="aggressive")
+    assert compress(done.messages, mode="aggressive").messages == done.messages
+    assert done.messages[1] != done.messages[0]
+
+
 def test_aggressive_keeps_the_whole_for_whole_text_questions() -> None:
     done = compress(
         [ask("Summarize what the lighthouse keeper saw"), call(), result(PROSE)], mode="aggressive"

@@ -20,6 +20,7 @@ from headstart.compression.documents import find_documents
             "Answer.\n\nDocument [1](Title: A) a.\nDocument [2](Title: B) b.\n\nQuestion: why?",
             ["Document [1](Title: A) a.\nDocument [2](Title: B) b."],
         ),
+        ("[… 9 sentences omitted …]\nDocument [7] a", ["Document [7] a"]),
         ("Document [1] a\nDocument [2] b", ["Document [1] a\nDocument [2] b"]),
         ("Context:\na\n\nb\n\nQuestion: why?", ["a\n\nb"]),
         ("## Search results:\na\nContext:\nb\nUser question: why?", ["a\nContext:\nb"]),
