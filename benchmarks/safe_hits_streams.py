@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.convert import banking77, clinc150
-from tests.support.slots import retrieval_stream, slots_stream
+from benchmarks.slots import retrieval_stream, slots_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -145,6 +145,8 @@ class Label(Frozen):
     served: bool = False
     stored: bool = False
     """An entry with the fresh answer exists under ``id``."""
+    drawn: float = 1.0
+    """The probability with which it was labelled at all: a hit is only when drawn for an audit."""
     principal: str = ""
     """Hash of who asked: no one may fill a domain's memory alone."""
 

@@ -151,10 +151,10 @@ class SemanticCache:
             self._touched.add(lookup.entry.id)
         return lookup
 
-    async def put(self, entry: Entry, text: str | None = None) -> None:
+    async def put(self, entry: Entry, text: str | None = None) -> bool:
         """Keep an entry, comparable by ``text`` if given. Exact lookups see it before any wait.
 
-        On return the store has acknowledged it, or a failure was reported. Without an encoding
+        Returns whether the store acknowledged it; a failure is reported. Without an encoding
         it is stored all the same, for exact lookups alone.
         """
         self._hot.put(entry)
@@ -165,9 +165,10 @@ class SemanticCache:
             await self._store.append([Put(entry=entry, vector=vector)])
         except StageError as error:
             report(self._observers, error)
-            return
+            return False
         if vector is not None:
             await self._replica.index(entry, vector)
+        return True
 
     # --- administration ------------------------------------------------------------------------
 

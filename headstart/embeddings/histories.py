@@ -21,7 +21,10 @@ MOST_ENCODINGS = 12
 
 
 class Histories(Generic[P]):
-    """Compares histories for one lookup: by words, then reworded turns by their encodings."""
+    """Compares histories for one lookup: by words, then reworded turns by their encodings.
+
+    All its comparisons together wait at most ``max_wait_s`` for encodings.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class Histories(Generic[P]):
         self._policy = policy
         self._key = key
         self._max_error = max_error
-        self._max_wait_s = max_wait_s
+        self._left_s = max_wait_s
         self._left = MOST_ENCODINGS
 
     async def same(self, other: CacheKey) -> bool:
@@ -46,12 +49,16 @@ class Histories(Generic[P]):
         found = self._policy.compare(self._key.history, other.history, self._max_error)
         if found.conflict is not None:
             return False
-        with anyio.move_on_after(self._max_wait_s):
-            for turn in found.unsaid:
-                if not await self._said(turn):
-                    return False
-            return True
-        return False
+        began = anyio.current_time()
+        try:
+            with anyio.move_on_after(max(0.0, self._left_s)):
+                for turn in found.unsaid:
+                    if not await self._said(turn):
+                        return False
+                return True
+            return False
+        finally:
+            self._left_s -= anyio.current_time() - began
 
     async def _said(self, turn: Unsaid) -> bool:
         """Tell whether one of a turn's counterparts means the same."""

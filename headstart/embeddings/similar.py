@@ -171,7 +171,10 @@ class SimilarEntries(Generic[P]):
             return refusal, None
         if entry.evidence_version != self._policy.version:
             return "evidence-version", None
-        candidate = self._policy.unpack(entry.evidence)
+        try:
+            candidate = self._policy.unpack(entry.evidence)
+        except (msgspec.DecodeError, ValueError):
+            return "evidence-damaged", None
         return self._policy.veto(prepared, candidate), candidate
 
     def _judge(

@@ -130,7 +130,8 @@ def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
     if learner is None or verdict is None or neighbor is None:
         return step
     served = step.served and not game.shadow
-    if served and game.draw() >= learner.audit_rate():
+    rate = learner.audit_rate() if served else 1.0
+    if served and game.draw() >= rate:
         return step
     label = Label(
         id=str(number),
@@ -145,6 +146,7 @@ def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
         veto=verdict.veto,
         served=served,
         stored=not served,
+        drawn=rate,
     )
     learner.apply(label)
     return step._replace(audited=served)

@@ -126,9 +126,14 @@ class Engine:
             self._observer.notify(exchange.served(self._clock()))
 
     async def drain(self, seconds: float) -> None:
-        """Wait for the calls in flight and their storing, at most ``seconds``."""
-        if self._pumps:
-            await asyncio.wait(tuple(self._pumps), timeout=seconds)
+        """Wait for the calls in flight and their storing, at most ``seconds``; end the others."""
+        if not self._pumps:
+            return
+        _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)
+        for pump in late:
+            pump.cancel()
+        if late:  # while they can still be booked
+            await asyncio.wait(late)
 
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
         limit = self._options.max_body_bytes
@@ -163,7 +168,7 @@ class Engine:
         exchange.lookup = lookup = ruling.lookup
         if ruling.course is not Course.ASK and lookup.entry is not None:
             if ruling.course is Course.SERVE_AND_AUDIT and ruling.lesson is not None:
-                self._audit(exchange, key, ruling.lesson, app)
+                self._audit(exchange, prepared, key, ruling.lesson, app)
             return await self._deliver.hit(exchange, lookup.entry, self._clock())
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
@@ -196,11 +201,17 @@ class Engine:
             similarity=lookup.similarity,
             trial=lookup.trial,
         )
-        return Ruling(Course.ASK, held, ruling.lesson)
+        lesson = ruling.lesson
+        if lesson is not None:
+            lesson = lesson._replace(drawn=self._options.holdout)
+        return Ruling(Course.ASK, held, lesson)
 
-    def _audit(self, exchange: Exchange, key: CacheKey, lesson: Lesson, app: ASGIApp) -> None:
+    def _audit(
+        self, exchange: Exchange, prepared: Prepared, key: CacheKey, lesson: Lesson, app: ASGIApp
+    ) -> None:
         """Ask the provider what it would have answered to a hit, while the hit is served."""
-        flight = self._start(exchange, key, None, app, semantic=True, lesson=lesson)
+        semantic = prepared.semantic_refusal is None
+        flight = self._start(exchange, key, None, app, semantic=semantic, lesson=lesson)
         assert flight.pump is not None
         assert self._oversight is not None
         book = AuditBooking(self._observer, self._oversight.audits, self._clock, self._new_id())

@@ -104,9 +104,10 @@ class Pump:
         if entry is not None and self._cache is not None:
             if self._recorder is not None:
                 self._recorder.add(plan.call, plan.route.dialect, entry)
-            await self._cache.put(entry, text=entry.key.query if plan.semantic else None)
+            text = entry.key.query if plan.semantic else None
+            stored = await self._cache.put(entry, text=text)
             if plan.lesson is not None and self._learner is not None:
-                self._learner.submit(Comparison(plan.lesson, entry.answer, stored=True))
+                self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
 
     async def _audit(self, flight: Flight, plan: Plan) -> Entry | None:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""

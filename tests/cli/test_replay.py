@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.slots import slots_stream
 from headstart.cli.replay import replay
 from headstart.errors import ConfigError
-from support.slots import slots_stream
 
 if TYPE_CHECKING:
     from pathlib import Path

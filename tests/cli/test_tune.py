@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.slots import slots_stream
 from headstart.cli.tune import tune
 from headstart.errors import ConfigError
 from headstart.lab.labelled import LabelledDataError
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
-from support.slots import slots_stream
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -132,6 +132,33 @@ async def test_a_hit_held_out_teaches_like_an_audit_and_is_called_once() -> None
     assert (label.source, label.served) == (LabelSource.AUDIT, True)
 
 
+async def test_shutting_down_ends_audits_that_a_provider_does_not_answer() -> None:
+    provider = Provider()
+    async with asyncio.timeout(20):
+        async with sidecar(provider, cache=AUDITED, server={"shutdown_s": 0.1}) as running:
+            await running.ask(PROMPT)
+            await running.indexed(1)
+            provider.open.clear()
+            await running.ask(REWORDED)
+            await until(lambda: running.parts[0].gate.active == 1)
+        provider.open.set()
+    assert running.parts[0].gate.active == 0
+    booked = [row.outcome async for row in running.parts[0].store.books()]
+    assert booked.count(Outcome.AUDIT) == 1
+
+
+async def test_an_exact_hit_asked_again_stays_an_exact_one() -> None:
+    live = "What is the weather in Oslo right now?"
+    async with sidecar(cache={**AUDITED, "audit.null_rate": 1.0}) as running:
+        await running.ask(live)
+        await running.ask(live)
+        await until(lambda: Outcome.AUDIT in running.outcomes)
+        assert (await only_label(running)).source is LabelSource.NULL
+        cache = running.parts[0].cache
+        assert cache is not None
+        assert (await cache.stats()).vectors == 0
+
+
 # --- wrapped apps ---------------------------------------------------------------------------------
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")

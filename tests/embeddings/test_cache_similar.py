@@ -149,6 +149,17 @@ async def test_a_refusal_of_the_request_is_reported_as_the_veto(house: House) ->
     assert (lookup.reason, lookup.veto) == ("veto", "max-tokens")
 
 
+async def test_damaged_evidence_is_a_miss(house: House) -> None:
+    entry = msgspec.structs.replace(
+        make_entry("a"), evidence=b"\xff", evidence_version="fake-1", encoder="angles"
+    )
+    vector = pack_vector(encode_angle("one@0").sentence)
+    await house.store.append([Put(entry=entry, vector=vector)])
+    await house.cache.open()
+    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    assert (lookup.reason, lookup.veto) == ("veto", "evidence-damaged")
+
+
 async def test_evidence_of_another_policy_is_never_judged(house: House) -> None:
     entry = msgspec.structs.replace(
         make_entry("a"), evidence=b"\xff", evidence_version="other", encoder="angles"

@@ -166,12 +166,12 @@ def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
         domain.apply(label(n, 2.5, False, source=LabelSource.AUDIT, served=True)) for n in range(6)
     ]
     assert any(change.alarm for change in changes)
-    assert domain.alarmed
+    assert domain.status().alarm
     assert domain.threshold() is None
     assert domain.status().candidates < 6
     for each in labels(900, seed=5):
         domain.apply(each)
-    assert not domain.alarmed
+    assert not domain.status().alarm
     assert domain.threshold() is not None
     assert domain.rule is Rule.LEARNED
 
@@ -258,10 +258,10 @@ def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
     assert raised <= 10
 
 
-@pytest.mark.parametrize("fields", [{"max_error": 0.0}, {"max_error": 0.7}, {"confidence": 0.5}])
-def test_an_impossible_promise_is_refused(fields: dict[str, float]) -> None:
+@pytest.mark.parametrize(("max_error", "confidence"), [(0.0, 0.84), (0.7, 0.84), (0.02, 0.5)])
+def test_an_impossible_promise_is_refused(max_error: float, confidence: float) -> None:
     with pytest.raises(ConfigError, match="cache"):
-        Promise(**fields)
+        Promise(max_error=max_error, confidence=confidence)
 
 
 def test_a_stricter_target_or_a_judge_that_errs_promises_fewer_hits() -> None:
@@ -269,3 +269,20 @@ def test_a_stricter_target_or_a_judge_that_errs_promises_fewer_hits() -> None:
     assert expected_hit_rate(0.001) == 0.0
     assert expected_hit_rate(0.01) < expected_hit_rate(0.03) < expected_hit_rate(0.05)
     assert expected_hit_rate(0.02, exact=True) > expected_hit_rate(0.02)
+
+
+def test_a_hit_drawn_for_an_audit_stands_for_those_that_were_not() -> None:
+    def served(drawn: float) -> float:
+        domain = taught(800)
+        for n in range(60):
+            domain.apply(label(5000 + n, 2.9, True, source=LabelSource.AUDIT, drawn=drawn))
+        return domain.status().serves
+
+    assert served(0.1) > served(1.0) > 0
+
+
+def test_features_that_are_no_numbers_are_refused() -> None:
+    features = np.zeros(len(NAMES))
+    features[3] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        unpack_features(pack_features(features))

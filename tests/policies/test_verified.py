@@ -15,14 +15,16 @@ from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
 from headstart.policies.verified import VerifiedMatch, version_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headstart.policies.guards.parse import Parse
 
 PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
 
 
-def policy(domain: Domain | None = None, **options: object) -> VerifiedMatch:
+def policy(domain: Domain | None = None, guards: Collection[str] = tuple(GUARDS)) -> VerifiedMatch:
     domain = domain or Domain(PROMISE)
-    return VerifiedMatch(PROMISE, lambda _: domain, **options)
+    return VerifiedMatch(PROMISE, lambda _: domain, guards)
 
 
 def encoded(text: str) -> Encoding:

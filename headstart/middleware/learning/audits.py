@@ -36,9 +36,13 @@ class Audits:
         self.allowance = Allowance(options.max_calls_per_hour, options.max_usd_per_day, clock)
         self._random = random.SystemRandom()
 
-    def draw(self, rate: float) -> bool:
-        """Decide on one semantic hit; ``rate`` is what its domain asks for."""
-        return self.options.mode != "off" and self._draw(max(rate, self.options.floor))
+    def rate(self, asked: float) -> float:
+        """Return the share of semantic hits to draw; ``asked`` is what their domain asks for."""
+        return 0.0 if self.options.mode == "off" else max(asked, self.options.floor)
+
+    def draw(self, asked: float) -> bool:
+        """Decide on one semantic hit."""
+        return self._draw(self.rate(asked))
 
     def draw_null(self) -> bool:
         """Decide on one exact hit; only ever in the background."""

@@ -45,6 +45,8 @@ class Lesson(NamedTuple):
     question: str
     principal: str
     served: bool = False
+    drawn: float = 1.0
+    """The probability with which such a request teaches at all."""
 
 
 class Comparison(NamedTuple):
@@ -184,6 +186,7 @@ class Learner:
             served=lesson.served,
             stored=stored,
             principal=lesson.principal,
+            drawn=lesson.drawn,
         )
 
     def _report(self, error: Exception) -> None:

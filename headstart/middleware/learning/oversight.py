@@ -132,6 +132,7 @@ class Oversight:
             return Ruling(Course.SERVE, lookup, lesson)
         if not self.audits.draw(domain.audit_rate()):
             return Ruling(Course.SERVE, lookup, lesson)
+        lesson = lesson._replace(drawn=self.audits.rate(domain.audit_rate()))
         if background:
             return Ruling(Course.SERVE_AND_AUDIT, lookup, lesson)
         return Ruling(Course.ASK, _withheld(lookup, "audit"), lesson)

@@ -13,7 +13,13 @@ from headstart.policies.ratchet import snapshot
 from headstart.policies.ratchet.cold_start import cold_start_threshold
 from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
 from headstart.policies.ratchet.memory import Row
-from headstart.policies.ratchet.settings import ENOUGH_LABELS, MIN_LABELS, OWN_VETOES, SOFT_GUARDS
+from headstart.policies.ratchet.settings import (
+    ENOUGH_LABELS,
+    LEAST_DRAWN,
+    MIN_LABELS,
+    OWN_VETOES,
+    SOFT_GUARDS,
+)
 from headstart.policies.ratchet.standings import Standings
 from headstart.policies.ratchet.state import (
     audit_rate,
@@ -190,14 +196,13 @@ class Domain:
         self._count(label)
         if label.same is None:
             return False
-        rate = audit_rate(self._state)
         if label.source is LabelSource.AUDIT:
             self._state = audited(self._state, self.promise, same=label.same)
         row = Row(
             features=unpack_features(label.features),
             same=label.same,
             offset=self._standings.of(label.entry).offset,
-            mass=1 / rate if label.source is LabelSource.AUDIT else 1.0,
+            mass=1 / max(label.drawn, LEAST_DRAWN),
             similarity=label.similarity,
             principal=_hashed(label.principal),
         )

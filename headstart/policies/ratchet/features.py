@@ -97,6 +97,8 @@ def pack_features(features: NDArray[np.float64]) -> bytes:
 def unpack_features(packed: bytes) -> NDArray[np.float64]:
     """Read what ``pack_features`` wrote. Raises ValueError on another number of features."""
     features = np.frombuffer(packed, "<f2").astype(np.float64)
+    if not np.isfinite(features).all():
+        raise ValueError("a feature is not a finite number")
     if features.shape != PRIOR_MEAN.shape:
         raise ValueError(f"found {features.size} features, expected {len(NAMES)}")
     return features

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from headstart.errors import ConfigError
+from headstart.policies.agreement.fitted import FREE_TEXT
 from headstart.types import Frozen
 
 MARGINS = {0.69: 0.5, 0.84: 1.0, 0.95: 1.64}
@@ -17,16 +18,16 @@ MARGINS = {0.69: 0.5, 0.84: 1.0, 0.95: 1.64}
 class JudgeNoise(Frozen, frozen=True, kw_only=True):
     """How often the agreement judge errs. Shares of the judgements that it is sure of.
 
-    The defaults were measured on people's judgements of model answers (``docs/safe-hits.md``).
+    The defaults are those of the judge that ships, of free text (``docs/agreement.md``).
     """
 
-    false_disagree: float = 0.021
+    false_disagree: float = FREE_TEXT.beta
     """Same answers called different; what is known before null audits have measured it."""
-    false_agree: float = 0.15
+    false_agree: float = FREE_TEXT.alpha
     """Different answers called the same."""
-    unsure_same: float = 0.126
+    unsure_same: float = FREE_TEXT.unsure
     """Share of same answers of which it is not sure."""
-    unsure_different: float = 0.30
+    unsure_different: float = FREE_TEXT.unsure_different
 
 
 EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_different=0)
@@ -78,6 +79,8 @@ LEAST_WEIGHT = 1e-4
 """Least weight of a label."""
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
+LEAST_DRAWN = 0.01
+"""An audit stands for the hits that were not drawn, at most for so many."""
 MAX_AUDIT_RATE = 0.10
 AUDITS_HALF_LIFE = 20
 """The audit rate falls as 1/sqrt(1 + audits / this), down to its minimum."""
