@@ -287,7 +287,7 @@ def test_settings_are_frozen() -> None:
 
 
 def test_guards_and_threshold_are_those_of_the_policy() -> None:
-    assert GUARDS == tuple(POLICY_GUARDS)
+    assert tuple(POLICY_GUARDS) == GUARDS
     for guards in (GUARDS, GUARDS[:3], ()):
         settings = CacheSettings(guards=guards)
         assert settings.effective_threshold == StaticMatch(guards=guards).minimum
