@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WINDOW = 1000
 """Requests over which a rate over time is taken."""
+LEAST_HITS = 50
+"""A share of fewer hits says nothing."""
 
 
 def page(
@@ -78,7 +80,7 @@ def _courses(
         wrong += sum(row.wrong is True for row in part)
         window = [row for row in rows[max(0, end - WINDOW) : end] if row.outcome == "semantic"]
         rate.append((end, len(window) / min(end, WINDOW)))
-        if window:
+        if len(window) >= LEAST_HITS:
             recent.append((end, sum(row.wrong is True for row in window) / len(window)))
         if hits:
             total.append((end, wrong / hits))
