@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headstart.compression.tokens import warm as warm_tokenizers
 from headstart.factory.caching import make_store, open_cache, open_encoder
 from headstart.factory.clock import clock
 from headstart.factory.learning import (
@@ -104,7 +103,6 @@ async def start_engine(
         observers.add(books)
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(site)
-        supervisor.spawn(asyncio.to_thread, warm_tokenizers)
         flights = Flights()
         gate = Gate(settings.server.max_concurrency, settings.server.max_queue)
         learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
