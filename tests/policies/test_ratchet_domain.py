@@ -160,6 +160,14 @@ def test_null_audits_measure_the_judge() -> None:
     assert domain.status().false_disagree == pytest.approx((before + 0.2) / 2)
 
 
+def test_exact_hits_are_asked_again_more_often_until_the_judge_is_known() -> None:
+    domain = Domain(PROMISE)
+    assert domain.null_rate() > 0
+    for n in range(settings.NULLS_WANTED):
+        domain.apply(label(n, 0.0, True, source=LabelSource.NULL))
+    assert domain.null_rate() == 0
+
+
 def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
     domain = taught(1500)
     changes = [

@@ -44,9 +44,10 @@ class Audits:
         """Decide on one semantic hit."""
         return self._draw(self.rate(asked))
 
-    def draw_null(self) -> bool:
-        """Decide on one exact hit; only ever in the background."""
-        return self.options.mode == "background" and self._draw(self.options.null_rate)
+    def draw_null(self, asked: float = 0.0) -> bool:
+        """Decide on one exact hit; only ever in the background, and not at a rate of 0."""
+        floor = self.options.null_rate
+        return self.options.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
     def _draw(self, rate: float) -> bool:
         return self._random.random() < rate and self.allowance.take()

@@ -138,8 +138,10 @@ class Oversight:
         return Ruling(Course.ASK, _withheld(lookup, "audit"), lesson)
 
     def _exact(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, may: Allowed) -> Ruling:
-        drawn = may.twice and key.query is not None and self.audits.draw_null()
-        if not drawn or lookup.entry is None or key.query is None:
+        if lookup.entry is None or key.query is None or not may.twice:
+            return Ruling(Course.SERVE, lookup)
+        domain = self.learner.domains.find(terms.domain)
+        if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
             return Ruling(Course.SERVE, lookup)
         verdict = Verdict(serve=True, similarity=1.0)
         trial = Trial(domain=terms.domain, entry=lookup.entry, verdict=verdict)

@@ -14,9 +14,11 @@ from headstart.policies.ratchet.cold_start import cold_start_threshold
 from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
 from headstart.policies.ratchet.memory import Row
 from headstart.policies.ratchet.settings import (
+    EARLY_NULL_RATE,
     ENOUGH_LABELS,
     LEAST_DRAWN,
     MIN_LABELS,
+    NULLS_WANTED,
     OWN_VETOES,
     SOFT_GUARDS,
 )
@@ -155,6 +157,10 @@ class Domain:
     def audit_rate(self) -> float:
         """Return the share of hits to audit now."""
         return audit_rate(self._state)
+
+    def null_rate(self) -> float:
+        """Return the share of exact hits to ask again now, beside what is always asked."""
+        return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
 
     def standing(self, entry: str) -> Standing:
         """Return an entry's answer group and offset."""

@@ -88,6 +88,10 @@ ALARM_EVIDENCE = 20.0
 """E-value that raises the alarm: by chance once in 20 domains at most (Ville's inequality)."""
 ALARM_WINDOW = 300
 """Audits after which the evidence starts anew, so that a long good past hides nothing."""
+NULLS_WANTED = 100
+EARLY_NULL_RATE = 0.05
+"""Share of exact hits to ask again until so many were: how often the judge calls equal answers
+different decides how many hits can be told to be safe, and no constant holds for all answers."""
 NULL_STRENGTH = 50
 """Null audits that the judge's measured noise counts for."""
 PRINCIPAL_SHARE = 0.05
