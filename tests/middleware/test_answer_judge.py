@@ -33,6 +33,7 @@ pytestmark = pytest.mark.anyio
 
 OSLO = "Oslo has about seven hundred thousand inhabitants and lies at the end of a fjord."
 BERGEN = "Bergen, which lies on the west coast, is known for its rain and a row of old houses."
+NEARLY = "Oslo lies at the end of a fjord, and more than half a million people live in the town."
 
 
 def stored(text: str) -> Entry:
@@ -75,9 +76,17 @@ async def test_equal_answers_need_neither_encoder_nor_model() -> None:
 async def test_a_broken_encoder_leaves_the_words_to_judge_and_is_told() -> None:
     recorder = Recorder()
     judge = AnswerJudge(Broken(), recorder)
-    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(BERGEN))
-    assert found.same is not True
+    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(NEARLY))
+    assert found.same is not False
     assert recorder.seen == [StageFailed(stage="encoder", error="EncoderError")]
+
+
+async def test_words_that_settle_it_are_not_encoded() -> None:
+    recorder = Recorder()
+    judge = AnswerJudge(Broken(), recorder)
+    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(BERGEN))
+    assert found.same is False
+    assert recorder.seen == []
 
 
 def unsure() -> tuple[str, str]:

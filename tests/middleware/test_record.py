@@ -272,7 +272,8 @@ async def test_what_a_sidecar_records_can_be_tuned_and_replayed(tmp_path: Path) 
 async def test_an_audit_is_recorded_and_the_hit_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     folder.mkdir()
-    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1.0}, **recorded(folder)) as running:
+    cache = {"audit.mode": "background", "audit.null_rate": 1.0}
+    async with sidecar(cache=cache, **recorded(folder)) as running:
         await running.ask()
         await running.finished(1)
         assert "hit" in (await running.ask()).verdict

@@ -49,5 +49,9 @@ class Audits:
         floor = self.options.null_rate
         return self.options.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
+    def chance(self, share: float) -> bool:
+        """Draw with a probability, at no one's expense."""
+        return self._random.random() < share
+
     def _draw(self, rate: float) -> bool:
-        return self._random.random() < rate and self.allowance.take()
+        return self.chance(rate) and self.allowance.take()

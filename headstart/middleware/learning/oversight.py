@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey
 
 
+DULL_SCORE = -4.0
+"""Log-odds of pairs whose answers differ in 98 of 100 cases: they are far from any threshold."""
+DULL_SHARE = 0.2
+"""Share of them to compare all the same: a comparison may cost the encoding of an answer."""
+
+
 class Course(Enum):
     """What to do with a request."""
 
@@ -94,7 +100,17 @@ class Oversight:
         source = LabelSource.AUDIT if served else LabelSource.MISS
         lesson = Lesson(id, lookup.trial, source, key.query, terms.principal, served)
         self.learner.remember(lesson)
-        return self._hit(lookup, lesson, may) if served else Ruling(Course.ASK, lookup, lesson)
+        return self._hit(lookup, lesson, may) if served else self._miss(lookup, lesson)
+
+    def _miss(self, lookup: Lookup, lesson: Lesson) -> Ruling:
+        """Compare a miss's answers, of pairs that are nearly sure to differ only some."""
+        verdict = lesson.trial.verdict
+        dull = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < DULL_SCORE
+        if not dull:
+            return Ruling(Course.ASK, lookup, lesson)
+        if not self.audits.chance(DULL_SHARE):
+            return Ruling(Course.ASK, lookup)
+        return Ruling(Course.ASK, lookup, lesson._replace(drawn=DULL_SHARE))
 
     def explain(self, id: str) -> Explanation | None:
         """Say what a recent request's verdict was made of; None when nothing was compared.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.policies.agreement.fitted import Fit
     from headstart.types import Completion, RawResponse
 
-ENCODED_CHARS = 1200
+ENCODED_CHARS = 600
 """So much of a text is worth encoding: about the 256 tokens of the default encoder."""
 
 

@@ -1,0 +1,71 @@
+"""Which misses are compared: those that may say something about where to cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from headstart.decisions import Lookup, Outcome, Rule, Terms, Trial, Verdict
+from headstart.middleware.learning.audits import AuditOptions, Audits
+from headstart.middleware.learning.oversight import DULL_SCORE, DULL_SHARE, Allowed, Oversight
+from headstart.observe import Observers
+from headstart.policies.ratchet.settings import Promise
+from headstart.types import CacheKey
+from support.fakes import make_entry
+
+if TYPE_CHECKING:
+    from headstart.middleware.learning.learner import Lesson
+
+KEY = CacheKey(scope="s", partition="p", exact="x", query="Why?")
+
+
+class Remembering:
+    """A learner that only remembers."""
+
+    def __init__(self) -> None:
+        self.lessons: list[Lesson] = []
+
+    def remember(self, lesson: Lesson) -> None:
+        self.lessons.append(lesson)
+
+
+class Dice(Audits):
+    """Audits whose chance is the test's."""
+
+    def __init__(self, *, lucky: bool) -> None:
+        super().__init__(AuditOptions(mode="off"), lambda: 0.0)
+        self.lucky = lucky
+
+    def chance(self, share: float) -> bool:
+        return self.lucky
+
+
+@pytest.mark.parametrize(
+    ("rule", "score", "lucky", "drawn"),
+    [
+        (Rule.LEARNED, DULL_SCORE + 1, False, 1.0),
+        (Rule.LEARNED, DULL_SCORE - 1, False, None),
+        (Rule.LEARNED, DULL_SCORE - 1, True, DULL_SHARE),
+        (Rule.COLD_START, DULL_SCORE - 1, False, 1.0),
+    ],
+)
+def test_of_pairs_that_surely_differ_only_some_are_compared(
+    rule: Rule, score: float, lucky: bool, drawn: float | None
+) -> None:
+    learner = Remembering()
+    oversight = Oversight(
+        cast("Any", learner),
+        Dice(lucky=lucky),
+        promise=Promise(),
+        shadow=False,
+        shadow_first=0,
+        observer=Observers(),
+    )
+    verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
+    trial = Trial(domain="d", entry=make_entry("e"), verdict=verdict)
+    lookup = Lookup(outcome=Outcome.MISS, trial=trial)
+    allowed = Allowed(ask=True, twice=True)
+    ruling = oversight.rule("id", lookup, KEY, Terms(domain="d"), may=allowed)
+    assert (None if ruling.lesson is None else ruling.lesson.drawn) == drawn
+    assert [lesson.id for lesson in learner.lessons] == ["id"]
