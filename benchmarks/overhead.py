@@ -172,14 +172,14 @@ def start(make: Callable[..., Any], *arguments: Any) -> Running:
     raise SystemExit("a bench server did not start")
 
 
-def chat(text: str, *, stream: bool) -> bytes:
-    """Return one chat request."""
+def chat(text: str, *, stream: bool, key: str = "bench") -> bytes:
+    """Return one chat request; each ``key`` learns by itself."""
     messages = [
         {"role": "system", "content": "You are a helpful assistant of a large public library."},
         {"role": "user", "content": text},
     ]
     body = {"model": "bench", "messages": messages, **({"stream": True} if stream else {})}
-    return http_request(CHAT, json.dumps(body, separators=(",", ":")).encode())
+    return http_request(CHAT, json.dumps(body, separators=(",", ":")).encode(), key=key)
 
 
 def unique(number: int) -> str:
@@ -248,7 +248,12 @@ async def bench(requests: int) -> list[dict[str, Any]]:
             ("semantic hit", full, lambda i: chat(respaced(i), stream=False), n // 4),
             ("relay", relay, lambda _: chat(unique(next(serial)), stream=False), n // 2),
             ("miss, exact-only", exact, lambda _: chat(unique(next(serial)), stream=False), n // 2),
-            ("miss, encoded", full, lambda _: chat(unique(next(serial)), stream=False), n // 4),
+            (
+                "miss, encoded",
+                full,
+                lambda _: chat(unique(next(serial)), stream=False, key="misses"),
+                n // 4,
+            ),
             ("relay, stream", relay, lambda _: chat(unique(next(serial)), stream=True), n // 2),
             (
                 "miss, exact-only, stream",

@@ -26,8 +26,9 @@ Ts = TypeVarTuple("Ts")
 CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
 """An encoding over 1/64 of the cache's bytes is not kept: one long prompt displaces dozens."""
-BACKGROUND_TURN = 5
-"""Every fifth encoding is a background one while any waits: under steady load learning goes on."""
+BACKGROUND_TURN = 12
+"""Every twelfth encoding is a background one while any waits: under steady load learning goes on,
+and answers, which are longer than prompts, take a third of the time at most."""
 SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
@@ -35,7 +36,7 @@ LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for severa
 class EncoderWorker:
     """Encode prompts on one daemon thread, one at a time, first come first served.
 
-    ``background`` requests get every fifth turn while others wait. Callers of one text share its
+    ``background`` requests get every twelfth turn while others wait. Callers of one text share its
     encoding. Recent encodings are kept, least recently used out first, at most ``cache_size`` of
     them and ``cache_bytes`` in all. ``observer`` is told of every encoding, on the loop of the
     caller that asked for it; ``clock`` returns monotonic seconds. The thread starts with the first

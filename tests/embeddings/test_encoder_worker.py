@@ -112,10 +112,10 @@ async def test_background_gets_a_turn_now_and_then_under_steady_load() -> None:
         await encoder.entered()
         tasks.start_soon(partial(worker.encode, "later", background=True))
         await queue_all(worker, 1)
-        for number in range(1, 9):
+        for number in range(1, 2 * BACKGROUND_TURN):
             tasks.start_soon(worker.encode, str(number))
-        await queue_all(worker, 9)
-        encoder.release(10)
+        await queue_all(worker, 2 * BACKGROUND_TURN)
+        encoder.release(2 * BACKGROUND_TURN + 1)
     assert encoder.seen.index("later") == BACKGROUND_TURN - 1
 
 

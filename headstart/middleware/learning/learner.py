@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from headstart.policies.ratchet.domain import Domain
     from headstart.types import Completion
 
-MOST_WAITING = 1000
-"""Comparisons that wait; past it a label is lost, which costs knowledge and nothing else."""
+MOST_WAITING = 256
+"""Comparisons that wait, some 4 s of work: past it a label is lost, which costs knowledge alone; a
+longer queue would slow down what comes after a burst."""
 MOST_WAITING_CHARS = 32 * 1024 * 1024
 """Of the fresh answers that wait."""
 AT_ONCE = 8
