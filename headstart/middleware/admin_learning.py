@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, JSONBody, QueryParameter
 
@@ -108,6 +108,15 @@ async def learning(engine: Engine) -> list[DomainView]:
     return views
 
 
+@get("/learning/{domain:str}/state", media_type="application/octet-stream")
+async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
+    """Export what a domain in memory has learned: a file for ``cache.state``."""
+    found = _oversight(engine).learner.domains.find(domain)
+    if found is None:
+        raise NotFoundException("no learning domain in memory has this name: see GET learning")
+    return Response(found.snapshot(), media_type="application/octet-stream")
+
+
 @get("/audit")
 async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
     """Show what audits prove, by domain and week, and the hits they found wrong."""
@@ -164,7 +173,7 @@ async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, 
 
 
 LEARNING_HANDLERS: tuple[Any, ...] = (
-    learning, audit, feedback, review_pairs, review, review_page, explain,
+    learning, state, audit, feedback, review_pairs, review, review_page, explain,
 )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.decisions import LabelSource
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.settings import Promise
 from support.administered import CHATGPT, NEGATED, REWORDED, administered, decode, message
 from support.learned import make_label
 
@@ -104,6 +106,17 @@ async def test_a_value_out_of_range_is_refused(running: Administered, query: str
 
 
 # --- learning and feedback -------------------------------------------------------------------
+
+
+async def test_what_a_domain_learned_can_be_taken_elsewhere(running: Administered) -> None:
+    await running.ask_first()
+    await running.gateway.ask(REWORDED)
+    (domain,) = await running.get("learning")
+    reply = await running.call("GET", f"learning/{domain['domain']}/state")
+    assert reply.status == 200
+    version = domain["status"]["version"]
+    assert Domain(Promise(), reply.body, version=version).version == version
+    assert message(await running.call("GET", "learning/unknown/state"), 404)
 
 
 async def test_learning_lists_the_domains_and_how_they_stand(running: Administered) -> None:
