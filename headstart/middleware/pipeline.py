@@ -202,7 +202,8 @@ class Engine:
             trial=lookup.trial,
         )
         lesson = ruling.lesson
-        if lesson is not None:
+        if lesson is not None and ruling.course is not Course.ASK:
+            # Only the draw lets this hit teach; one that is asked anew teaches in any case.
             lesson = lesson._replace(drawn=self._options.holdout)
         return Ruling(Course.ASK, held, lesson)
 

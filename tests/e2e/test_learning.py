@@ -107,6 +107,15 @@ async def test_shadow_mode_never_serves_and_learns_what_it_would_have_done() -> 
     assert (label.source, label.same) == (LabelSource.AUDIT, True)
 
 
+async def test_what_is_labelled_in_any_case_stands_for_itself_also_when_held_out() -> None:
+    async with sidecar(cache={"mode": "shadow", "holdout": 0.999, **never()}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(REWORDED)
+        (label,) = await labels(running, 1)
+    assert label.drawn == 1.0
+
+
 async def test_shadow_first_warms_a_domain_up() -> None:
     async with sidecar(cache={"shadow_first": 1, **never()}) as running:
         await running.ask(PROMPT)
