@@ -212,3 +212,12 @@ def question_pattern(
     if "query" not in pattern.groupindex:
         raise click.BadParameter("name the question's group: (?P<query>...)")
     return pattern
+
+
+query_option = click.option(
+    "--query",
+    "pattern",
+    metavar="REGEX",
+    callback=question_pattern,
+    help="Its group query is the question inside a templated prompt.",
+)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from headstart.cli import lab
-from headstart.cli.lab_input import play_all, question_pattern, read_material
+from headstart.cli.lab_input import play_all, query_option, read_material
 
 if TYPE_CHECKING:
     import re
@@ -45,13 +45,7 @@ POLICIES = ("off", "static:0.90", "verified")
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Start from what headstart tune has learned.",
 )
-@click.option(
-    "--query",
-    "pattern",
-    metavar="REGEX",
-    callback=question_pattern,
-    help="Its group query is the question inside a templated prompt.",
-)
+@query_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(
     paths: tuple[Path, ...],

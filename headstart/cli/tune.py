@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from headstart.cli import lab
-from headstart.cli.lab_input import play_all, question_pattern, read_material
+from headstart.cli.lab_input import play_all, query_option, read_material
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,13 +64,7 @@ STATE = Path("headstart-state.bin")
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Set the best static threshold in a headstart.toml instead of writing a state.",
 )
-@click.option(
-    "--query",
-    "pattern",
-    metavar="REGEX",
-    callback=question_pattern,
-    help="Its group query is the question inside a templated prompt.",
-)
+@query_option
 @click.option(
     "--fail-over", type=lab.Share(), help="Exit with 1 if more hits are wrong for certain."
 )

@@ -181,7 +181,7 @@ async def _explained(oversight: Oversight, id: str) -> Explanation | None:
     lesson = oversight.learner.recall(id)
     if lesson is None:
         return None
-    await oversight.learner.domain(lesson.trial.domain)
+    await oversight.learner.domains.load(lesson.trial.domain)
     return oversight.explain(id)
 
 

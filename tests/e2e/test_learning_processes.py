@@ -140,7 +140,7 @@ async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:
         # The question that brings the domain into memory teaches it only later.
         oversight = second.parts[0].oversight
         assert oversight is not None
-        after = await oversight.learner.domain(name)
+        after = await oversight.learner.domains.load(name)
         assert after.snapshot() == known
         assert after.threshold() == before.threshold()
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Observer, Store
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.judging import AnswerJudge
-    from headstart.policies.ratchet.domain import Domain
     from headstart.types import Completion
 
 MOST_WAITING = 256
@@ -143,10 +142,6 @@ class Learner:
         await self._write(
             msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self._clock())
         )
-
-    async def domain(self, name: str) -> Domain:
-        """Return a domain up to date. Raises StoreError."""
-        return await self.domains.load(name)
 
     # --- labels ----------------------------------------------------------------------------------
 
