@@ -12,6 +12,8 @@ HeadstartError
 ├── UpstreamError               the provider's fault: 5xx in the caller's dialect
 │   ├── UpstreamUnreachable     502, refused, DNS, TLS, reset
 │   ├── UpstreamTimeout         504
+│   ├── UpstreamRefused         an error status, with the provider's own answer
+│   ├── UpstreamUnavailable     503, no upstream may be asked now
 │   └── UpstreamProtocolError   502, an answer that cannot be read
 ├── StageError                  an optional stage failed: caught in the pipeline, counted, bypassed
 │   ├── EncoderError
@@ -21,6 +23,11 @@ HeadstartError
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
 
 
 class HeadstartError(Exception):
@@ -95,6 +102,37 @@ class UpstreamTimeout(UpstreamError):
 
     status = 504
     code = "upstream_timeout"
+
+
+class UpstreamRefused(UpstreamError):
+    """The provider answered with an error, as a status or in place of an answer.
+
+    ``status``, ``headers`` and ``body`` are what the caller is to get, in its own dialect, should
+    nobody else answer.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, headers: Headers, body: bytes, code: str
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.code = code
+
+
+class UpstreamUnavailable(UpstreamError):
+    """No upstream may be asked now: breakers are open or rate limits are used up.
+
+    ``retry_after_s`` is when one may be asked again, if that is known.
+    """
+
+    status = 503
+    code = "upstream_unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class UpstreamProtocolError(UpstreamError):

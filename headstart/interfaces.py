@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from headstart.attempts import Outlook
     from headstart.decisions import Comparison, Encoding, Label, Nearby, Neighbor, Verdict
     from headstart.observe import Observation, Served
     from headstart.types import (
@@ -244,6 +245,24 @@ class Upstream(Protocol):
 
         Raises UpstreamError. Cancellation aborts the upstream call at once.
         """
+
+
+class Candidate(Upstream, Protocol):
+    """An upstream that strategies choose among. Entering ``stream`` waits for the answer's first
+    content, so whoever got in first has won; an error status, an empty answer or an error in its
+    place raise UpstreamError instead.
+    """
+
+    def outlook(self, call: Call) -> Outlook:
+        """Return what to expect of this call, now. Quick, and without a side effect."""
+
+    @property
+    def identity(self) -> str:
+        """Names whose answers these are: it is part of the cache key."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all upstreams inside, for ``Call.avoid``."""
 
 
 class Observer(Protocol):

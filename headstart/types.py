@@ -89,6 +89,21 @@ class Call(Frozen):
     request: ChatRequest | None = None
     editable: bool = True
     """False for calls that bypass the cache: they go up and come back byte for byte."""
+    fold: bool = False
+    """Ask for a stream though the client wants a whole answer, and fold it: whoever cancels a
+    stream stops paying for it."""
+    deadline: float | None = None
+    """When the answer must have begun and ended, in the event loop's time."""
+    affinity: str = ""
+    """Digest of the conversation, which stays with its provider's prefix cache; "": none."""
+    prompt_tokens: int = 0
+    """Estimated length of the prompt."""
+    output_tokens: float | None = None
+    """Expected length of the answer where neighbours tell it."""
+    role: str = "first"
+    """Why the call is made: an ``attempts.AttemptRole``."""
+    avoid: frozenset[str] = frozenset()
+    """Names of upstreams that must not be asked."""
 
 
 # --- the answer: one canonical event model for all dialects ----------------------------------

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headstart.attempts import Tokens
+    from headstart.canonical_request import CanonicalRequest, Quirks, Written
     from headstart.errors import HeadstartError
     from headstart.middleware.sse import Frame
     from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
@@ -26,6 +28,17 @@ class EventDecoder(Protocol):
         """Return what the frame says. Never raises.
 
         A frame that cannot be read is an ErrorReported with code ``upstream_protocol_error``.
+        """
+
+
+class EventEncoder(Protocol):
+    """Writes one streamed answer, as it comes, in a dialect."""
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the bytes that say these events, often none.
+
+        ErrorReported gives the dialect's error event, Ended its terminal event; nothing follows
+        either. Events come from any dialect; what this one cannot say is left out.
         """
 
 
@@ -73,8 +86,24 @@ class Dialect(Protocol):
     def usage_only(self, events: Sequence[StreamEvent]) -> bool:
         """Is a frame with these events the extra one that ``add_usage`` asked for?"""
 
-    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
-        """Return (prompt, completion) tokens; 0 for what was not reported."""
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return what a usage object of this dialect counts; 0 for what was not reported."""
+
+    def usage(self, tokens: Tokens) -> dict[str, Any]:
+        """Return a usage object of this dialect."""
+
+    def read_request(self, request: ChatRequest) -> CanonicalRequest:
+        """Return the request in no dialect. Raises InvalidRequest that names the field at fault."""
+
+    def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
+        """Return the request for a provider that speaks this dialect.
+
+        Raises InvalidRequest for content that the dialect cannot express; fields that only tune
+        the answer are left out and named, or refused with ``quirks.refuse``.
+        """
+
+    def encoder(self, id: str, created: int, *, include_usage: bool) -> EventEncoder:
+        """Return a writer for one streamed answer."""
 
     def render(self, completion: Completion) -> Rendered: ...
 
