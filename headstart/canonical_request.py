@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from headstart.types import Frozen
 
 
 class TextPart(Frozen, tag="text"):
     text: str
-    extra: dict[str, Any] = {}
+    refusal: bool = False
+    """The assistant said it to decline."""
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
     """Fields of the part that other dialects do not know, such as ``cache_control``."""
 
 
@@ -27,7 +31,7 @@ class MediaPart(Frozen, tag="media"):
     """Base64."""
     name: str | None = None
     detail: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ReasoningPart(Frozen, tag="reasoning"):
@@ -35,7 +39,7 @@ class ReasoningPart(Frozen, tag="reasoning"):
 
     text: str
     signature: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class CallPart(Frozen, tag="call"):
@@ -44,17 +48,7 @@ class CallPart(Frozen, tag="call"):
     id: str
     name: str
     arguments: str
-    extra: dict[str, Any] = {}
-
-
-class ResultPart(Frozen, tag="result"):
-    """What a tool call gave. ``name`` is the tool's, found by the call's id where need be."""
-
-    id: str
-    name: str | None = None
-    content: tuple[TextPart | MediaPart, ...] = ()
-    is_error: bool = False
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ForeignPart(Frozen, tag="foreign"):
@@ -62,6 +56,16 @@ class ForeignPart(Frozen, tag="foreign"):
 
     kind: str
     value: dict[str, Any]
+
+
+class ResultPart(Frozen, tag="result"):
+    """What a tool call gave. ``name`` is the tool's, found by the call's id where need be."""
+
+    id: str
+    name: str | None = None
+    content: tuple[TextPart | MediaPart | ForeignPart, ...] = ()
+    is_error: bool = False
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 MessagePart: TypeAlias = TextPart | MediaPart | ReasoningPart | CallPart | ResultPart | ForeignPart
@@ -73,7 +77,7 @@ class Message(Frozen):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     parts: tuple[MessagePart, ...]
     name: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Tool(Frozen):
@@ -83,7 +87,7 @@ class Tool(Frozen):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ForeignTool(Frozen):
@@ -114,6 +118,8 @@ class ReasoningWish(Frozen):
     """``none``, ``minimal``, ``low``, ``medium``, ``high`` or a provider's own word."""
     budget_tokens: int | None = None
     enabled: bool | None = None
+    """True without a budget: as much as the model sees fit."""
+    extra: dict[str, Any] = {}
 
 
 class CanonicalRequest(Frozen):
@@ -121,6 +127,9 @@ class CanonicalRequest(Frozen):
 
     model: str
     messages: tuple[Message, ...]
+    dialect: str = ""
+    """The dialect it was read from. Signatures, ``extra`` and foreign parts and tools mean something
+    in that dialect alone."""
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
@@ -140,7 +149,7 @@ class CanonicalRequest(Frozen):
     logprobs: bool = False
     top_logprobs: int | None = None
     user: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Quirks(Frozen):
@@ -150,7 +159,7 @@ class Quirks(Frozen):
     """Top-level request fields that it rejects or that break it."""
     message_drops: tuple[str, ...] = ()
     """Fields of a message that it rejects."""
-    renames: dict[str, str] = {}
+    renames: dict[str, str] = msgspec.field(default_factory=dict)
     """Top-level request fields that it knows under another name."""
     max_choices: int | None = None
     """Largest ``n`` that it takes."""
