@@ -3,23 +3,22 @@
 from headstart.config.checks import checked
 from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import load_settings
+from headstart.config.routes import RouteMatch, RouteSettings, StrategySettings
 from headstart.config.settings import (
     GUARDS,
     AuditSettings,
     CacheSettings,
     EncoderSettings,
     JudgeSettings,
-    PriceSettings,
     RecordSettings,
-    RouteMatch,
-    RouteSettings,
     ServerSettings,
     Settings,
     TtlByClass,
-    UpstreamSettings,
     is_loopback_host,
     masked,
 )
+from headstart.config.strategies import Strategy, strategy_of
+from headstart.config.upstreams import PriceSettings, UpstreamSettings
 
 __all__ = [
     "GUARDS",
@@ -33,6 +32,8 @@ __all__ = [
     "RouteSettings",
     "ServerSettings",
     "Settings",
+    "Strategy",
+    "StrategySettings",
     "TtlByClass",
     "UpstreamSettings",
     "checked",
@@ -40,4 +41,5 @@ __all__ = [
     "is_loopback_host",
     "load_settings",
     "masked",
+    "strategy_of",
 ]

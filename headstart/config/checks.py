@@ -16,7 +16,8 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.config.settings import ServerSettings, UpstreamSettings
+    from headstart.config.settings import ServerSettings
+    from headstart.config.upstreams import UpstreamSettings
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
 
@@ -69,7 +70,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):
-        if upstream.api_key_env is not None:
+        if upstream.key_variables:
             yield (
                 f"upstream[{index}].api_key_env: anyone who reaches server.host "
                 f"{settings.server.host!r} could spend this key; set server.client_keys, or bind "

@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from headstart.config.settings import UpstreamSettings
+from headstart.config.upstreams import UpstreamSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from headstart.config.settings import LATER, LATER_VALUES, PriceSettings, Settings
+from headstart.config.settings import LATER, Settings
+from headstart.config.upstreams import PriceSettings
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices:
             continue
-        if each in LATER_VALUES.get(f"{section}.{name}", ()):
-            raise ConfigError(f"{shown}: {each!r} is not supported in this version")
         raise ConfigError(f"{shown}: {each!r} is no choice; {_hint(each, choices)}")
 
 
@@ -52,10 +51,9 @@ def fields_of(section: str) -> dict[str, Any]:
 
 def table_type(kind: object) -> type[msgspec.Struct] | None:
     """Return the type of a setting's table or tables, None if it holds no table."""
-    for each in (kind, *get_args(kind)):
-        if isinstance(each, type) and issubclass(each, msgspec.Struct):
-            return each
-    return None
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next(filter(None, map(table_type, get_args(kind))), None)
 
 
 def may_be_none(kind: object) -> bool:

@@ -11,12 +11,9 @@ from headstart.config.settings import CacheSettings, is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.config.settings import (
-        JudgeSettings,
-        RouteSettings,
-        Settings,
-        UpstreamSettings,
-    )
+    from headstart.config.routes import RouteSettings
+    from headstart.config.settings import JudgeSettings, Settings
+    from headstart.config.upstreams import UpstreamSettings
 
 CONFIDENCES = (0.69, 0.84, 0.95)
 _MOST_ERRORS = 0.5
@@ -90,7 +87,7 @@ def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings])
                 "which the judge is asked; name another upstream"
             )
         host = urlsplit(upstream.base_url).hostname or ""
-        if upstream.api_key_env is None and not is_loopback_host(host):
+        if not upstream.key_variables and not is_loopback_host(host):
             yield (
                 f"cache.judge.upstream: {upstream.name!r} has no key of its own, and a caller's "
                 "is never spent on judging; set its api_key_env"

@@ -7,16 +7,14 @@ The sections are plain values: building one checks nothing. ``checked`` does, an
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, TypeAlias, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from headstart.config.masking import masked_fields
-
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0)]
-Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
+from headstart.config.routes import RouteSettings  # noqa: TC001 - msgspec reads it
+from headstart.config.section import Count, Dollars, Seconds, Section, Share
+from headstart.config.upstreams import UpstreamSettings  # noqa: TC001 - the same
 
 Guard: TypeAlias = Literal[
     "number", "unit", "date", "name", "quantifier", "comparative", "negation", "role-swap",
@@ -27,16 +25,6 @@ GUARDS: tuple[Guard, ...] = get_args(Guard)
 THRESHOLD_WITH_GUARDS = 0.90
 """With all of them."""
 THRESHOLD_WITHOUT_GUARDS = 0.95
-
-
-# Type checkers do not see that msgspec's subclasses inherit ``frozen`` and ``kw_only``.
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the tables below."""
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in masked_fields(self).items())
-        return f"{type(self).__name__}({fields})"
 
 
 class ServerSettings(Section):
@@ -147,54 +135,6 @@ class EncoderSettings(Section):
     max_wait_ms: Annotated[float, msgspec.Meta(ge=0.0)] = 20.0
 
 
-class PriceSettings(Section):
-    """Dollars per million tokens of one model."""
-
-    input_per_million: Dollars
-    output_per_million: Dollars
-
-
-class UpstreamSettings(Section):
-    """``[[upstream]]``: one provider. ``name`` defaults to its host."""
-
-    base_url: str
-    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")] = ""
-    dialect: Literal["openai", "anthropic"] = "openai"
-    api_key_env: str | None = None
-    models: dict[str, str] = {}
-    price: dict[str, PriceSettings] = {}
-    """By model name as sent upstream; ``default`` is for every other model."""
-    headers: dict[str, str] = {}
-    include_usage: bool = True
-    connect_s: Seconds = 10.0
-    first_token_s: Seconds = 120.0
-    read_s: Seconds = 120.0
-    """Longest silence between two reads once the answer has begun."""
-    proxy: str | None = None
-    ca_file: str | None = None
-
-
-class RouteMatch(Section):
-    """What a ``[[route]]`` is for: patterns with ``*``, ``?`` and ``[abc]``; all have to fit."""
-
-    model: str = "*"
-    path: str = "*"
-    header: dict[str, str] = {}
-    """By header name; a header that is absent fits no pattern."""
-
-
-class RouteSettings(Section):
-    """``[[route]]``: other rules for some requests; the first that fits is taken."""
-
-    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
-    match: RouteMatch = RouteMatch()
-    max_error: float | None = None
-    query: str | None = None
-    """Regular expression whose group ``query`` is the question in the last user text."""
-    semantic: bool = True
-    ttl_s: Seconds | None = None
-
-
 class RecordSettings(Section):
     """``[record]``: what was asked and answered, in the clear, for ``headstart tune``."""
 
@@ -215,16 +155,8 @@ class Settings(Section):
     record: RecordSettings = RecordSettings()
 
 
-LATER: dict[str, frozenset[str]] = {
-    "": frozenset({"compression", "output"}),
-    "upstream": frozenset({"preset", "cancels_billing"}),
-    "route": frozenset({"strategy", "upstreams", "extra_calls", "extra_cost", "deadline_s"}),
-}
+LATER: dict[str, frozenset[str]] = {"": frozenset({"compression", "output"})}
 """Settings of later versions, by section: refused by name, so that nobody believes they act."""
-
-LATER_VALUES: dict[str, frozenset[str]] = {
-    "upstream.dialect": frozenset({"gemini", "cohere", "ollama"}),
-}
 
 
 def is_loopback_host(host: str) -> bool:
