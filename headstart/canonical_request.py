@@ -119,7 +119,7 @@ class ReasoningWish(Frozen):
     budget_tokens: int | None = None
     enabled: bool | None = None
     """True without a budget: as much as the model sees fit."""
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class CanonicalRequest(Frozen):
@@ -128,8 +128,8 @@ class CanonicalRequest(Frozen):
     model: str
     messages: tuple[Message, ...]
     dialect: str = ""
-    """The dialect it was read from. Signatures, ``extra`` and foreign parts and tools mean something
-    in that dialect alone."""
+    """The dialect it was read from. Signatures, ``extra`` and what is foreign mean something in that
+    dialect alone."""
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
@@ -169,6 +169,8 @@ class Quirks(Frozen):
     """Sent where the target requires a limit and the client named none."""
     sampling: bool = True
     """It takes temperature and its like (Anthropic's 2026-10-21 version does not)."""
+    thinking: Literal["effort", "budget"] = "effort"
+    """Whether its models are told an effort, or how many tokens to think (Claude before 4.6)."""
     prefill: Literal["no", "plain", "prefix"] = "no"
     """Whether it goes on from a last assistant message; ``prefix``: if that says
     ``"prefix": true``."""
