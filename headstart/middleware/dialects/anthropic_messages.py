@@ -26,6 +26,7 @@ class AnthropicMessages:
     name = "anthropic-messages"
     content_types = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
     request_id_header = b"request-id"
+    heartbeat = None
 
     def __init__(self, token: Callable[[int], str] = secrets.token_hex) -> None:
         self._token = token

@@ -69,6 +69,10 @@ class Dialect(Protocol):
     def request_id_header(self) -> bytes:
         """The header in which the provider names a request, and so do our own answers."""
 
+    @property
+    def heartbeat(self) -> bytes | None:
+        """A comment that its clients skip while they wait, or None."""
+
     def parse_request(self, body: bytes) -> ChatRequest:
         """Read a request. Raises InvalidRequest, whose message names the field at fault.
 
