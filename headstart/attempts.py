@@ -7,9 +7,12 @@ are two figures and never divided by one another.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Tokens(NamedTuple):
@@ -83,6 +86,12 @@ class Attempt(Frozen):
     """Tokens, and with them the cost, were estimated, not reported."""
 
 
+def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
+    """Return what calls cost together; None if no price of any of them is known."""
+    costs = [each.cost_usd for each in attempts if each.cost_usd is not None]
+    return sum(costs) if costs else None
+
+
 class Outlook(Frozen):
     """What an upstream expects of a call that it would make now. Values, read by pure policies."""
 
@@ -98,7 +107,9 @@ class Outlook(Frozen):
     ttft_s: float | None = None
     """Expected time to first token, waiting for those in flight included."""
     tail_ttft_s: float | None = None
-    """Its p95, for hedging."""
+    """Its p95."""
+    late_ttft_s: tuple[float, ...] = ()
+    """The times that 50, 25, 10, 5, 2 and 1 % of the calls exceed, for hedging; empty: unknown."""
     tokens_per_s: float | None = None
     output_tokens: float | None = None
     """Expected length of the answer."""
