@@ -1,0 +1,164 @@
+"""The circuit breaker of one (upstream, model, key).
+
+Closed, open and half-open as in Nygard's "Release It!". It opens after five charged failures in a
+row (Envoy's outlier detection: consecutive_5xx = 5) or when half of the recent calls failed
+(Hystrix: 50 % over a rolling window, with a least volume). It stays open for 1 s, then 2, 4 ... up
+to 20 s: a call every 4 s still finds a recovered provider within 30 s. Then one call probes at a
+time, and after its success the weight rises over 10 s (Envoy's slow start, from 10 %).
+
+``now`` is monotonic seconds throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.policies.routing.failures import FailureKind
+
+if TYPE_CHECKING:
+    from headstart.policies.routing.failures import Failure
+
+_STREAK = 5
+_ERROR_RATE = 0.5
+_LEAST_CALLS = 10.0
+_MEMORY_S = 30.0
+_FIRST_OPENING_S = 1.0
+_LONGEST_OPENING_S = 20.0
+_LONGEST_BACKOFF_S = 30.0
+"""Of a rate limit that never says when it ends."""
+_PROBE_S = 60.0
+"""A probe that has not reported by then is taken for lost, and another may go."""
+_NEXT_LOOK_S = 1.0
+"""While a probe is out its report may come any moment."""
+_RAMP_S = 10.0
+_LEAST_WEIGHT = 0.1
+_DEGRADED_RATE = 0.25
+_DEGRADED_STREAK = 2
+
+
+class Permit(NamedTuple):
+    """Leave to make one call. Give it back with ``succeeded``, ``failed`` or ``neutral``."""
+
+    generation: int
+    probe: bool
+
+
+class Breaker:
+    """Decides whether a provider is asked.
+
+    Reports of an older generation change nothing: a call that began before an opening, and a probe
+    that was given up, know nothing of the present.
+    """
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._streak = 0
+        self._calls = 0.0
+        self._errors = 0.0
+        self._counted_at = 0.0
+        self._open = False
+        self._open_until = -math.inf
+        self._openings = 0
+        self._probe_until = -math.inf
+        self._recovered_at = -math.inf
+        self._closed_until = -math.inf
+        self._refusals = 0
+
+    def ready_in_s(self, now: float) -> float:
+        """Return when a call would be admitted; 0.0: now."""
+        wait_s = self._closed_until - now
+        if self._open:
+            wait_s = max(wait_s, self._open_until - now, min(self._probe_until - now, _NEXT_LOOK_S))
+        return max(0.0, wait_s)
+
+    def admit(self, now: float) -> Permit | None:
+        """Return leave for a call, or None. In the half-open state only one is out at a time."""
+        if self.ready_in_s(now) > 0.0:
+            return None
+        if not self._open:
+            return Permit(self._generation, probe=False)
+        self._generation += 1
+        self._probe_until = now + _PROBE_S
+        return Permit(self._generation, probe=True)
+
+    def succeeded(self, permit: Permit, now: float) -> None:
+        """Report an answer: a probe's closes the breaker, and slow start begins."""
+        if permit.generation != self._generation:
+            return
+        self._streak = 0
+        self._refusals = 0
+        if permit.probe and self._open:
+            self._open = False
+            self._calls = self._errors = 0.0
+            self._recovered_at = now
+        elif now - self._recovered_at > _RAMP_S:
+            self._openings = 0
+        self._count(error=False, now=now)
+
+    def failed(self, permit: Permit, failure: Failure, now: float) -> None:
+        """Report a failure. One that does not charge only closes, where it says so."""
+        if failure.closes_s is not None:
+            # Whatever the generation: a provider's own word on when to ask again holds.
+            self.close_for(self._closure_s(failure, failure.closes_s), now)
+        if permit.generation != self._generation:
+            return
+        if not failure.charges:
+            self.neutral(permit)
+            return
+        self._streak += 1
+        self._count(error=True, now=now)
+        if permit.probe or self._streak >= _STREAK or self._fails_often(_LEAST_CALLS, _ERROR_RATE):
+            self._trip(now)
+
+    def neutral(self, permit: Permit) -> None:
+        """Report a call that was cancelled because another was faster: it says nothing."""
+        if permit.probe and permit.generation == self._generation:
+            self._probe_until = -math.inf
+
+    def close_for(self, seconds: float, now: float) -> None:
+        """Admit nothing for so long; not a mark against the provider."""
+        self._closed_until = max(self._closed_until, now + seconds)
+
+    @property
+    def degraded(self) -> bool:
+        """It is ejected, or fails more often than it should."""
+        return (
+            self._open
+            or self._streak >= _DEGRADED_STREAK
+            or self._fails_often(_LEAST_CALLS / 2, _DEGRADED_RATE)
+        )
+
+    def weight(self, now: float) -> float:
+        """Return the share of its usual calls that it should get: 0 closed, 1 healthy."""
+        if self.ready_in_s(now) > 0.0:
+            return 0.0
+        if self._open:
+            return _LEAST_WEIGHT
+        return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
+
+    def _closure_s(self, failure: Failure, closes_s: float) -> float:
+        if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
+            return closes_s
+        self._refusals = min(self._refusals + 1, 16)
+        return min(_LONGEST_BACKOFF_S, closes_s * 2.0 ** (self._refusals - 1))
+
+    def _trip(self, now: float) -> None:
+        self._openings = min(self._openings + 1, 16)
+        self._open = True
+        self._open_until = now + min(
+            _LONGEST_OPENING_S, _FIRST_OPENING_S * 2.0 ** (self._openings - 1)
+        )
+        self._probe_until = -math.inf
+        self._streak = 0
+        self._generation += 1
+
+    def _count(self, *, error: bool, now: float) -> None:
+        """Count in a window whose edge is soft: what is older weighs exponentially less."""
+        keep = math.exp(-max(0.0, now - self._counted_at) / _MEMORY_S)
+        self._counted_at = now
+        self._calls = self._calls * keep + 1.0
+        self._errors = self._errors * keep + error
+
+    def _fails_often(self, least_calls: float, rate: float) -> bool:
+        return self._calls >= least_calls and self._errors >= rate * self._calls

@@ -1,0 +1,213 @@
+"""The breaker opens for troubles, probes one call at a time, and comes back slowly."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.policies.routing.failures import FailureKind, classify, failure
+from headstart.policies.routing.health import Breaker, Permit
+
+SERVER = failure(FailureKind.SERVER)
+
+
+def admit(breaker: Breaker, now: float) -> Permit:
+    permit = breaker.admit(now)
+    assert permit is not None
+    return permit
+
+
+def tripped(now: float = 0.0) -> Breaker:
+    breaker = Breaker()
+    for _ in range(5):
+        breaker.failed(admit(breaker, now), SERVER, now)
+    assert breaker.admit(now) is None
+    return breaker
+
+
+def test_four_failures_in_a_row_do_not_open_it_and_five_do() -> None:
+    breaker = Breaker()
+    for _ in range(4):
+        breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    assert breaker.ready_in_s(0.0) == 0.0
+    breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    assert breaker.ready_in_s(0.0) == 1.0
+
+
+def test_a_success_in_between_ends_the_streak() -> None:
+    breaker = Breaker()
+    for now in range(3):
+        for _ in range(2):
+            breaker.failed(admit(breaker, now), SERVER, now)
+        for _ in range(4):
+            breaker.succeeded(admit(breaker, now), now)
+    assert breaker.ready_in_s(3) == 0.0
+
+
+def test_half_of_the_calls_failing_opens_it_without_a_streak() -> None:
+    breaker = Breaker()
+    for _ in range(4):
+        breaker.succeeded(admit(breaker, 0.0), 0.0)
+        breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    breaker.succeeded(admit(breaker, 0.0), 0.0)
+    assert breaker.ready_in_s(0.0) == 0.0
+    assert breaker.degraded
+    breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    assert breaker.ready_in_s(0.0) > 0.0
+
+
+def test_failures_of_long_ago_are_forgotten() -> None:
+    breaker = Breaker()
+    for now in range(0, 3000, 100):
+        breaker.failed(admit(breaker, now), SERVER, now)
+        breaker.succeeded(admit(breaker, now), now)
+    assert breaker.ready_in_s(3000) == 0.0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.CONTENT_POLICY],
+)
+def test_the_callers_faults_never_open_it(kind: FailureKind) -> None:
+    breaker = Breaker()
+    for _ in range(50):
+        breaker.failed(admit(breaker, 0.0), failure(kind), 0.0)
+    assert breaker.admit(0.0)
+    assert not breaker.degraded
+
+
+def test_superseded_calls_are_neutral() -> None:
+    breaker = Breaker()
+    for _ in range(4):
+        breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    for _ in range(50):
+        breaker.neutral(admit(breaker, 0.0))
+    breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    assert breaker.admit(0.0) is None
+
+
+def test_one_probe_goes_at_a_time_and_its_success_closes() -> None:
+    breaker = tripped()
+    probe = admit(breaker, 1.0)
+    assert probe.probe
+    assert breaker.admit(1.0) is None
+    assert breaker.ready_in_s(1.0) == 1.0
+    breaker.succeeded(probe, 1.5)
+    assert not admit(breaker, 1.5).probe
+
+
+def test_openings_double_up_to_twenty_seconds() -> None:
+    breaker, now, waits = tripped(), 0.0, []
+    for _ in range(7):
+        wait_s = breaker.ready_in_s(now)
+        waits.append(wait_s)
+        now += wait_s
+        breaker.failed(admit(breaker, now), SERVER, now)
+    assert waits == [1, 2, 4, 8, 16, 20, 20]
+
+
+def test_a_recovered_provider_is_found_within_thirty_seconds_by_few_probes() -> None:
+    breaker, probes, recovered = Breaker(), 0, None
+    for call in range(40):
+        now = call * 4.0
+        for _ in range(2):
+            permit = breaker.admit(now)
+            if permit is None:
+                break
+            probes += permit.probe
+            if now < 60.0:
+                breaker.failed(permit, SERVER, now)
+            else:
+                breaker.succeeded(permit, now)
+                recovered = recovered or now
+    assert recovered is not None
+    assert recovered - 60.0 <= 30.0
+    assert probes <= 8
+
+
+def test_a_late_report_from_before_the_opening_changes_nothing() -> None:
+    breaker = Breaker()
+    early = admit(breaker, 0.0)
+    for _ in range(5):
+        breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+    breaker.succeeded(early, 0.1)
+    assert breaker.admit(0.1) is None
+    breaker.failed(early, SERVER, 0.2)
+    assert breaker.ready_in_s(0.2) == pytest.approx(0.8)
+
+
+def test_a_lost_probe_is_replaced_and_its_late_report_is_fenced() -> None:
+    breaker = tripped()
+    lost = admit(breaker, 1.0)
+    second = admit(breaker, 61.0)
+    breaker.succeeded(lost, 61.5)
+    breaker.neutral(lost)
+    assert breaker.admit(61.5) is None
+    breaker.failed(second, SERVER, 62.0)
+    assert breaker.ready_in_s(62.0) == 2.0
+
+
+@pytest.mark.parametrize("kind", [None, FailureKind.BAD_REQUEST])
+def test_a_probe_that_says_nothing_makes_way_for_the_next(kind: FailureKind | None) -> None:
+    breaker = tripped()
+    probe = admit(breaker, 1.0)
+    if kind is None:
+        breaker.neutral(probe)
+    else:
+        breaker.failed(probe, failure(kind), 1.0)
+    assert admit(breaker, 1.0).probe
+
+
+def test_it_comes_back_slowly() -> None:
+    breaker = tripped()
+    assert breaker.weight(0.0) == 0.0
+    assert breaker.weight(1.0) == 0.1
+    breaker.succeeded(admit(breaker, 1.0), 2.0)
+    assert breaker.weight(2.0) == 0.1
+    assert breaker.weight(7.0) == 0.5
+    assert breaker.weight(30.0) == 1.0
+    assert Breaker().weight(0.0) == 1.0
+
+
+def test_one_that_flaps_is_kept_out_longer() -> None:
+    breaker = tripped()
+    breaker.succeeded(admit(breaker, 1.0), 1.0)
+    for _ in range(5):
+        breaker.failed(admit(breaker, 2.0), SERVER, 2.0)
+    assert breaker.ready_in_s(2.0) == 2.0
+
+
+def test_one_that_stayed_well_starts_afresh() -> None:
+    breaker = tripped()
+    breaker.succeeded(admit(breaker, 1.0), 1.0)
+    breaker.succeeded(admit(breaker, 20.0), 20.0)
+    for _ in range(5):
+        breaker.failed(admit(breaker, 21.0), SERVER, 21.0)
+    assert breaker.ready_in_s(21.0) == 1.0
+
+
+def test_a_rate_limit_closes_without_a_mark() -> None:
+    breaker = Breaker()
+    limited = classify(429, code=None, message="", headers=((b"retry-after", b"2"),), now=0.0)
+    for _ in range(10):
+        breaker.failed(Permit(0, probe=False), limited, 0.0)
+    assert breaker.ready_in_s(0.0) == 2.0
+    assert not breaker.degraded
+    assert admit(breaker, 2.0) == Permit(0, probe=False)
+
+
+def test_a_rate_limit_without_an_end_is_asked_about_ever_less_often() -> None:
+    breaker, now, waits = Breaker(), 0.0, []
+    for _ in range(7):
+        breaker.failed(admit(breaker, now), failure(FailureKind.RATE_LIMITED), now)
+        waits.append(breaker.ready_in_s(now))
+        now += waits[-1]
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    breaker.succeeded(admit(breaker, now), now)
+    breaker.failed(admit(breaker, now), failure(FailureKind.RATE_LIMITED), now)
+    assert breaker.ready_in_s(now) == 1.0
+
+
+def test_a_wrong_key_closes_for_minutes() -> None:
+    breaker = Breaker()
+    breaker.failed(admit(breaker, 0.0), failure(FailureKind.UNAUTHORIZED), 0.0)
+    assert breaker.ready_in_s(0.0) == 300.0
