@@ -39,6 +39,8 @@ class ReasoningPart(Frozen, tag="reasoning"):
 
     text: str
     signature: str | None = None
+    field: str = "reasoning_content"
+    """The name under which the client sent it."""
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -71,10 +73,13 @@ class ResultPart(Frozen, tag="result"):
 MessagePart: TypeAlias = TextPart | MediaPart | ReasoningPart | CallPart | ResultPart | ForeignPart
 
 
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+
 class Message(Frozen):
     """One turn. ``tool`` messages hold ResultParts alone; a system message may stand anywhere."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     parts: tuple[MessagePart, ...]
     name: str | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -128,8 +133,8 @@ class CanonicalRequest(Frozen):
     model: str
     messages: tuple[Message, ...]
     dialect: str = ""
-    """The dialect it was read from. Signatures, ``extra`` and what is foreign mean something in that
-    dialect alone."""
+    """The dialect it was read from. Signatures, ``extra`` and what is foreign mean something there
+    alone."""
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None

@@ -1,0 +1,139 @@
+"""What all writers of requests share: losses, media, reasoning budgets, strict schemas."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.canonical_request import CallPart, ResultPart
+from headstart.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headstart.canonical_request import CanonicalRequest, MediaPart, Message, MessagePart
+
+_NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
+"""Top-level fields without which the answer would be another one, not merely a less tuned one."""
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
+"""Tokens to think at an effort. Providers publish no table; these are what gateways settled on."""
+
+
+class Losses:
+    """Collects what a target cannot be told. ``target`` is the dialect that is written."""
+
+    def __init__(self, target: str, *, refuse: bool) -> None:
+        self.target = target
+        self._refuse = refuse
+        self._names: set[str] = set()
+
+    def drop(self, *names: str) -> None:
+        """Leave fields out. Raises InvalidRequest where that is not wanted."""
+        if self._refuse and names:
+            raise self.refusal(names[0])
+        self._names.update(names)
+
+    def drop_filled(self, fields: Mapping[str, Any]) -> None:
+        """Leave out fields that clients also send empty; an empty one is no loss."""
+        self.drop(*(name for name, value in fields.items() if value not in (None, [], {}, "")))
+
+    def refusal(self, name: str) -> InvalidRequest:
+        """Return the error for content that has no place in the target."""
+        return InvalidRequest(f"{name}: cannot be expressed for an upstream of {self.target}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._names))
+
+
+def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    """Return the extra fields that travel: all within a dialect, none to another."""
+    if asked.dialect == losses.target:
+        return asked.extra
+    for name, value in asked.extra.items():
+        if name in _NEEDED or (name == "modalities" and value != ["text"]):
+            raise losses.refusal(name)
+    losses.drop_filled({k: v for k, v in asked.extra.items() if v not in (["text"], asked.user)})
+    return {}
+
+
+def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with each tool result under the name of the tool that was called."""
+    names = {
+        part.id: part.name
+        for message in messages
+        for part in message.parts
+        if isinstance(part, CallPart)
+    }
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(_named(part, names) for part in message.parts))
+        for message in messages
+    )
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 of a ``data:`` URL, or None if it is no such URL."""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        return None
+    return head[5:-7].partition(";")[0] or "text/plain", data
+
+
+def data_url(media: MediaPart) -> str:
+    """Return the part's URL, as a ``data:`` URL where it holds bytes."""
+    return media.url or f"data:{media.media_type};base64,{media.data}"
+
+
+def plain_text(media: MediaPart) -> str | None:
+    """Return the text of a text file that came as bytes, or None."""
+    if media.kind != "file" or media.data is None or media.media_type != "text/plain":
+        return None
+    try:
+        return base64.b64decode(media.data).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def encode_text(text: str) -> str:
+    """Return a text file's base64."""
+    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def budget_of(effort: str) -> int:
+    """Return how many tokens an effort may think; an unknown word counts as the most."""
+    return _BUDGETS.get(effort, _BUDGETS["xhigh"])
+
+
+def effort_of(budget_tokens: int) -> str:
+    """Return the least effort, from ``low`` to ``high``, that covers a budget."""
+    return next((name for name in ("low", "medium") if budget_tokens <= _BUDGETS[name]), "high")
+
+
+def fits_strict(schema: Any) -> bool:
+    """May OpenAI be told to keep strictly to this schema?
+
+    It refuses one with an object that is open or has a property that is not required.
+    """
+    if isinstance(schema, list):
+        return all(map(fits_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if schema.get("additionalProperties") is not False or not (
+            isinstance(properties, dict) and isinstance(required, list)
+        ):
+            return False
+        if any(name not in required for name in properties):
+            return False
+    return all(map(fits_strict, schema.values()))
+
+
+def _named(part: MessagePart, names: dict[str, str]) -> MessagePart:
+    if isinstance(part, ResultPart) and part.name is None:
+        return msgspec.structs.replace(part, name=names.get(part.id))
+    return part
