@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.attempts import Tokens
 from headstart.middleware.collect import Collector, events_of
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.sse import SSEDecoder
@@ -89,8 +90,10 @@ def test_stream_of_text_is_read() -> None:
 
 
 def test_counts_of_the_prompt_cache_are_part_of_the_prompt() -> None:
-    assert DIALECT.tokens(USAGE) == (30, 20)
-    assert DIALECT.tokens({"input_tokens": 3, "cache_read_input_tokens": None}) == (3, 0)
+    assert DIALECT.tokens(USAGE) == Tokens(prompt=30, completion=20, cached=15, cache_write=5)
+    assert DIALECT.tokens({"input_tokens": 3, "cache_read_input_tokens": None}) == Tokens(prompt=3)
+    used = Tokens(prompt=30, completion=20, cached=15, cache_write=5)
+    assert DIALECT.tokens(DIALECT.usage(used)) == used
 
 
 def test_later_null_count_takes_nothing_back() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headstart.attempts import Tokens
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.sse import Frame, SSEDecoder
 from headstart.types import (
@@ -136,14 +137,19 @@ def test_chunk_without_usage_is_not_the_extra_chunk(quiet: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        (USAGE, (3, 4)),
-        ({}, (0, 0)),
-        ({"prompt_tokens": None, "completion_tokens": "4"}, (0, 0)),
-        ({"prompt_tokens": -1, "completion_tokens": True}, (0, 0)),
+        (USAGE, Tokens(prompt=3, completion=4)),
+        ({}, Tokens()),
+        ({"prompt_tokens": None, "completion_tokens": "4"}, Tokens()),
+        ({"prompt_tokens": -1, "completion_tokens": True, "prompt_tokens_details": 1}, Tokens()),
+        ({"prompt_tokens": 3, "prompt_cache_hit_tokens": 2}, Tokens(prompt=3, cached=2)),
+        (
+            OpenAIChat().usage(Tokens(9, 8, cached=4, cache_write=3, reasoning=2)),
+            Tokens(9, 8, cached=4, cache_write=3, reasoning=2),
+        ),
     ],
 )
 def test_tokens_are_counted_only_where_they_are_counts(
-    usage: dict[str, Any], tokens: tuple[int, int]
+    usage: dict[str, Any], tokens: Tokens
 ) -> None:
     assert DIALECT.tokens(usage) == tokens
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.middleware.dialects import anthropic_events, anthropic_request
+from headstart.middleware.dialects.anthropic_encode import MessagesEncoder
 from headstart.middleware.dialects.anthropic_render import RenderedMessage
 from headstart.middleware.dialects.dialect import ContentTypes
 
@@ -50,13 +52,29 @@ class AnthropicMessages:
         """Return False: nothing is sent for the usage's sake."""
         return False
 
-    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
-        """Return (prompt, completion) tokens; the prompt's count what its cache holds apart."""
-        prompt = sum(
-            _count(usage.get(name))
-            for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return what a usage object counts; its input tokens leave out what the cache holds."""
+        cached = _count(usage.get("cache_read_input_tokens"))
+        written = _count(usage.get("cache_creation_input_tokens"))
+        return Tokens(
+            prompt=_count(usage.get("input_tokens")) + cached + written,
+            completion=_count(usage.get("output_tokens")),
+            cached=cached,
+            cache_write=written,
         )
-        return prompt, _count(usage.get("output_tokens"))
+
+    def usage(self, tokens: Tokens) -> dict[str, Any]:
+        """Return a usage object."""
+        return {
+            "input_tokens": max(0, tokens.prompt - tokens.cached - tokens.cache_write),
+            "cache_creation_input_tokens": tokens.cache_write,
+            "cache_read_input_tokens": tokens.cached,
+            "output_tokens": tokens.completion,
+        }
+
+    def encoder(self, id: str, created: int, *, include_usage: bool) -> MessagesEncoder:  # noqa: ARG002
+        """Return a writer for one stream. It always tells the usage, and knows no time."""
+        return MessagesEncoder(id, error_frame=self.error_frame)
 
     def render(self, completion: Completion) -> RenderedMessage:
         """Encode an answer once, for any number of replays."""

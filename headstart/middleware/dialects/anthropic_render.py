@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.middleware.dialects.anthropic_events import DELTAS
+from headstart.middleware.dialects.anthropic_events import DELTAS, FINISHES, THINKING
 from headstart.middleware.dialects.chunks import split_text
-from headstart.types import CONTENT_BLOCKS, Reasoning, ToolCall
+from headstart.types import CONTENT_BLOCKS, Reasoning, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headstart.types import Choice, Completion, Part
 
-_IN_DELTA = ("container", "stop_details")
+IN_DELTA = ("container", "stop_details")
 """Fields of a message that its stream tells at the end."""
-_BESIDE_DELTA = ("context_management",)
+BESIDE_DELTA = ("context_management",)
 """The same, beside the delta that tells how it ended."""
 _STOP_REASONS = {
     "stop": "end_turn",
@@ -28,14 +28,33 @@ _STOP_REASONS = {
     "tool_calls": "tool_use",
     "function_call": "tool_use",
     "content_filter": "refusal",
+    "eos": "end_turn",
 }
-_NO_USAGE = {"input_tokens": 0, "output_tokens": 0}
+_OWN_REASONS = frozenset({*FINISHES, "pause_turn"})
+NO_USAGE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 _encode = msgspec.json.encode
 
 
+def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) -> str:
+    """Return the API's name of why an answer stopped.
+
+    ``native`` counts only if it is the API's own. Clients act on tool calls and refusals only
+    where the reason says so, which other providers' may not.
+    """
+    if native in _OWN_REASONS:
+        return native
+    if finish == "stop" and (calls or refused):
+        return "tool_use" if calls else "refusal"
+    return _STOP_REASONS.get(finish, finish)
+
+
 class RenderedMessage:
-    """One answer, prebuilt. The id is the only hole."""
+    """One answer, prebuilt. The id is the only hole.
+
+    What the API does not have is left out: choices but the first, logprobs, and reasoning of other
+    providers, which clients would send back and the API refuse, for it is not signed.
+    """
 
     __slots__ = ("_body", "_stream", "nbytes")
 
@@ -43,15 +62,15 @@ class RenderedMessage:
         choice = completion.choices[0]
         extra = completion.extra
         stop = {
-            "stop_reason": choice.native_finish or _STOP_REASONS.get(choice.finish, choice.finish),
+            "stop_reason": _stop_reason_of(choice),
             "stop_sequence": choice.beside.get("stop_sequence"),
         }
-        usage = completion.usage or _NO_USAGE
+        usage = {**NO_USAGE, **(completion.usage or {})}
         message = {"type": "message", "role": "assistant", "model": completion.model}
         blocks = tuple(_blocks(choice))
         content = [_whole(block, deltas) for block, deltas in blocks]
         self._body = _members({**message, "content": content, **stop, "usage": usage, **extra})
-        late = (*_IN_DELTA, *_BESIDE_DELTA)
+        late = (*IN_DELTA, *BESIDE_DELTA)
         start = {
             **message,
             "content": [],
@@ -59,8 +78,8 @@ class RenderedMessage:
             "usage": {**usage, "output_tokens": 0},
             **{name: value for name, value in extra.items() if name not in late},
         }
-        delta = {**stop, **{name: extra[name] for name in _IN_DELTA if name in extra}}
-        beside = {name: extra[name] for name in _BESIDE_DELTA if name in extra}
+        delta = {**stop, **{name: extra[name] for name in IN_DELTA if name in extra}}
+        beside = {name: extra[name] for name in BESIDE_DELTA if name in extra}
         events = (
             *_block_events(blocks),
             {"type": "message_delta", "delta": delta, "usage": usage, **beside},
@@ -77,6 +96,15 @@ class RenderedMessage:
         """Return the whole stream, ``message_stop`` included. It always tells the usage."""
         head = b'event: message_start\ndata: {"type":"message_start","message":{"id":'
         return b"%b%b,%b" % (head, _encode(id), self._stream)
+
+
+def _stop_reason_of(choice: Choice) -> str:
+    return stop_reason(
+        choice.finish,
+        choice.native_finish,
+        calls=any(isinstance(part, ToolCall) for part in choice.parts),
+        refused=any(isinstance(part, Refusal) for part in choice.parts),
+    )
 
 
 def _members(document: dict[str, Any]) -> bytes:
@@ -98,7 +126,7 @@ def _blocks(choice: Choice) -> Iterator[_Block]:
     for detail in choice.extra.get(CONTENT_BLOCKS, ()):
         fields = {name: value for name, value in detail.items() if name != "index"}
         details.setdefault(detail["index"], {}).update(fields)
-    parts = iter(choice.parts)
+    parts = iter([part for part in choice.parts if not _is_foreign(part)])
     index = 0
     while True:
         fields = details.pop(index, {})
@@ -115,6 +143,10 @@ def _blocks(choice: Choice) -> Iterator[_Block]:
     for _, fields in sorted(details.items()):
         if "type" in fields:
             yield fields, fields.pop(DELTAS, [])
+
+
+def _is_foreign(part: Part) -> bool:
+    return isinstance(part, Reasoning) and part.field != THINKING
 
 
 def _part_block(part: Part) -> _Block:

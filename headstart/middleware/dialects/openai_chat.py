@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.middleware.dialects import openai_chat_events, openai_chat_request
 from headstart.middleware.dialects.dialect import ContentTypes
+from headstart.middleware.dialects.openai_chat_encode import ChatEncoder
 from headstart.middleware.dialects.openai_chat_render import RenderedChat
 from headstart.types import ExtraDelta, Started, UsageReported
 
@@ -58,9 +60,32 @@ class OpenAIChat:
                 return False
         return reports
 
-    def tokens(self, usage: dict[str, Any]) -> tuple[int, int]:
-        """Return (prompt, completion) tokens; cached and reasoning tokens are inside them."""
-        return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return what a usage object counts. DeepSeek names cached tokens in its own way."""
+        prompt, completion = _object(usage, "prompt"), _object(usage, "completion")
+        cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+        return Tokens(
+            prompt=_count(usage.get("prompt_tokens")),
+            completion=_count(usage.get("completion_tokens")),
+            cached=_count(cached),
+            cache_write=_count(prompt.get("cache_write_tokens")),
+            reasoning=_count(completion.get("reasoning_tokens")),
+        )
+
+    def usage(self, tokens: Tokens) -> dict[str, Any]:
+        """Return a usage object."""
+        written = {"cache_write_tokens": tokens.cache_write} if tokens.cache_write else {}
+        return {
+            "prompt_tokens": tokens.prompt,
+            "completion_tokens": tokens.completion,
+            "total_tokens": tokens.prompt + tokens.completion,
+            "prompt_tokens_details": {"cached_tokens": tokens.cached, **written},
+            "completion_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        }
+
+    def encoder(self, id: str, created: int, *, include_usage: bool) -> ChatEncoder:
+        """Return a writer for one stream."""
+        return ChatEncoder(id, created, include_usage=include_usage, error_frame=self.error_frame)
 
     def render(self, completion: Completion) -> RenderedChat:
         """Encode an answer once, for any number of replays."""
@@ -89,6 +114,11 @@ class OpenAIChat:
     def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
         """Return one data line: no event name and no choices, or some clients overlook it."""
         return b"data: %b\n\n" % self.error_body(error, request_id)
+
+
+def _object(usage: dict[str, Any], side: str) -> dict[str, Any]:
+    details = usage.get(side + "_tokens_details")
+    return details if isinstance(details, dict) else {}
 
 
 def _count(value: Any) -> int:

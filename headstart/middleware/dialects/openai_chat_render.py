@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from headstart.middleware.dialects.chunks import CHUNK_CHARACTERS, split_text
-from headstart.types import Reasoning, Refusal, Text, ToolCall
+from headstart.middleware.dialects.openai_chat_encode import reasoning_field
+from headstart.types import CONTENT_BLOCKS, Reasoning, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,16 +92,21 @@ def _message(choice: Choice) -> dict[str, Any]:
     }
     for part in choice.parts:
         if isinstance(part, Reasoning):
-            message[part.field] = message.get(part.field, "") + part.text
+            field = reasoning_field(part.field)
+            message[field] = message.get(field, "") + part.text
     if functions := [call for call in calls if call.kind == "function_call"]:
         message["function_call"] = _named(functions[0], functions[0].arguments)["function_call"]
     if tools := [_named(call, call.arguments) for call in calls if call not in functions]:
         message["tool_calls"] = tools
-    message.update(choice.extra)
+    message.update(_own_fields(choice))
     if text and isinstance(message["content"], list):
         # Mistral's reasoning arrives as content parts, and its text after them as a string.
         message["content"] = [*message["content"], {"type": "text", "text": text}]
     return message
+
+
+def _own_fields(choice: Choice) -> dict[str, Any]:
+    return {name: value for name, value in choice.extra.items() if name != CONTENT_BLOCKS}
 
 
 def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
@@ -149,7 +155,7 @@ def _chunk(
 def _opening(choice: Choice) -> dict[str, Any]:
     calls = any(isinstance(part, ToolCall) for part in choice.parts)
     text = None if calls and not _joined(choice, Text) else ""
-    return {"role": "assistant", "content": text, "refusal": None, **choice.extra}
+    return {"role": "assistant", "content": text, "refusal": None, **_own_fields(choice)}
 
 
 def _pieces(choice: Choice) -> tuple[list[tuple[_Object, _Object | None]], _Object | None]:
@@ -176,7 +182,7 @@ def _pieces(choice: Choice) -> tuple[list[tuple[_Object, _Object | None]], _Obje
 def _text_fields(part: Text | Reasoning | Refusal) -> tuple[str, str]:
     """Return a part's field in the delta, and in the logprobs ("" for none)."""
     if isinstance(part, Reasoning):
-        return part.field, ""
+        return reasoning_field(part.field), ""
     return ("content", "content") if isinstance(part, Text) else ("refusal", "refusal")
 
 

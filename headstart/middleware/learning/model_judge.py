@@ -85,11 +85,9 @@ class ModelJudge:
         return read_verdict(answer_text(verdict))
 
     def _book(self, call: Call, collector: Collector, status: int, total_s: float) -> None:
-        prompt, completion = (
-            self._dialect.tokens(collector.usage) if collector.usage is not None else (0, 0)
-        )
+        tokens = self._dialect.tokens(collector.usage or {})
         price = self._price(self._upstream.name, self._model)
-        cost_usd = None if price is None else price.cost_usd(prompt, completion)
+        cost_usd = None if price is None else price.cost_usd(tokens)
         self._allowance.pay(cost_usd or 0.0)
         self._observer.notify(
             Served(
@@ -103,8 +101,8 @@ class ModelJudge:
                 model=self._model,
                 upstream=self._upstream.name,
                 reason="judge",
-                prompt_tokens=prompt,
-                completion_tokens=completion,
+                prompt_tokens=tokens.prompt,
+                completion_tokens=tokens.completion,
                 cost_usd=cost_usd,
                 error=None if status == 200 else "judge-failed",
             )
