@@ -80,7 +80,7 @@ def test_a_judge_on_this_machine_needs_no_key() -> None:
     judge = JudgeSettings(upstream="local", model="small")
     local = UpstreamSettings(name="local", base_url="http://127.0.0.1:11434/v1")
     settings = Settings(cache=CacheSettings(judge=judge), upstream=(local,))
-    assert checked(settings) == settings
+    assert checked(settings).cache.judge == judge
 
 
 @pytest.mark.parametrize(

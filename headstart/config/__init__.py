@@ -1,8 +1,11 @@
 """Settings from ``headstart.toml``, the environment and the command line."""
 
 from headstart.config.checks import checked
-from headstart.config.discovery import discover_upstreams
+from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
+from headstart.config.models import ModelTable, aliases, context_at, model_at, model_table, price_at
+from headstart.config.providers import Preset, preset, providers
+from headstart.config.resolving import resolved
 from headstart.config.routes import RouteMatch, RouteSettings, StrategySettings
 from headstart.config.settings import (
     GUARDS,
@@ -26,6 +29,8 @@ __all__ = [
     "CacheSettings",
     "EncoderSettings",
     "JudgeSettings",
+    "ModelTable",
+    "Preset",
     "PriceSettings",
     "RecordSettings",
     "RouteMatch",
@@ -36,10 +41,19 @@ __all__ = [
     "StrategySettings",
     "TtlByClass",
     "UpstreamSettings",
+    "aliases",
     "checked",
+    "context_at",
+    "discover_local",
     "discover_upstreams",
     "is_loopback_host",
     "load_settings",
     "masked",
+    "model_at",
+    "model_table",
+    "preset",
+    "price_at",
+    "providers",
+    "resolved",
     "strategy_of",
 ]

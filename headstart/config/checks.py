@@ -9,12 +9,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headstart.config.masking import masked_url
+from headstart.config.names import hint
+from headstart.config.providers import preset, providers
+from headstart.config.resolving import resolved
 from headstart.config.safety import safety_problems
 from headstart.config.settings import Settings
+from headstart.config.strategy_checks import strategy_problems
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headstart.config.settings import ServerSettings
     from headstart.config.upstreams import UpstreamSettings
@@ -23,12 +27,17 @@ STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
 
 
 def checked(settings: Settings) -> Settings:
-    """Return the settings, with names filled in. Raises ConfigError that names what is wrong."""
+    """Return the settings with complete upstreams (``resolving``).
+
+    Raises ConfigError that names each setting at fault, and the fix.
+    """
     try:
         settings = msgspec.convert(msgspec.to_builtins(settings), Settings)
     except msgspec.ValidationError as error:
         raise ConfigError(problem(error)) from error
-    settings = msgspec.structs.replace(settings, upstream=_named(settings.upstream))
+    if problems := list(_preset_problems(settings.upstream)):
+        raise ConfigError("\n".join(problems))
+    settings = resolved(settings)
     if problems := list(_problems(settings)):
         raise ConfigError("\n".join(problems))
     return settings
@@ -39,16 +48,6 @@ def problem(error: msgspec.ValidationError) -> str:
     message, _, path = str(error).partition(" - at `")
     name = path.rstrip("`").removeprefix("$").removeprefix(".")
     return f"{name}: {message[:1].lower()}{message[1:]}" if name else message
-
-
-def _named(upstreams: tuple[UpstreamSettings, ...]) -> tuple[UpstreamSettings, ...]:
-    """Fill in missing names by host; a bad URL is reported later."""
-    return tuple(
-        each
-        if each.name
-        else msgspec.structs.replace(each, name=each.base_url.partition("://")[2].split("/")[0])
-        for each in upstreams
-    )
 
 
 def _problems(settings: Settings) -> Iterator[str]:
@@ -62,6 +61,7 @@ def _problems(settings: Settings) -> Iterator[str]:
             yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
         names.add(upstream.name)
     yield from safety_problems(settings)
+    yield from strategy_problems(settings)
     if settings.record.enabled and not settings.cache.enabled:
         yield (
             "record.enabled: answers are only read for the cache; set cache.enabled = true, and "
@@ -102,12 +102,38 @@ def _store_problems(store: str) -> Iterator[str]:
         yield "cache.store: a SQLite store is sqlite:///relative/path or sqlite:////absolute/path"
 
 
+def _preset_problems(upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
+    for index, upstream in enumerate(upstreams):
+        setting, known = f"upstream[{index}]", preset(upstream.preset)
+        if known is None:
+            if upstream.preset is not None:
+                yield (
+                    f"{setting}.preset: no preset is named {upstream.preset!r}; "
+                    f"{hint(upstream.preset, providers())}"
+                )
+            elif not upstream.base_url:
+                names = ", ".join(providers())
+                yield f"{setting}.base_url: required, or name a preset: {names}"
+        elif upstream.dialect not in ("openai", known.dialect):
+            yield (
+                f"{setting}.dialect: preset {known.name!r} speaks {known.dialect!r}; leave out "
+                "dialect, or preset"
+            )
+        elif not (upstream.base_url or known.base_url):
+            yield (
+                f"{setting}.base_url: preset {known.name!r} needs yours, such as "
+                "https://RESOURCE.openai.azure.com/openai/v1"
+            )
+
+
 def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str]:
     yield from _url_problems(f"{setting}.base_url", upstream.base_url)
     if upstream.proxy is not None:
         yield from _url_problems(f"{setting}.proxy", upstream.proxy, may_have_user=True)
     if not upstream.base_url.isascii() or "?" in upstream.base_url or "#" in upstream.base_url:
         yield f"{setting}.base_url: must be ASCII, without query and fragment"
+    if not all(upstream.key_variables):
+        yield f"{setting}.api_key_env: the name of a variable must not be empty"
 
 
 def _url_problems(setting: str, url: str, *, may_have_user: bool = False) -> Iterator[str]:

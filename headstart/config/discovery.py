@@ -1,15 +1,20 @@
-"""Without a file: the providers whose keys are in the usual variables."""
+"""Without a file: the providers whose keys are in the usual variables, else a local server."""
 
 from __future__ import annotations
 
-import tomllib
-from importlib.resources import files
+import http.client
+import json
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from headstart.config.providers import providers
 from headstart.config.upstreams import UpstreamSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_LOCAL_S = 0.2
+"""A server on this machine accepts at once, or there is none."""
 
 
 def discover_upstreams(
@@ -19,20 +24,37 @@ def discover_upstreams(
 
     ``OPENAI_BASE_URL`` is not read: it is what points clients at Headstart itself.
     """
-    text = files("headstart.config").joinpath("presets.toml").read_text(encoding="utf-8")
     upstreams: list[UpstreamSettings] = []
     notes: list[str] = []
-    for provider in tomllib.loads(text)["provider"]:
-        name, variable = provider["name"], provider["variable"]
-        if not environ.get(variable):
+    for known in providers().values():
+        if known.variable is None or not environ.get(known.variable):
             continue
-        base_url = provider.get("base_url")
-        if base_url is None:
-            notes.append(f"{variable}: {name} is not supported in this version")
+        if not known.base_url:
+            notes.append(f"{known.variable}: {known.name} needs an [[upstream]] with base_url")
             continue
-        dialect = provider.get("dialect", "openai")
-        upstreams.append(
-            UpstreamSettings(name=name, base_url=base_url, dialect=dialect, api_key_env=variable)
-        )
-        notes.append(f"{variable}: {name} at {base_url}")
+        upstreams.append(UpstreamSettings(preset=known.name))
+        notes.append(f"{known.variable}: {known.name} at {known.base_url}")
     return tuple(upstreams), tuple(notes)
+
+
+def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
+    """Return the model servers that answer on their usual ports of this machine, and notes."""
+    found = [
+        known for known in providers().values() if known.variable is None and _lists(known.base_url)
+    ]
+    upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
+    return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
+
+
+def _lists(base_url: str) -> bool:
+    """Does it list models? Any other server may have taken the port."""
+    place = urlsplit(base_url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_LOCAL_S)
+    try:
+        connection.request("GET", f"{place.path}/models")
+        listed = json.loads(connection.getresponse().read(1 << 20))
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return isinstance(listed, dict) and isinstance(listed.get("data"), list)

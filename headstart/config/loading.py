@@ -15,6 +15,7 @@ from headstart.config.names import (
     check_document,
     check_name,
     fields_of,
+    may_be_empty,
     may_be_none,
     table_type,
 )
@@ -154,6 +155,6 @@ def _resolve_none(struct: type[msgspec.Struct], table: object) -> None:
     for field in msgspec.structs.fields(struct):
         value, inner = table.get(field.name), table_type(field.type)
         if value == NONE and may_be_none(field.type):
-            table[field.name] = None
+            table[field.name] = () if may_be_empty(field.type) else None
         elif inner is not None:
             _resolve_none(inner, value)

@@ -37,7 +37,7 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices:
             continue
-        raise ConfigError(f"{shown}: {each!r} is no choice; {_hint(each, choices)}")
+        raise ConfigError(f"{shown}: {each!r} is no choice; {hint(each, choices)}")
 
 
 def fields_of(section: str) -> dict[str, Any]:
@@ -59,6 +59,11 @@ def table_type(kind: object) -> type[msgspec.Struct] | None:
 def may_be_none(kind: object) -> bool:
     """May a setting of this type have no value?"""
     return type(None) in get_args(kind)
+
+
+def may_be_empty(kind: object) -> bool:
+    """May a setting of this type be a list without items?"""
+    return any(get_origin(each) is tuple for each in (kind, *get_args(kind)))
 
 
 def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: object) -> None:
@@ -98,10 +103,11 @@ def _check_known(
     if name in later:
         raise ConfigError(f"{shown}: not supported in this version")
     if name not in known:
-        raise ConfigError(f"{shown}: unknown setting; {_hint(name, known)}")
+        raise ConfigError(f"{shown}: unknown setting; {hint(name, known)}")
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return the nearest of the known names, or all of them."""
     nearest = difflib.get_close_matches(name, tuple(known), n=1, cutoff=0.5)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from headstart.config.providers import read_data
 from headstart.config.routes import (  # noqa: TC001 - msgspec reads them
     Judge,
     Rescue,
@@ -70,8 +69,7 @@ def strategy_of(route: RouteSettings) -> Strategy:
 @cache
 def uses() -> dict[str, Mapping[str, Any]]:
     """Return the defaults of each ``use``, by setting."""
-    text = files("headstart.config").joinpath("uses.toml").read_text(encoding="utf-8")
-    return {name: table for name, table in tomllib.loads(text).items() if name != "as_of"}
+    return read_data("uses.toml")
 
 
 def _in_force(written: StrategySettings, around: Strategy) -> Strategy:
