@@ -84,7 +84,9 @@ def _said(fields: Fields, function: str) -> tuple[MessagePart, ...]:
 
 def _call(fields: Fields) -> MessagePart:
     kind = fields.text("type") or "function"
-    if kind != "function":
+    if kind not in ("function", "custom"):
+        raise fields.invalid("type", "must be function or custom")
+    if kind == "custom":
         return ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
     function = fields.required_object("function")
     return CallPart(

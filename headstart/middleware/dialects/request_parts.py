@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.canonical_request import CallPart, ResultPart
+from headstart.canonical_request import CallPart, ForeignTool, ResultPart
 from headstart.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headstart.canonical_request import CanonicalRequest, MediaPart, Message, MessagePart
+    from headstart.canonical_request import (
+        CanonicalRequest,
+        ForeignPart,
+        MediaPart,
+        Message,
+        MessagePart,
+    )
 
 _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
 """Top-level fields without which the answer would be another one, not merely a less tuned one."""
@@ -24,10 +30,15 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 class Losses:
-    """Collects what a target cannot be told. ``target`` is the dialect that is written."""
+    """Collects what a target cannot be told.
 
-    def __init__(self, target: str, *, refuse: bool) -> None:
+    ``target`` is the dialect that is written and ``source`` the one that the request came in.
+    """
+
+    def __init__(self, target: str, source: str, *, refuse: bool) -> None:
         self.target = target
+        self.own = source == target
+        """Extra fields, signatures and foreign parts travel within a dialect alone."""
         self._refuse = refuse
         self._names: set[str] = set()
 
@@ -38,8 +49,22 @@ class Losses:
         self._names.update(names)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:
-        """Leave out fields that clients also send empty; an empty one is no loss."""
-        self.drop(*(name for name, value in fields.items() if value not in (None, [], {}, "")))
+        """Leave fields out; to leave out one that says nothing (null, false, empty) is no loss."""
+        self.drop(*(name for name, value in fields.items() if _says_something(value)))
+
+    def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the extra fields that travel; the others are dropped."""
+        if self.own:
+            return fields
+        self.drop_filled(fields)
+        return {}
+
+    def foreign(self, foreign: ForeignPart | ForeignTool) -> dict[str, Any]:
+        """Return a part or tool that only its own dialect knows. Raises InvalidRequest."""
+        if self.own:
+            return foreign.value
+        what = "tools" if isinstance(foreign, ForeignTool) else "content"
+        raise self.refusal(f"{what} of type {foreign.kind}")
 
     def refusal(self, name: str) -> InvalidRequest:
         """Return the error for content that has no place in the target."""
@@ -51,13 +76,20 @@ class Losses:
 
 
 def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
-    """Return the extra fields that travel: all within a dialect, none to another."""
-    if asked.dialect == losses.target:
-        return asked.extra
-    for name, value in asked.extra.items():
-        if name in _NEEDED or (name == "modalities" and value != ["text"]):
+    """Return the extra fields of the request that travel.
+
+    Raises InvalidRequest for one without which the answer would be another.
+    """
+    for name, value in () if losses.own else asked.extra.items():
+        if (name in _NEEDED and _says_something(value)) or (
+            name == "modalities" and value != ["text"]
+        ):
             raise losses.refusal(name)
-    losses.drop_filled({k: v for k, v in asked.extra.items() if v not in (["text"], asked.user)})
+    if losses.own:
+        return asked.extra
+    # What other dialects do anyway, or are told as the user.
+    said = {"modalities": ["text"], "safety_identifier": asked.user}
+    losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
     return {}
 
 
@@ -100,7 +132,7 @@ def plain_text(media: MediaPart) -> str | None:
 
 def encode_text(text: str) -> str:
     """Return a text file's base64."""
-    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return base64.b64encode(text.encode()).decode()
 
 
 def budget_of(effort: str) -> int:
@@ -131,6 +163,10 @@ def fits_strict(schema: Any) -> bool:
         if any(name not in required for name in properties):
             return False
     return all(map(fits_strict, schema.values()))
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value is not False and value not in ([], {}, "")
 
 
 def _named(part: MessagePart, names: dict[str, str]) -> MessagePart:
