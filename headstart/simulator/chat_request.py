@@ -1,13 +1,21 @@
-"""The part of the OpenAI chat request that changes a simulated answer; the rest is ignored."""
+"""What is asked, in the terms of the OpenAI chat request: the part that changes an answer.
+
+Other dialects are read into the same values, so that the same question gets the same answer in all.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Body = TypeVar("Body")
 
 
 class BadRequest(Exception):
@@ -95,18 +103,46 @@ class ChatBody(Frozen):
     @property
     def prompt_tokens(self) -> int:
         """Simulated: a quarter of the characters of all messages, rounded up."""
-        return math.ceil(sum(len(message.text) for message in self.messages) / 4)
+        return math.ceil(len(self.prompt_text) / 4)
+
+    @property
+    def prompt_text(self) -> str:
+        """All messages as one text."""
+        return "".join([message.text for message in self.messages])
+
+    @property
+    def prefill(self) -> str | None:
+        """The beginning of an answer that the caller asks to be continued, or None."""
+        last = self.messages[-1]
+        return last.text if last.role == "assistant" and last.text else None
 
 
 _decoder = msgspec.json.Decoder(ChatBody)
 
 
 def decode_chat(body: bytes) -> ChatBody:
-    """Decode a request body. Raises BadRequest with a reason fit for the caller."""
-    try:
-        chat = _decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
+    """Decode an OpenAI request body. Raises BadRequest with a reason fit for the caller."""
+    chat = decode_as(_decoder, body)
     if not chat.messages:
         raise BadRequest("Invalid 'messages': empty array.")
     return chat
+
+
+def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """Decode any dialect's body. Raises BadRequest for JSON of another shape."""
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
+
+
+def text_message(role: str, texts: Iterable[str]) -> Message:
+    """Return a message of these texts, joined as OpenAI's text parts are."""
+    return Message(role=role, content="\n".join(texts))
+
+
+def wanted_schema(schema: dict[str, Any] | None) -> ResponseFormat:
+    """Return the wish for JSON, of a schema if there is one."""
+    if schema is None:
+        return ResponseFormat(type="json_object")
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=schema))

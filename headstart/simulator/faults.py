@@ -11,17 +11,21 @@ that half of the body has been sent.
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from headstart.simulator.dialect import DONE, frame, render_error
+from headstart.simulator.generation import filtered
 from headstart.simulator.reply import Ending, Piece, Reply
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headstart.simulator.generation import Generation
+    from headstart.simulator.wire import Wire
 
 HEADER = b"x-sim-fault"
 
@@ -30,7 +34,7 @@ _replace = msgspec.structs.replace
 
 
 class _Fault(Frozen, tag_field="fault", forbid_unknown_fields=True):
-    """Each fault's ``strike`` returns the reply as the fault makes it."""
+    """Each fault's ``strike`` returns the reply as the fault makes it, in the dialect's words."""
 
     times: int | None = None
     """Strike only this many requests, counted per distinct fault; None: all of them."""
@@ -39,19 +43,28 @@ class _Fault(Frozen, tag_field="fault", forbid_unknown_fields=True):
         """Return the value of ``x-sim-fault`` that asks for this fault."""
         return msgspec.json.encode(self).decode()
 
+    def censor(self, generation: Generation) -> Generation:
+        """Return the answer as it is left to be said."""
+        return generation
+
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002 - for those that speak
+        """Return the reply as the fault makes it."""
+        return reply
+
 
 class Status(_Fault, tag="status"):
     """Answer with an HTTP error: a body in dialect, or ``body`` as it is."""
 
     status: int = 500
     message: str = _OOPS
-    type: str = "server_error"
+    type: str | None = None
+    """None: the one that goes with the status in the dialect."""
     code: str | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     body: str | None = None
 
-    def strike(self, reply: Reply) -> Reply:
-        body = render_error(self.message, type=self.type, code=self.code)
+    def strike(self, reply: Reply, wire: Wire) -> Reply:
+        body = wire.error(self.status, self.message, type=self.type, code=self.code)
         if self.body is not None:
             body = self.body.encode()
         failed = Reply(status=self.status, headers=reply.headers, pieces=(Piece(0.0, body),))
@@ -66,16 +79,15 @@ class ErrorFrame(_Fault, tag="error-frame"):
 
     after: int = 0
     message: str = _OOPS
-    code: str | None = "server_error"
+    code: str | None = None
     named: bool = False
-    """Send ``event: error`` before it, as Groq does."""
+    """Send ``event: error`` before it, as Groq does; Anthropic always does."""
 
-    def strike(self, reply: Reply) -> Reply:
-        body = render_error(self.message, type="server_error", code=self.code)
+    def strike(self, reply: Reply, wire: Wire) -> Reply:
         if not reply.stream:
-            return reply.with_body(body)
+            return reply.with_body(wire.error(500, self.message, code=self.code))
         sent, _ = reply.split(self.after)
-        event = b"event: error\n" * self.named + frame(body)
+        event = wire.error_event(self.message, self.code, named=self.named)
         return _replace(reply, pieces=(*sent, Piece(reply.last_sent_s(sent), event)))
 
 
@@ -91,7 +103,7 @@ class Cut(_Fault, tag="cut"):
         if self.after is None and self.how == "end":
             raise ValueError("nothing can end properly before the status line; use close or reset")
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
         if self.after is None:
             at_s = reply.last_sent_s(()) + self.delay_s
             return _replace(reply, head_at_s=None, pieces=(), ending=self.how, ending_at_s=at_s)
@@ -106,16 +118,50 @@ class Stall(_Fault, tag="stall"):
 
     seconds: float = 30.0
     after: int | None = None
+    keep_alive_s: float | None = None
+    """Meanwhile send what the dialect has to keep a connection alive, this often."""
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:
         if self.after is None:
             head_at_s = reply.last_sent_s(()) + self.seconds
             return _replace(reply, head_at_s=head_at_s, pieces=self._delay(reply.pieces))
         sent, rest = reply.split(self.after)
-        return _replace(reply, pieces=sent + self._delay(rest))
+        alive = self._keep_alive(reply.last_sent_s(sent), wire)
+        return _replace(reply, pieces=sent + alive + self._delay(rest))
+
+    def _keep_alive(self, from_s: float, wire: Wire) -> tuple[Piece, ...]:
+        if self.keep_alive_s is None or not wire.keep_alive:
+            return ()
+        count = math.ceil(self.seconds / self.keep_alive_s)
+        times = (from_s + number * self.keep_alive_s for number in range(count))
+        return tuple(Piece(at_s, wire.keep_alive) for at_s in times)
 
     def _delay(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        return tuple(Piece(piece.at_s + self.seconds, piece.data, piece.delta) for piece in pieces)
+        return tuple(_replace(piece, at_s=piece.at_s + self.seconds) for piece in pieces)
+
+
+class Trickle(_Fault, tag="trickle"):
+    """Send the body a few bytes at a time."""
+
+    bytes: int = 1
+    every_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.bytes < 1:
+            raise ValueError("a trickle has at least one byte at a time")
+
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
+        return _replace(reply, pieces=tuple(self._drip(reply.pieces)))
+
+    def _drip(self, pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+        free_s = 0.0
+        for piece in pieces:
+            drops = range(0, len(piece.data), self.bytes)
+            for start in drops:
+                at_s = max(piece.at_s, free_s)
+                drop = piece.data[start : start + self.bytes]
+                yield Piece(at_s, drop, delta=piece.delta and start == drops[-1])
+                free_s = at_s + self.every_s
 
 
 class SlowHeaders(_Fault, tag="slow-headers"):
@@ -123,17 +169,19 @@ class SlowHeaders(_Fault, tag="slow-headers"):
 
     seconds: float = 1.0
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
         return _replace(reply, head_takes_s=self.seconds)
 
 
 class Empty(_Fault, tag="empty"):
-    """Answer 200 with no body, or with a lone ``[DONE]``."""
+    """Answer 200 with no body, or with the last event alone, such as a bare ``[DONE]``."""
 
     done: bool = False
 
-    def strike(self, reply: Reply) -> Reply:
-        body = (Piece(reply.last_sent_s(()), DONE),) if self.done else ()
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
+        at_s = reply.last_sent_s(())
+        ends = (piece for piece in reply.pieces if piece.terminal and self.done)
+        body = tuple(Piece(at_s, end.data, terminal=True) for end in ends)
         return _replace(reply.without_length(), pieces=body)
 
 
@@ -142,12 +190,12 @@ class InvalidEvent(_Fault, tag="invalid-event"):
 
     after: int = 0
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:
         sent, rest = reply.split(self.after)
         if not reply.stream:
             return reply.with_body(sent[0].data)
-        broken = frame(b'{"id":"chatcmpl-broken","choices":[{"index":0,"delta":{"content":')
-        return _replace(reply, pieces=(*sent, Piece(reply.last_sent_s(sent), broken), *rest))
+        broken = Piece(reply.last_sent_s(sent), wire.broken_event)
+        return _replace(reply, pieces=(*sent, broken, *rest))
 
 
 class LongLine(_Fault, tag="long-line"):
@@ -156,19 +204,19 @@ class LongLine(_Fault, tag="long-line"):
     after: int = 0
     bytes: int = 1 << 20
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
         sent, rest = reply.split(self.after)
         padding = b" " * self.bytes
         if not reply.stream:
             return reply.with_body(padding + sent[0].data + rest[0].data)
         line = rest[0].data.replace(b"data: ", b"data: " + padding, 1)
-        return _replace(reply, pieces=(*sent, Piece(rest[0].at_s, line, rest[0].delta), *rest[1:]))
+        return _replace(reply, pieces=(*sent, _replace(rest[0], data=line), *rest[1:]))
 
 
 class Gzip(_Fault, tag="gzip"):
     """Compress the body though nobody asked for it."""
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
         packed = tuple(self._compress(reply.pieces))
         return _replace(
             reply.without_length().with_header(b"content-encoding", b"gzip"), pieces=packed
@@ -178,7 +226,7 @@ class Gzip(_Fault, tag="gzip"):
         packer = zlib.compressobj(wbits=31)
         for piece in pieces:
             data = packer.compress(piece.data) + packer.flush(zlib.Z_SYNC_FLUSH)
-            yield Piece(piece.at_s, data, piece.delta)
+            yield _replace(piece, data=data)
         yield Piece(pieces[-1].at_s, packer.flush())
 
 
@@ -187,15 +235,22 @@ class ContentType(_Fault, tag="content-type"):
 
     value: str = "text/html"
 
-    def strike(self, reply: Reply) -> Reply:
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
         return reply.with_header(b"content-type", self.value.encode("latin-1"))
 
 
 class NoDone(_Fault, tag="no-done"):
-    """Leave out ``[DONE]``; the body ends properly."""
+    """Leave out the last event, such as ``[DONE]``; the body ends properly."""
 
-    def strike(self, reply: Reply) -> Reply:
-        return _replace(reply, pieces=tuple(p for p in reply.pieces if p.data != DONE))
+    def strike(self, reply: Reply, wire: Wire) -> Reply:  # noqa: ARG002
+        return _replace(reply, pieces=tuple(p for p in reply.pieces if not p.terminal))
+
+
+class Filtered(_Fault, tag="filtered"):
+    """Answer 200, say nothing, and finish as a content filter does."""
+
+    def censor(self, generation: Generation) -> Generation:
+        return filtered(generation)
 
 
 Fault: TypeAlias = (
@@ -210,6 +265,8 @@ Fault: TypeAlias = (
     | Gzip
     | ContentType
     | NoDone
+    | Trickle
+    | Filtered
 )
 
 _decoder: msgspec.json.Decoder[Fault] = msgspec.json.Decoder(Fault)

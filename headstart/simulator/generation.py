@@ -25,6 +25,10 @@ class CalledTool(Frozen):
     fragments: tuple[str, ...]
     """The JSON arguments, cut as they are streamed."""
 
+    @property
+    def arguments(self) -> str:
+        return "".join(self.fragments)
+
 
 class Alternative(Frozen):
     """One choice of an answer; every string and fragment in it counts as one token."""
@@ -41,6 +45,10 @@ class Alternative(Frozen):
         arguments = sum(len(call.fragments) for call in self.tool_calls)
         return len(self.tokens) + len(self.reasoning) + arguments
 
+    @property
+    def text(self) -> str:
+        return "".join(self.tokens)
+
 
 class Generation(Frozen):
     """A whole answer and the class of prompts that share it."""
@@ -49,9 +57,18 @@ class Generation(Frozen):
     alternatives: tuple[Alternative, ...]
 
 
-def generate(chat: ChatBody, oracle: Oracle, occasion: str = "") -> Generation:
-    """Answer a request: the same body gets the same answer on the same occasion."""
-    truth = oracle.truth_of_messages(chat.messages, occasion)
+def generate(
+    chat: ChatBody, oracle: Oracle, occasion: str = "", *, continues: bool = False
+) -> Generation:
+    """Answer a request: the same body gets the same answer on the same occasion.
+
+    ``continues``: where the last message is the beginning of an answer, say the rest of it.
+    """
+    prefill = chat.prefill if continues else None
+    messages = chat.messages if prefill is None else chat.messages[:-1]
+    truth = oracle.truth_of_messages(messages, occasion)
+    if prefill is not None:
+        truth = msgspec.structs.replace(truth, text=truth.text.removeprefix(prefill))
     called = _call_tools(chat)
     if called:
         first = Alternative(tool_calls=called, finish="tool_calls")
@@ -69,6 +86,14 @@ def generate(chat: ChatBody, oracle: Oracle, occasion: str = "") -> Generation:
         for place in range(chat.n or 1)
     )
     return Generation(class_id=truth.class_id, alternatives=alternatives)
+
+
+def filtered(generation: Generation) -> Generation:
+    """Return the answer as a content filter leaves it: nothing said, and the finish says why."""
+    blocked = Alternative(finish="content_filter")
+    return Generation(
+        class_id=generation.class_id, alternatives=(blocked,) * len(generation.alternatives)
+    )
 
 
 def _phrase(chat: ChatBody, truth: Truth, place: int) -> str:

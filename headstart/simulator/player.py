@@ -33,7 +33,11 @@ class Outcome(StrEnum):
 
 
 class Performance:
-    """One reply on its way out. ``deltas`` and ``sent`` (body bytes) grow as it goes."""
+    """One reply on its way out.
+
+    ``deltas`` and ``sent`` (body bytes) grow as it goes; ``head_s`` and ``first_token_s`` are the
+    real seconds from the request to the headers and to the first token, None until then.
+    """
 
     def __init__(
         self,
@@ -52,22 +56,24 @@ class Performance:
         self._start = 0.0
         self.deltas = 0
         self.sent = 0
+        self.head_s: float | None = None
+        self.first_token_s: float | None = None
 
     async def play(self) -> Outcome:
         """Send the reply. Returns early, without error, when the client leaves.
 
         Raises RuntimeError when the reply needs a transport and there is none.
         """
+        self._start = anyio.current_time()
         if self._reply.at_once:
             await self._send_head()
+            self._count(sum(piece.delta for piece in self._reply.pieces))
             await self._send_body(
                 b"".join([piece.data for piece in self._reply.pieces]), more=False
             )
-            self.deltas = sum(piece.delta for piece in self._reply.pieces)
             return Outcome.COMPLETED
         if self._reply.needs_transport:
             self._connection()
-        self._start = anyio.current_time()
         outcome = Outcome.CANCELLED
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_on_disconnect, group.cancel_scope)
@@ -110,9 +116,14 @@ class Performance:
                 due.clear()
             await self._wait(piece.at_s)
             due.append(piece.data)
-            self.deltas += piece.delta
+            self._count(piece.delta)
         if due:
             await self._send_body(b"".join(due), more=True)
+
+    def _count(self, deltas: int) -> None:
+        self.deltas += deltas
+        if self.deltas and self.first_token_s is None:
+            self.first_token_s = anyio.current_time() - self._start
 
     def _seconds_until(self, at_s: float) -> float:
         return self._start + at_s / self._speed - anyio.current_time()
@@ -123,6 +134,7 @@ class Performance:
             await anyio.sleep(seconds)
 
     async def _send_head(self) -> None:
+        self.head_s = anyio.current_time() - self._start
         await self._send(
             {
                 "type": "http.response.start",
@@ -154,6 +166,7 @@ class Performance:
         lines = [f"HTTP/1.1 {reply.status} {phrase}".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in reply.headers]
         head = b"\r\n".join(lines) + b"\r\n\r\n"
+        self.head_s = anyio.current_time() - self._start
         for place in range(len(head)):
             await self._wait((reply.head_at_s or 0.0) + reply.head_takes_s * place / len(head))
             self._connection().write(head[place : place + 1])
@@ -161,5 +174,5 @@ class Performance:
             await self._wait(piece.at_s)
             self._connection().write(piece.data)
             self.sent += len(piece.data)
-            self.deltas += piece.delta
+            self._count(piece.delta)
         self._connection().close()

@@ -6,10 +6,12 @@ import difflib
 import math
 import random
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from headstart.errors import ConfigError
+from headstart.simulator.limit_headers import LimitForm  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen
 
 
@@ -44,6 +46,11 @@ class Profile(Frozen, forbid_unknown_fields=True):
     tokens_per_s: tuple[float, float] | None = None
     """None: the whole answer at once."""
     requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    limit_headers: LimitForm | None = None
+    prefill_ms_per_1k: float = 0.0
+    prefix_cache: bool = False
+    prefill: Literal["ignored", "continued", "refused"] = "ignored"
     usd_per_million: Price | None = None
     assumed: tuple[str, ...] = ()
     notes: str = ""
@@ -52,6 +59,10 @@ class Profile(Frozen, forbid_unknown_fields=True):
     def instant(self) -> bool:
         """True when no call can ever wait or fail, so that nothing need be drawn."""
         return not (self.ttft_ms or self.stall or self.error or self.tokens_per_s)
+
+    def prefill_s(self, tokens: int) -> float:
+        """Return the seconds that reading so many tokens of a prompt takes."""
+        return self.prefill_ms_per_1k * tokens / 1e6
 
     def draw(self, seed: int, call: int) -> Draw:
         """Return what the ``call``-th request experiences: a pure function of its arguments."""

@@ -1,73 +1,103 @@
-"""Request limits a minute and key, and the headers that OpenAI sends with every answer."""
+"""Request and token limits a minute and key."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from headstart.types import Frozen, Headers
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_UNLIMITED: Headers = (
-    (b"x-ratelimit-limit-requests", b"10000"),
-    (b"x-ratelimit-limit-tokens", b"2000000"),
-    (b"x-ratelimit-remaining-requests", b"9999"),
-    (b"x-ratelimit-remaining-tokens", b"1999000"),
-    (b"x-ratelimit-reset-requests", b"6ms"),
-    (b"x-ratelimit-reset-tokens", b"30ms"),
-)
+
+class Window(Frozen):
+    """One limit as the client is told of it."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+    """Seconds until it is full again."""
 
 
 class Allowance(Frozen):
-    """The verdict on one request and the headers that tell the client."""
+    """The verdict on one request and what is left."""
 
-    headers: Headers
+    requests: Window | None
+    tokens: Window | None
     retry_after_s: float | None = None
     """Seconds until the next request would pass; None when this one does."""
 
 
-class RateLimit:
-    """A token bucket for each credential that refills evenly over a minute."""
+_UNLIMITED = Allowance(
+    requests=Window(limit=10_000, remaining=9_999, reset_s=0.006),
+    tokens=Window(limit=2_000_000, remaining=1_999_000, reset_s=0.03),
+)
 
-    def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
-        self._per_minute = per_minute
+
+class RateLimit:
+    """Token buckets for each credential that refill evenly over a minute."""
+
+    def __init__(
+        self, requests: int | None, tokens: int | None, clock: Callable[[], float]
+    ) -> None:
+        self._requests = None if requests is None else _Buckets(requests)
+        self._tokens = None if tokens is None else _Buckets(tokens)
         self._clock = clock
-        self._buckets: dict[bytes, tuple[float, float]] = {}
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True when it matters how many tokens a request asks for."""
+        return self._tokens is not None
 
     def reset(self) -> None:
         """Fill every bucket."""
-        self._buckets.clear()
+        for buckets in (self._requests, self._tokens):
+            if buckets is not None:
+                buckets.clear()
 
-    def take(self, credential: bytes) -> Allowance:
-        """Ask for one request of a credential."""
-        if self._per_minute is None:
-            return Allowance(headers=_UNLIMITED)
+    def take(self, credential: bytes, tokens: int) -> Allowance:
+        """Ask for one request of a credential that may use so many tokens, in and out."""
+        if self._requests is None and self._tokens is None:
+            return _UNLIMITED
         now = self._clock()
-        left, then = self._buckets.get(credential, (float(self._per_minute), now))
-        a_second = self._per_minute / 60
-        left = min(self._per_minute, left + (now - then) * a_second)
-        granted = left >= 1
-        left -= granted
-        self._buckets[credential] = (left, now)
+        asked = [(b, n) for b, n in ((self._requests, 1), (self._tokens, tokens)) if b is not None]
+        wait_s = max(buckets.wait_s(credential, amount, now) for buckets, amount in asked)
+        if wait_s == 0:
+            for buckets, amount in asked:
+                buckets.take(credential, amount)
         return Allowance(
-            headers=self._headers(left, (self._per_minute - left) / a_second),
-            retry_after_s=None if granted else (1 - left) / a_second,
-        )
-
-    def _headers(self, left: float, reset_s: float) -> Headers:
-        return (
-            (b"x-ratelimit-limit-requests", str(self._per_minute).encode()),
-            (b"x-ratelimit-remaining-requests", str(math.floor(left)).encode()),
-            (b"x-ratelimit-reset-requests", format_duration(reset_s).encode()),
+            requests=None if self._requests is None else self._requests.window(credential),
+            tokens=None if self._tokens is None else self._tokens.window(credential),
+            retry_after_s=wait_s or None,
         )
 
 
-def format_duration(seconds: float) -> str:
-    """Format seconds the way OpenAI's headers do: ``12ms``, ``1.5s``, ``6m0s``."""
-    if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
-    if seconds < 60:
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-    return f"{int(seconds // 60)}m{int(seconds % 60)}s"
+class _Buckets:
+    """One bucket a credential."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._left: dict[bytes, tuple[float, float]] = {}
+
+    def clear(self) -> None:
+        self._left.clear()
+
+    def wait_s(self, credential: bytes, amount: int, now: float) -> float:
+        """Refill, and return the seconds until the amount is there; more than all never waits."""
+        left, then = self._left.get(credential, (float(self._per_minute), now))
+        left = min(self._per_minute, left + (now - then) * self._per_minute / 60)
+        self._left[credential] = (left, now)
+        return max(0.0, (min(amount, self._per_minute) - left) * 60 / self._per_minute)
+
+    def take(self, credential: bytes, amount: int) -> None:
+        left, then = self._left[credential]
+        self._left[credential] = (left - min(amount, self._per_minute), then)
+
+    def window(self, credential: bytes) -> Window:
+        left, _ = self._left[credential]
+        return Window(
+            limit=self._per_minute,
+            remaining=math.floor(left),
+            reset_s=(self._per_minute - left) * 60 / self._per_minute,
+        )

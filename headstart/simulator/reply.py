@@ -13,11 +13,15 @@ Ending = Literal["end", "close", "reset"]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Bytes that are due ``at_s`` seconds after the request; ``delta`` marks generated tokens."""
+    """Bytes that are due ``at_s`` seconds after the request; ``delta`` marks generated tokens.
+
+    ``terminal``: without these bytes the stream has no proper end.
+    """
 
     at_s: float
     data: bytes
     delta: bool = False
+    terminal: bool = False
 
 
 class Reply(Frozen):
@@ -73,6 +77,10 @@ class Reply(Frozen):
         """Return the reply with a header set, in place of any of that name."""
         kept = tuple(pair for pair in self.headers if pair[0] != name)
         return msgspec.structs.replace(self, headers=(*kept, (name, value)))
+
+    def with_headers(self, more: Headers) -> Reply:
+        """Return the reply with further headers."""
+        return msgspec.structs.replace(self, headers=(*self.headers, *more))
 
     def without_length(self) -> Reply:
         """Return the reply without ``content-length``, so that its body is sent in chunks."""

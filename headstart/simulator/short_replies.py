@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from headstart.simulator.dialect import render_error
 from headstart.simulator.reply import Piece, Reply
 
 if TYPE_CHECKING:
+    from headstart.simulator.wire import Wire
     from headstart.types import Headers
 
 _JSON = (b"content-type", b"application/json")
@@ -26,34 +25,20 @@ def json_reply(status: int, body: bytes, headers: Headers = (), *, at_s: float =
 
 
 def error_reply(
+    wire: Wire,
     status: int,
     message: str,
     *,
-    type: str = "invalid_request_error",
+    type: str | None = None,
     code: str | None = None,
-    headers: Headers = (),
+    retry_after_s: float | None = None,
 ) -> Reply:
-    """Return an error in the OpenAI dialect."""
-    return json_reply(status, render_error(message, type=type, code=code), headers)
+    """Return an error in a dialect."""
+    body = wire.error(status, message, type=type, code=code, retry_after_s=retry_after_s)
+    return json_reply(status, body)
 
 
-def unknown_url(method: str, path: bytes) -> Reply:
+def unknown_url(wire: Wire, method: str, path: bytes) -> Reply:
     """Return the 404 for a path or method that is not served."""
-    return error_reply(
-        404, f"Unknown request URL: {method} {path.decode('latin-1')}.", code="unknown_url"
-    )
-
-
-def too_many_requests(retry_after_s: float) -> Reply:
-    """Return a 429 that says when to come back."""
-    headers: Headers = (
-        (b"retry-after", b"%d" % math.ceil(retry_after_s)),
-        (b"retry-after-ms", b"%d" % math.ceil(retry_after_s * 1000)),
-    )
-    return error_reply(
-        429,
-        "Rate limit reached for requests.",
-        type="requests",
-        code="rate_limit_exceeded",
-        headers=headers,
-    )
+    message = f"Unknown request URL: {method} {path.decode('latin-1')}."
+    return error_reply(wire, 404, message, code="unknown_url")

@@ -1,20 +1,27 @@
-"""What the provider saw: the other side of a client's story, for tests and the demo."""
+"""What the provider saw: the other side of a client's story, for tests, benches and the demo."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.simulator.incoming import CREDENTIALS
 from headstart.simulator.player import Outcome
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_REMEMBERED = 1000
-"""Cancelled calls whose details are kept."""
+    from headstart.simulator.incoming import Incoming
+    from headstart.simulator.player import Performance
+
+_CANCELLATIONS = 1000
+"""Cancelled calls whose details are in a snapshot."""
+_RECORDS = 50_000
+"""Calls that are remembered one by one."""
 
 
 class Cancelled(Frozen):
@@ -29,6 +36,53 @@ class Cancelled(Frozen):
     """Seconds from the request to the disconnect."""
     deltas: int
     """Generated tokens sent by then."""
+
+
+class Told(Frozen):
+    """What a call asked for and is to be answered, as far as that is known when it begins."""
+
+    endpoint: str
+    status: int
+    model: str = ""
+    stream: bool = False
+    fault: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    """Of the whole answer, sent or not; 0 for an error."""
+
+
+class Record(Told, frozen=True, kw_only=True, omit_defaults=False):
+    """One call from its arrival to its end. Seconds are real ones, since ``at``."""
+
+    request_id: str
+    number: int
+    at: float
+    """Unix seconds at which the request was there, whole."""
+    head_s: float | None
+    """When the status line was sent; None: never."""
+    first_token_s: float | None
+    ended_s: float
+    cancelled_at: float | None
+    """Unix seconds at which the client's socket was seen closed, before the reply was whole."""
+    outcome: Outcome
+    sent_tokens: int
+    bytes_out: int
+    credential: str
+    """Eight hexadecimal digits that stand for the key; empty without one."""
+    headers: dict[str, str]
+    """As they came, but for the credentials."""
+
+    def billed(self, *, cancels_billing: bool) -> tuple[int, int]:
+        """Return the input and output tokens on the bill.
+
+        Errors cost nothing. A cancelled stream costs its prompt and, where an abort stops billing,
+        what was sent; otherwise the whole answer, as does a cancelled call that is not streamed.
+        """
+        if self.status >= 400 or not self.answer_tokens:
+            return 0, 0
+        whole = self.outcome is Outcome.COMPLETED or not (self.stream and cancels_billing)
+        return self.prompt_tokens, self.answer_tokens if whole else self.sent_tokens
 
 
 class Snapshot(Frozen, omit_defaults=False):
@@ -51,7 +105,8 @@ class Snapshot(Frozen, omit_defaults=False):
 class Seen(Frozen):
     """A call as it came in."""
 
-    request_id: str
+    incoming: Incoming
+    told: Told
     at: float
     since_reset: int
 
@@ -69,41 +124,46 @@ class Stats:
         self._bytes_in = self._bytes_out = self._deltas = 0
         self._endpoints: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
-        self._cancellations: deque[Cancelled] = deque(maxlen=_REMEMBERED)
+        self._cancellations: deque[Cancelled] = deque(maxlen=_CANCELLATIONS)
+        self._records: deque[Record] = deque(maxlen=_RECORDS)
 
     def reset(self) -> None:
         """Start from zero; calls still in flight are no longer counted when they end."""
         self._resets += 1
         self._clear()
 
-    def begin(self, request_id: str, endpoint: str, bytes_in: int) -> Seen:
+    def begin(self, incoming: Incoming, told: Told) -> Seen:
         """Count a call that was read."""
         self._in_flight += 1
-        self._bytes_in += bytes_in
-        self._endpoints[endpoint] += 1
-        return Seen(request_id=request_id, at=self._clock(), since_reset=self._resets)
+        self._bytes_in += len(incoming.body)
+        self._endpoints[told.endpoint] += 1
+        return Seen(incoming=incoming, told=told, at=self._clock(), since_reset=self._resets)
 
-    def finish(self, seen: Seen, outcome: Outcome, *, status: int, sent: int, deltas: int) -> None:
+    def finish(self, seen: Seen, outcome: Outcome, performance: Performance) -> None:
         """Count how a call ended."""
         if seen.since_reset != self._resets:
             return
+        now = self._clock()
         self._in_flight -= 1
         self._outcomes[outcome] += 1
-        self._bytes_out += sent
-        self._deltas += deltas
+        self._bytes_out += performance.sent
+        self._deltas += performance.deltas
         if outcome is Outcome.COMPLETED:
-            self._errors += status >= 400
+            self._errors += seen.told.status >= 400
         if outcome is Outcome.CANCELLED:
-            now = self._clock()
-            self._cancellations.append(
-                Cancelled(
-                    request_id=seen.request_id,
-                    at=now,
-                    ago_s=0.0,
-                    after_s=now - seen.at,
-                    deltas=deltas,
-                )
+            cancelled = Cancelled(
+                request_id=seen.incoming.id,
+                at=now,
+                ago_s=0.0,
+                after_s=now - seen.at,
+                deltas=performance.deltas,
             )
+            self._cancellations.append(cancelled)
+        self._records.append(_record(seen, outcome, performance, now))
+
+    def records(self, since: int = 0) -> tuple[Record, ...]:
+        """Return the calls that have ended, in that order, whose number is ``since`` or more."""
+        return tuple(record for record in self._records if record.number >= since)
 
     def snapshot(self) -> Snapshot:
         """Return the counts as they are now."""
@@ -123,3 +183,30 @@ class Stats:
                 msgspec.structs.replace(call, ago_s=now - call.at) for call in self._cancellations
             ),
         )
+
+
+def _record(seen: Seen, outcome: Outcome, performance: Performance, now: float) -> Record:
+    incoming = seen.incoming
+    return Record(
+        **msgspec.structs.asdict(seen.told),
+        request_id=incoming.id,
+        number=incoming.number,
+        at=seen.at,
+        head_s=performance.head_s,
+        first_token_s=performance.first_token_s,
+        ended_s=now - seen.at,
+        cancelled_at=now if outcome is Outcome.CANCELLED else None,
+        outcome=outcome,
+        sent_tokens=performance.deltas,
+        bytes_out=performance.sent,
+        credential=_mark(incoming.credential),
+        headers={
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in incoming.headers
+            if name not in CREDENTIALS
+        },
+    )
+
+
+def _mark(credential: bytes) -> str:
+    return blake2b(credential, digest_size=4).hexdigest() if credential else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from headstart.simulator.endpoints import OPENAI
 from headstart.simulator.faults import Cut, ErrorFrame, Gzip, Stall, Status, decode_fault
 from headstart.simulator.reply import Piece, Reply
 
@@ -33,7 +34,7 @@ def _reply() -> Reply:
 def test_a_faults_schedule(
     fault: Fault, head: float | None, pieces: list[float], ending: float
 ) -> None:
-    struck = fault.strike(_reply())
+    struck = fault.strike(_reply(), OPENAI)
     assert struck.head_at_s == head
     assert [piece.at_s for piece in struck.pieces] == pieces
     assert struck.ending_at_s == ending
