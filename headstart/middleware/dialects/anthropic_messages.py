@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.attempts import Tokens
-from headstart.middleware.dialects import anthropic_events, anthropic_request
+from headstart.middleware.dialects import (
+    anthropic_events,
+    anthropic_read,
+    anthropic_request,
+    anthropic_write,
+)
 from headstart.middleware.dialects.anthropic_encode import MessagesEncoder
 from headstart.middleware.dialects.anthropic_render import RenderedMessage
 from headstart.middleware.dialects.dialect import ContentTypes
@@ -16,6 +21,7 @@ from headstart.middleware.dialects.dialect import ContentTypes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.canonical_request import CanonicalRequest, Quirks, Written
     from headstart.errors import HeadstartError
     from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
 
@@ -39,6 +45,14 @@ class AnthropicMessages:
 
     def add_usage(self, body: bytes, request: ChatRequest) -> None:
         """Leave the request as it is: every answer tells its usage."""
+
+    def read_request(self, request: ChatRequest) -> CanonicalRequest:
+        """Return the request in no dialect. Raises InvalidRequest that names the field at fault."""
+        return anthropic_read.read_request(request)
+
+    def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
+        """Return the request for a provider that speaks this dialect. Raises InvalidRequest."""
+        return anthropic_write.write_request(asked, quirks)
 
     def decoder(self) -> anthropic_events.MessagesDecoder:
         """Return a decoder for one stream."""

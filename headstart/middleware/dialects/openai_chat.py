@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.attempts import Tokens
-from headstart.middleware.dialects import openai_chat_events, openai_chat_request
+from headstart.middleware.dialects import (
+    openai_chat_events,
+    openai_chat_read,
+    openai_chat_request,
+    openai_chat_write,
+)
 from headstart.middleware.dialects.dialect import ContentTypes
 from headstart.middleware.dialects.openai_chat_encode import ChatEncoder
 from headstart.middleware.dialects.openai_chat_render import RenderedChat
@@ -17,6 +22,7 @@ from headstart.types import ExtraDelta, Started, UsageReported
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.canonical_request import CanonicalRequest, Quirks, Written
     from headstart.errors import HeadstartError
     from headstart.types import ChatRequest, Completion, ErrorReported, StreamEvent
 
@@ -39,6 +45,14 @@ class OpenAIChat:
     def add_usage(self, body: bytes, request: ChatRequest) -> bytes | None:
         """Return ``body`` with ``stream_options.include_usage``; None if nothing to do."""
         return openai_chat_request.add_usage(body, request)
+
+    def read_request(self, request: ChatRequest) -> CanonicalRequest:
+        """Return the request in no dialect. Raises InvalidRequest that names the field at fault."""
+        return openai_chat_read.read_request(request)
+
+    def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
+        """Return the request for a provider that speaks this dialect. Raises InvalidRequest."""
+        return openai_chat_write.write_request(asked, quirks)
 
     def decoder(self) -> openai_chat_events.ChatDecoder:
         """Return a decoder for one stream."""

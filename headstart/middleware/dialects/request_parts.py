@@ -35,7 +35,7 @@ class Losses:
     ``target`` is the dialect that is written and ``source`` the one that the request came in.
     """
 
-    def __init__(self, target: str, source: str, *, refuse: bool) -> None:
+    def __init__(self, target: str, source: str = "", *, refuse: bool) -> None:
         self.target = target
         self.own = source == target
         """Extra fields, signatures and foreign parts travel within a dialect alone."""
@@ -80,13 +80,12 @@ def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
 
     Raises InvalidRequest for one without which the answer would be another.
     """
-    for name, value in () if losses.own else asked.extra.items():
-        if (name in _NEEDED and _says_something(value)) or (
-            name == "modalities" and value != ["text"]
-        ):
-            raise losses.refusal(name)
-    if losses.own:
+    if asked.dialect == losses.target:
         return asked.extra
+    for name, value in asked.extra.items():
+        limits = name == "modalities" and value != ["text"]
+        if limits or (name in _NEEDED and _says_something(value)):
+            raise losses.refusal(name)
     # What other dialects do anyway, or are told as the user.
     said = {"modalities": ["text"], "safety_identifier": asked.user}
     losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
