@@ -109,7 +109,7 @@ class Outlook(Frozen):
     tail_ttft_s: float | None = None
     """Its p95."""
     late_ttft_s: tuple[float, ...] = ()
-    """The times that 50, 25, 10, 5, 2 and 1 % of the calls exceed, for hedging; empty: unknown."""
+    """The times that 50, 25, 15, 10, 7.5, 5, 2 and 1 % of the calls exceed; empty: unknown."""
     tokens_per_s: float | None = None
     output_tokens: float | None = None
     """Expected length of the answer."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeAlias
 
-from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - msgspec reads them
+from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
+from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - the same
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
     from headstart.interfaces import Observer
 
 logger = logging.getLogger("headstart")
+
+
+class Shaped(Frozen):
+    """What was done to a prompt or an answer on its way, in tokens."""
+
+    kind: str
+    """``compress``, ``concise``, ``guard``, ``edits``, ``quotes``, ``prediction``."""
+    tokens_before: int
+    tokens_after: int
+    own_s: float = 0.0
+    """Our own time for it."""
+    estimated: bool = True
 
 
 class Served(Frozen, tag="served"):
@@ -67,6 +80,11 @@ class Served(Frozen, tag="served"):
     overhead_s: float = 0.0
     """Our own time: parse, encode, lookup, match."""
     stored: bool = False
+    route: str = ""
+    """The ``[[route]]`` that was taken; "": none fitted."""
+    shaped: tuple[Shaped, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    """The upstream calls that it caused, in the order of their ends; ``cost_usd`` is their sum."""
 
 
 class StageFailed(Frozen, tag="stage_failed"):

@@ -12,6 +12,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.report_tables import print_tables
 from headstart.cli.stores import existing_store
 from headstart.errors import ConfigError
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
-    from rich.table import Table
 
     from headstart.observe import Served
     from headstart.report import Report
-    from headstart.report.values import Group, Quantiles
 
 EPILOG = """\b
 Examples:
@@ -32,7 +31,6 @@ Examples:
   headstart report --store redis://localhost:6379/0 --json
 """
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-MAX_REASONS = 8
 
 
 def parse_duration(text: str) -> float:
@@ -146,101 +144,3 @@ def _write_page(path: Path, found: Report) -> None:
         path.write_text(render_page(found), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--html: {error}") from error
-
-
-def print_tables(console: Console, found: Report) -> None:
-    """Print the report for a terminal."""
-    from headstart.report.wording import dollars, duration, money_note, percent
-
-    group, savings = found.overall, found.overall.savings
-    if found.first is None:
-        console.print("No requests are booked yet.")
-        return
-    console.print(
-        f"[bold]{group.requests:,}[/] requests, [bold]{percent(group.hit_rate)}[/] hits "
-        f"(exact {percent(group.exact_rate)}, semantic {percent(group.semantic_rate)}), "
-        f"{group.outcomes['joined']:,} joined, {group.outcomes['bypass']:,} bypassed, "
-        f"{group.failures:,} failed"
-    )
-    note = f" ({money_note(savings)})" if money_note(savings) else ""
-    estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
-    console.print(
-        f"saved [bold]{duration(savings.total_s)}[/] "
-        f"({duration(savings.ttft_s)} to the first token), "
-        f"[bold]{savings.tokens:,}[/] tokens, [bold]{dollars(savings.usd)}[/]"
-        f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
-    )
-    console.print(_latencies(group))
-    if found.holdout is not None:
-        _print_holdout(console, found)
-    console.print(_groups("model", found.models))
-    console.print(_groups("endpoint", found.endpoints))
-    if found.reasons:
-        reasons = list(found.reasons.items())[:MAX_REASONS]
-        console.print("no hit: " + ", ".join(f"{why} {count:,}" for why, count in reasons))
-
-
-def _print_holdout(console: Console, found: Report) -> None:
-    from headstart.report.wording import estimate, verdict
-
-    holdout = found.holdout
-    if holdout is None:
-        return
-    table = _table("saved, 95 % interval", "time", "money")
-    table.add_row("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd"))
-    table.add_row(
-        "by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")
-    )
-    console.print(table)
-    console.print(
-        f"{holdout.held_out:,} would-be hits held out, {holdout.hits:,} hits: "
-        f"{verdict(disagree=holdout.disagree)}"
-    )
-
-
-def _latencies(group: Group) -> Table:
-    from headstart.report.wording import duration
-
-    table = _table("", "requests", "p50", "p95", "p99")
-
-    def add(label: str, times: Quantiles | None) -> None:
-        if times is None:
-            table.add_row(label, "0", *[duration(None)] * 3)
-        else:
-            quantiles = (times.p50_s, times.p95_s, times.p99_s)
-            table.add_row(label, f"{times.n:,}", *map(duration, quantiles))
-
-    add("hits, first token", group.hits.ttft)
-    add("misses, first token", group.misses.ttft)
-    add("hits, whole answer", group.hits.total)
-    add("misses, whole answer", group.misses.total)
-    return table
-
-
-def _groups(title: str, groups: tuple[Group, ...]) -> Table:
-    from rich.markup import escape
-
-    from headstart.report.wording import dollars, duration, percent
-
-    table = _table(title, "requests", "failed", "exact", "semantic", "saved", "money")
-    for group in groups:
-        table.add_row(
-            escape(group.name),
-            f"{group.requests:,}",
-            f"{group.failures:,}",
-            percent(group.exact_rate),
-            percent(group.semantic_rate),
-            duration(group.savings.total_s),
-            dollars(group.savings.usd),
-        )
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

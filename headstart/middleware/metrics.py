@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from headstart.attempts import Attempt
     from headstart.observe import Observation
 
 LATENCIES_S = (
@@ -27,6 +28,7 @@ LATENCIES_S = (
 )  # fmt: skip
 GAPS_S = (0.0001, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 1)
 ENCODINGS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+SPEEDS = (5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2500)
 LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
 
 _JUDGED = {True: "same", False: "different", None: "unsure"}
@@ -81,6 +83,12 @@ class PrometheusObserver:
         self._audits = counter("audits", "Our own calls, made to check hits.", "kind")
         self._labels = counter("labels", "Pairs of answers judged.", "source", "judged")
         self._alarms = counter("alarms", "Learning domains that audits put to silence.")
+        self._attempts = counter(
+            "attempts", "Upstream calls, why they were made and how they ended.",
+            "upstream", "role", "outcome",
+        )  # fmt: skip
+        self._cost = counter("cost_usd", "What upstream calls cost.", "upstream", "outcome")
+        self._removed = counter("tokens_removed", "Taken off prompts and answers.", "kind")
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the entries acknowledged.")
 
@@ -100,6 +108,13 @@ class PrometheusObserver:
         self._gap = histogram(
             "inter_token", "Mean time between two tokens of a streamed answer.", GAPS_S, *kind
         )
+        self._attempt_ttft = histogram(
+            "attempt_time_to_first_token", "Of upstream calls.", LATENCIES_S, "upstream"
+        )
+        self._speed = Histogram(
+            "headstart_attempt_tokens_per_second", "Of upstream calls, after the first token.",
+            ("upstream",), registry=registry, buckets=SPEEDS,
+        )  # fmt: skip
         self._lookup = histogram("lookup", "Searching and loading candidates.", LOOKUPS_S)
         self._encode = histogram("encode", "One prompt through the encoder.", ENCODINGS_S)
         self._queue = histogram("encoder_queue", "Waiting for the encoder.", ENCODINGS_S)
@@ -118,6 +133,8 @@ class PrometheusObserver:
     def notify(self, observation: Observation) -> None:
         """Count one observation."""
         if isinstance(observation, Served):
+            for attempt in observation.attempts:
+                self._attempted(attempt)
             if observation.outcome is Outcome.AUDIT:
                 self._audits.labels(observation.reason or "").inc()
             else:
@@ -151,6 +168,21 @@ class PrometheusObserver:
             self._lookup.observe(row.lookup_s)
         if row.error is not None:
             bound.failed()
+
+        for shaped in row.shaped:
+            self._removed.labels(shaped.kind).inc(
+                max(0, shaped.tokens_before - shaped.tokens_after)
+            )
+
+    def _attempted(self, attempt: Attempt) -> None:
+        name = attempt.upstream
+        self._attempts.labels(name, attempt.role.value, attempt.outcome.value).inc()
+        if attempt.cost_usd:
+            self._cost.labels(name, attempt.outcome.value).inc(attempt.cost_usd)
+        if attempt.ttft_s is not None:
+            self._attempt_ttft.labels(name).observe(attempt.ttft_s)
+        if attempt.tokens_per_s is not None:
+            self._speed.labels(name).observe(attempt.tokens_per_s)
 
     def _bind(
         self, endpoint: str, outcome: Outcome, status: int, upstream: str, reason: str | None

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Outcome
+from headstart.report.calls import CallAccounts
 from headstart.report.holdout import Experiment
 from headstart.report.statistics import curve
 from headstart.report.tally import Tally
@@ -34,12 +35,14 @@ class Accounts:
         self._reasons: Counter[str] = Counter()
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
         self._experiment = Experiment()
+        self._calls = CallAccounts()
 
     def add(self, row: Served) -> None:
         """Count one request."""
         self._overall.add(row)
         _member(self._models, row.model or "(none)").add(row)
         _member(self._endpoints, row.endpoint).add(row)
+        self._calls.add(row)
         if row.outcome is Outcome.AUDIT:
             return
         self._arrivals[row.outcome].append(row.at)
@@ -65,6 +68,9 @@ class Accounts:
             miss_curve=curve(self._overall.miss_ttft),
             timeline=_timeline(self._arrivals, step_s) if step_s else (),
             timeline_step_s=step_s,
+            calls=self._calls.calls(),
+            extra=self._calls.extra(),
+            reshaped=self._calls.reshaped(),
         )
 
 

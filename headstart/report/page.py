@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from headstart.report.markup import document, key, section, table
 from headstart.report.plots import STACK, distributions, instant, timeline
 from headstart.report.wording import (
+    UNKNOWN,
     dollars,
     duration,
     estimate,
+    extra_note,
     money_note,
     percent,
     verdict,
@@ -19,7 +21,7 @@ from headstart.report.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.report.values import Group, Holdout, Quantiles, Report
+    from headstart.report.values import Group, Holdout, Quantiles, Report, Reshaped
 
 MAX_REASONS = 12
 NOTES = """\
@@ -57,6 +59,10 @@ def _sections(report: Report) -> Iterator[str]:
         yield section("Savings, measured by holdout", _holdout(report.holdout))
     yield section("By model", _groups("model", report.models))
     yield section("By endpoint", _groups("endpoint", report.endpoints))
+    if report.calls:
+        yield section("Upstream calls", _calls(report))
+    if report.reshaped:
+        yield section("Prompts and answers reshaped", _reshaped(report.reshaped))
     if report.reasons:
         rows = [(why, f"{count:,}") for why, count in list(report.reasons.items())[:MAX_REASONS]]
         yield section("Why requests were no hits", table(("reason", "requests"), rows))
@@ -126,6 +132,42 @@ def _holdout(holdout: Holdout) -> str:
         f"{holdout.hits:,} hits: {verdict(disagree=holdout.disagree)}."
     )
     return f"<p>{escape(words)}</p>{estimates}"
+
+
+def _calls(report: Report) -> str:
+    rows = [
+        (
+            each.name,
+            f"{each.calls:,}",
+            f"{each.won:,}",
+            f"{each.lost:,}",
+            f"{each.failed:,}",
+            *_quantiles(each.ttft)[1:],
+            UNKNOWN if each.tokens_per_s is None else f"{each.tokens_per_s:,.0f}",
+            dollars(each.usd),
+        )
+        for each in report.calls
+    ]
+    header = (
+        "provider and model", "calls", "won", "lost", "failed", "first token p50", "p95", "p99",
+        "tokens/s", "money",
+    )  # fmt: skip
+    note = "" if report.extra is None else f'<p class="soft">{escape(extra_note(report.extra))}</p>'
+    return note + table(header, rows)
+
+
+def _reshaped(reshaped: Sequence[Reshaped]) -> str:
+    rows = [
+        (
+            each.kind,
+            f"{each.requests:,}",
+            f"{each.tokens_before:,}",
+            f"{each.tokens_after:,}",
+            percent(1 - each.tokens_after / each.tokens_before if each.tokens_before else None),
+        )
+        for each in reshaped
+    ]
+    return table(("what", "requests", "tokens before", "after", "saved"), rows)
 
 
 def _groups(title: str, groups: Sequence[Group]) -> str:

@@ -70,6 +70,45 @@ class Group(Value):
     savings: Savings
 
 
+class Calls(Value):
+    """Upstream calls to one provider and model. Each call counts, whoever won."""
+
+    name: str
+    calls: int
+    won: int
+    lost: int
+    """Cancelled because another was faster, or not let pass by a judge."""
+    failed: int
+    abandoned: int
+    roles: dict[str, int]
+    """Why they were made."""
+    ttft: Quantiles | None
+    tokens_per_s: float | None
+    """Median decoding speed after the first token."""
+    completion_tokens: int
+    usd: float | None
+    estimated: int
+    """Calls whose tokens were estimated, not reported by the provider."""
+
+
+class Extra(Value):
+    """Calls beyond one for each request that went upstream, and what did not answer anybody."""
+
+    requests: int
+    calls_share: float
+    usd: float
+    usd_share: float | None
+
+
+class Reshaped(Value):
+    """What was done to prompts and answers, by kind, in tokens."""
+
+    kind: str
+    requests: int
+    tokens_before: int
+    tokens_after: int
+
+
 class Holdout(Value):
     """Would-be hits that were sent upstream at random: what a hit saves, measured.
 
@@ -118,3 +157,6 @@ class Report(Value):
     miss_curve: tuple[Point, ...]
     timeline: tuple[Span, ...]
     timeline_step_s: float
+    calls: tuple[Calls, ...]
+    extra: Extra | None
+    reshaped: tuple[Reshaped, ...]

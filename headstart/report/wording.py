@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headstart.report.values import Interval, Savings
+    from headstart.report.values import Extra, Interval, Savings
 
 UNKNOWN = "-"
 
@@ -57,6 +57,15 @@ def money_note(savings: Savings) -> str:
     if savings.audits:
         notes.append(f"net of {savings.audits:,} audits for {dollars(savings.audits_usd)}")
     return "; ".join(notes)
+
+
+def extra_note(extra: Extra) -> str:
+    """Say what racing, hedging, retrying and failing over cost."""
+    words = f"{percent(extra.calls_share)} calls beyond one for each of {extra.requests:,} requests"
+    if extra.usd_share is None:
+        return f"{words}."
+    share = percent(extra.usd_share)
+    return f"{words}; calls that answered nobody cost {dollars(extra.usd)}, {share} of all."
 
 
 def verdict(*, disagree: bool | None) -> str:
