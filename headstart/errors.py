@@ -85,10 +85,17 @@ class NotCached(RequestError):
 
 
 class UpstreamError(HeadstartError):
-    """The provider failed. ``status`` and ``code`` go to the caller."""
+    """The provider failed. ``status`` and ``code`` go to the caller.
+
+    ``kind`` says what failed where the type does not: a ``policies.routing.failures.FailureKind``.
+    """
 
     status = 502
     code = "upstream_error"
+
+    def __init__(self, message: str = "", *, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class UpstreamUnreachable(UpstreamError):

@@ -104,6 +104,9 @@ class Call(Frozen):
     """Why the call is made: an ``attempts.AttemptRole``."""
     avoid: frozenset[str] = frozenset()
     """Names of upstreams that must not be asked."""
+    branch: str = ""
+    """Path of the choices that led to this copy of the call (``1.2``): whoever gives up a branch
+    tells the ledger so by this name."""
 
 
 # --- the answer: one canonical event model for all dialects ----------------------------------

@@ -1,0 +1,124 @@
+"""An answer after its first content: every wait is bounded, and its end has to be an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamTimeout
+from headstart.middleware.upstreams.opening import judge, reported
+from headstart.policies.routing.failures import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from headstart.interfaces import Chunk, UpstreamReply
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.upstreams.opening import Progress
+    from headstart.middleware.upstreams.recording import Recording
+
+AFTER_END_S = 1.0
+"""How long a finished answer's connection may stay open: its own end keeps it for reuse."""
+
+
+class WatchedReply:
+    """A target's answer: the held pieces, then the live ones. ``chunks`` may be called once.
+
+    Raises UpstreamTimeout when no piece comes for ``stall_s`` or the call's deadline is over, and
+    UpstreamProtocolError or UpstreamRefused when the answer breaks off: never a silent truncation.
+    """
+
+    def __init__(
+        self,
+        reply: UpstreamReply,
+        source: AsyncIterator[Chunk],
+        held: Sequence[Chunk],
+        progress: Progress,
+        recording: Recording,
+        dialect: Dialect | None,
+        *,
+        stall_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.upstream = reply.upstream
+        self.status = reply.status
+        self.headers = reply.headers
+        self._reply = reply
+        self._source = source
+        self._held = deque(held)
+        self._progress = progress
+        self._recording = recording
+        self._dialect = dialect
+        self._stall_s = stall_s
+        self._clock = clock
+        self._over = False
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        return self._reply.transforms
+
+    @property
+    def storable(self) -> bool:
+        return self._reply.storable
+
+    def chunks(self) -> AsyncIterator[Chunk]:
+        """Yield the pieces. Booked as won when the last one was followed by a clean end."""
+        # No generator: one that is left halfway would outlive its context until it is collected.
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._held:
+            return self._held.popleft()
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            piece = await self._next()
+        except HeadstartError as error:
+            self._over = True
+            self._recording.learn(self._progress, self._dialect)
+            self._recording.failed(judge(error, self._clock()), _now())
+            raise
+        if piece is None:
+            self._over = True
+            self._recording.learn(self._progress, self._dialect)
+            self._recording.ended(_now())
+            raise StopAsyncIteration
+        return piece
+
+    async def _next(self) -> Chunk | None:
+        """Return the next piece, or None at the clean end."""
+        progress, now = self._progress, _now()
+        try:
+            async with asyncio.timeout_at(self._until(now)):
+                piece = await anext(self._source, None)
+        except TimeoutError as error:
+            if progress.whole:
+                return None
+            raise UpstreamTimeout(
+                f"upstream {self.upstream} fell silent in its answer", kind=FailureKind.STALLED
+            ) from error
+        if piece is None:
+            if self._dialect is not None and progress.content and not progress.whole:
+                raise UpstreamProtocolError(
+                    f"upstream {self.upstream} ended before its answer did", kind=FailureKind.CUT
+                )
+            return None
+        if piece.events:
+            progress.feed(piece.events)
+            if progress.error is not None and self._dialect is not None:
+                raise reported(progress.error, self._reply, self._dialect, self._recording.call.id)
+        self._recording.piece(_now())
+        return piece
+
+    def _until(self, now: float) -> float:
+        limit_s = AFTER_END_S if self._progress.whole else self._stall_s
+        deadline = self._recording.call.deadline
+        return now + limit_s if deadline is None else min(now + limit_s, deadline)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
