@@ -29,31 +29,18 @@ if TYPE_CHECKING:
     from headstart.types import Call, Headers
 
 
-@dataclass(frozen=True)
-class HTTPOptions:
-    """Where a provider is and how long to wait for it (seconds)."""
-
-    name: str
-    base_url: str
-    credential: Headers | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    defaults: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Headers for calls that have none of that name."""
-    models: Mapping[str, str] = field(default_factory=dict)
-    include_usage: bool = True
-    connect_s: float = 10.0
-    first_token_s: float = 120.0
-    read_s: float = 120.0
-    proxy: str | None = None
-    ca_file: str | None = None
-
-
 class HTTPUpstream:
     """Streams calls to one base URL. ``aclose`` closes its connections."""
 
-    def __init__(self, options: HTTPOptions, dialects: Mapping[str, Dialect]) -> None:
+    def __init__(
+        self,
+        options: HTTPOptions,
+        dialects: Mapping[str, Dialect],
+        clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
+    ) -> None:
         self.name = options.name
         self._options = options
+        self._clock = clock
         self._dialects = dialects
         self._base = URL(options.base_url.rstrip("/"))
         self._session: aiohttp.ClientSession | None = None
@@ -84,10 +71,10 @@ class HTTPUpstream:
             await self._session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
-        """Map a client's path onto the base URL; a base without a path keeps ``/v1``."""
+        """Map a request's path onto the base URL (``HTTPOptions.base_url``)."""
         raw = path.decode("latin-1")
         if self._base.raw_path not in ("", "/"):
-            raw = self._base.raw_path + raw.removeprefix("/v1")
+            raw = self._base.raw_path + _VERSION.sub("", raw)
         if query:
             raw += "?" + query.decode("latin-1")
         return URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
@@ -95,21 +82,17 @@ class HTTPUpstream:
     @asynccontextmanager
     async def stream(
         self, call: Call, body: AsyncIterator[bytes] | None = None
-    ) -> AsyncIterator[HTTPReply]:
+    ) -> AsyncIterator[HTTPReply | ErrorReply]:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
-        Entering waits for status and headers. Leaving closes the socket unless the answer was
-        read to its end. Raises UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError.
+        Entering waits for status and headers, and for the whole of an error in another dialect.
+        Leaving closes the socket unless the answer was read to its end. Raises
+        UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
+        request that the upstream's dialect cannot express.
         """
         session = self._open()
-        edited, transforms = self._edit(call)
-        headers = headers_up(call.headers, self._options.credential)
-        if call.request is not None and call.editable:
-            headers = [pair for pair in headers if pair[0] != "accept-encoding"]
-            headers.append(("accept-encoding", "identity"))
-        headers.extend(self._options.headers.items())
-        named = {name.lower() for name, _ in headers}
-        headers.extend(pair for pair in self._options.defaults.items() if pair[0] not in named)
+        exchange = self._exchange(call)
+        sent = outgoing(call, self._options, exchange.client, exchange.own)
         timeout = aiohttp.ClientTimeout(
             total=None,
             sock_connect=self._options.connect_s,
@@ -118,34 +101,24 @@ class HTTPUpstream:
         with translated(self.name):
             async with session.request(
                 call.method,
-                self.url(call.path, call.query_string),
-                data=body if body is not None else (edited or None),
-                headers=headers,
+                self.url(sent.path, sent.query),
+                data=body if body is not None else (sent.body or None),
+                headers=sent.headers,
                 allow_redirects=False,
                 timeout=timeout,
                 proxy=self._options.proxy,
             ) as response:
-                dialect = self._dialects.get(call.dialect) if call.request is not None else None
-                yield HTTPReply(self.name, response, dialect, transforms, self._options.read_s)
+                reply = HTTPReply(
+                    self.name, response, exchange, sent.transforms, self._options.read_s
+                )
+                yield await reply.whole_error() if reply.is_foreign_error else reply
 
-    def _edit(self, call: Call) -> tuple[bytes, tuple[str, ...]]:
-        """Return the body to send and the names of the edits made to the client's own."""
-        request = call.request
-        if request is None or call.dialect not in self._dialects:
-            return call.body, ()
-        body, transforms = call.body, []
-        real = self._options.models.get(request.model)
-        if real is not None and real != request.model:
-            fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-            fields["model"] = msgspec.Raw(msgspec.json.encode(real))
-            body = msgspec.json.encode(fields)
-            transforms.append("model")
-        if self._options.include_usage and call.editable:
-            with_usage = self._dialects[call.dialect].add_usage(body, request)
-            if with_usage is not None:
-                body = with_usage
-                transforms.append("include-usage")
-        return body, tuple(transforms)
+    def _exchange(self, call: Call) -> Exchange:
+        client = self._dialects.get(call.dialect) if call.request is not None else None
+        own = client
+        if client is not None and self._options.dialect:
+            own = self._dialects[self._options.dialect]
+        return Exchange(call, client, own, self._clock())
 
 
 @contextmanager
@@ -173,14 +146,74 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return error.os_error.strerror or type(error.os_error).__name__
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Who speaks what in a call."""
+
+    call: Call
+    client: Dialect | None
+    """None: the answer passes unread."""
+    own: Dialect | None
+    """The upstream's."""
+    now: float
+
+    @property
+    def translates(self) -> bool:
+        """Must the answer be written in another dialect?"""
+        return self.client is not self.own
+
+    def reader(self, status: int, headers: Headers, *, strip: bool) -> BodyReader:
+        """Return the reader of an answer. Raises UpstreamProtocolError for one that it cannot read.
+
+        An answer that only passes may be encoded: then it passes unread.
+        """
+        client, own, call = self.client, self.own, self.call
+        if client is None or own is None or call.request is None:
+            return BodyReader()
+        rewrites = self.translates or call.fold
+        if not is_plain(headers):
+            if rewrites:
+                raise UpstreamProtocolError("the upstream compressed an answer against our wish")
+            return BodyReader()
+        streams = is_event_stream(headers)
+        if not rewrites:
+            if streams:
+                return FrameReader(client, call.id, strip=strip)
+            return DocumentReader(client, status)
+        naming = Naming(call.id, client.new_id(), int(self.now))
+        if streams and not call.request.stream:
+            return Folder(own, client, naming)
+        if not self.translates:
+            return DocumentReader(client, status)
+        if streams:
+            return Reencoder(own, client, naming, self._encoder(client, naming))
+        encoder = self._encoder(client, naming) if call.request.stream else None
+        return DocumentTranslator(own, client, status, naming, encoder)
+
+    def _encoder(self, client: Dialect, naming: Naming) -> EventEncoder:
+        request = self.call.request
+        encoder = client.encoder(
+            naming.answer_id,
+            naming.created,
+            include_usage=request is not None and request.include_usage,
+        )
+        if self.call.prompt_tokens:
+            # Anthropic's streams begin with the usage, which others tell at their end.
+            estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
+            encoder.feed((UsageReported(usage=estimate),))
+        return encoder
+
+
 class HTTPReply:
     """One provider's answer: status and headers now, the body as it arrives."""
+
+    storable = True
 
     def __init__(
         self,
         upstream: str,
         response: aiohttp.ClientResponse,
-        dialect: Dialect | None,
+        exchange: Exchange,
         transforms: tuple[str, ...],
         read_s: float,
     ) -> None:
@@ -203,6 +236,8 @@ class HTTPReply:
             data = await content.readany()
             while data:
                 yield self._reader.feed(data)
+                if self._reader.failed:
+                    break
                 async with asyncio.timeout(self._read_s):
                     data = await content.readany()
         yield self._reader.end()
