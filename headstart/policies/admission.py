@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import ConfigError
-from headstart.policies.formats import breaks_format
+from headstart.policies.formats import breaks_format, gemini_format
 from headstart.policies.personal import is_personal
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
@@ -32,12 +32,18 @@ _HOSTED = ("mcp_servers", "container")
 """Fields that let the provider run something, if they say anything."""
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
+_OWN_DECLARATIONS = frozenset({"functionDeclarations"})
+"""What a Gemini tool holds if the caller runs it; it has no type."""
 MOST_SHARED_CHARACTERS = 32_768
 """More than encoders read, and than is searched for what is personal: some 5 ms."""
 
 _OWN_BLOCKS = frozenset({"text", "thinking", "redacted_thinking"})
 """Blocks in which the model itself speaks; the others tell what the provider's tools did."""
 
+_SOURCES = ("groundingMetadata", "urlContextMetadata")
+"""Fields beside a Gemini answer that name what its own search found."""
+_RESULTS = frozenset({"tool_use_id", "functionResponse"})
+"""Fields of a message's part that holds what a tool found."""
 _TOOL_ROLES = frozenset({"tool", "function"})
 """Roles of messages that hold what a tool found."""
 
@@ -136,20 +142,29 @@ def _parse_variants(sampled: str) -> int:
     )
 
 
+def _settings(document: dict[str, Any]) -> dict[str, Any]:
+    """Return where sampling and the answer's form are set: Gemini has an object for them."""
+    config = document.get("generationConfig")
+    return config if isinstance(config, dict) and "contents" in document else document
+
+
 def _is_sampled(document: dict[str, Any]) -> bool:
+    document = _settings(document)
     return document.get("temperature") != 0 and document.get("seed") is None
 
 
 def _refuse_fields(document: dict[str, Any]) -> str | None:
     if document.get("background") is True:
         return "background"
-    if document.get("audio") is not None or _wants_audio(document.get("modalities")):
+    settings = _settings(document)
+    modalities = settings.get("responseModalities") or document.get("modalities")
+    if document.get("audio") is not None or _wants_audio(modalities):
         return "audio"
     return "hosted-tools" if _runs_at_provider(document) else None
 
 
 def _wants_audio(modalities: object) -> bool:
-    return isinstance(modalities, list) and "audio" in modalities
+    return isinstance(modalities, list) and not {"audio", "AUDIO"}.isdisjoint(modalities)
 
 
 def _runs_at_provider(document: dict[str, Any]) -> bool:
@@ -158,13 +173,15 @@ def _runs_at_provider(document: dict[str, Any]) -> bool:
     tools = document.get("tools")
     if not isinstance(tools, list):
         return False
+    if "contents" in document:
+        return any(isinstance(tool, dict) and tool.keys() - _OWN_DECLARATIONS for tool in tools)
     return any(
         isinstance(tool, dict) and tool.get("type", "function") not in _OWN_TOOLS for tool in tools
     )
 
 
 def _has_tool_results(document: dict[str, Any]) -> bool:
-    messages = document.get("messages")
+    messages = document.get("messages") or document.get("contents")
     if not isinstance(messages, list):
         return False
     return any(_holds_tool_result(each) for each in messages if isinstance(each, dict))
@@ -173,9 +190,9 @@ def _has_tool_results(document: dict[str, Any]) -> bool:
 def _holds_tool_result(message: dict[str, Any]) -> bool:
     if str(message.get("role")) in _TOOL_ROLES:
         return True
-    content = message.get("content")
+    content = message.get("content") or message.get("parts")
     parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and "tool_use_id" in part for part in parts)
+    return any(isinstance(part, dict) and not _RESULTS.isdisjoint(part) for part in parts)
 
 
 def _is_flagged(moderation: object) -> bool:
@@ -187,6 +204,9 @@ def _is_flagged(moderation: object) -> bool:
 
 def _format(document: dict[str, Any]) -> object:
     """Return the form that the answer was to have, whichever field asks for it."""
+    settings = _settings(document)
+    if settings is not document:
+        return gemini_format(settings)
     config = document.get("output_config")
     inner = config.get("format") if isinstance(config, dict) else None
     return inner or document.get("output_format") or document.get("response_format")
@@ -220,10 +240,13 @@ def _refuse_content(choice: Choice) -> str | None:
     if any(block.get("type", "text") not in _OWN_BLOCKS for block in blocks):
         return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
-    return "hosted-tools" if choice.extra.get("annotations") else None
+    sources = (choice.extra.get("annotations"), *map(choice.beside.get, _SOURCES))
+    return "hosted-tools" if any(sources) else None
 
 
 def _has_logprobs(answer: Completion, document: dict[str, Any]) -> bool:
+    if "contents" in document:
+        return all(choice.logprobs for choice in answer.choices)  # Gemini's number is in the key
     wanted = document.get("top_logprobs")
     if not isinstance(wanted, int):
         # Together and legacy servers give the number in logprobs itself

@@ -68,11 +68,11 @@ def keep_property_order(response_format: object) -> object:
     """Return a response format, or a configuration with one, whose schema keeps its order."""
     match response_format:
         case {"json_schema": {"schema": schema, **definition}, **rest}:
-            return {**rest, "json_schema": {**definition, "schema": _ordered(schema)}}
+            return {**rest, "json_schema": {**definition, "schema": as_ordered(schema)}}
         case {"format": {"schema": schema, **definition}, **rest}:
-            return {**rest, "format": {**definition, "schema": _ordered(schema)}}
+            return {**rest, "format": {**definition, "schema": as_ordered(schema)}}
         case {"schema": schema, **rest}:
-            return {**rest, "schema": _ordered(schema)}
+            return {**rest, "schema": as_ordered(schema)}
         case _:
             return response_format
 
@@ -93,23 +93,24 @@ def _tool(tool: object) -> object:
         return tool
     tool = _unmarked(tool)
     for name in _SCHEMAS & tool.keys():
-        tool[name] = _ordered(tool[name])
+        tool[name] = as_ordered(tool[name])
     if isinstance(function := tool.get("function"), dict) and "parameters" in function:
-        tool["function"] = {**function, "parameters": _ordered(function["parameters"])}
+        tool["function"] = {**function, "parameters": as_ordered(function["parameters"])}
     return tool
 
 
-def _ordered(schema: object) -> msgspec.Raw:
+def as_ordered(schema: object) -> msgspec.Raw:
+    """Return a schema with its properties in the order that they came in."""
     return msgspec.Raw(_as_written(schema))
 
 
 def _message(message: object, ordinals: dict[str, int]) -> object:
     if not isinstance(message, dict):
         return message
-    message = _unsigned(_unmarked(message))
+    message = unsigned(_unmarked(message))
     for name, value in message.items():
         if name == "tool_call_id":
-            message[name] = _ordinal(value, ordinals)
+            message[name] = ordinal(value, ordinals)
         elif name == "tool_calls" and isinstance(value, list):
             message[name] = [_tool_call(call, ordinals) for call in value]
         elif isinstance(value, list):
@@ -128,10 +129,10 @@ def _text_of(content: list[object]) -> object:
 def _tool_call(call: object, ordinals: dict[str, int]) -> object:
     if not isinstance(call, dict) or "id" not in call:
         return call
-    return {**call, "id": _ordinal(call["id"], ordinals)}
+    return {**call, "id": ordinal(call["id"], ordinals)}
 
 
-def _ordinal(call_id: object, ordinals: dict[str, int]) -> object:
+def ordinal(call_id: object, ordinals: dict[str, int]) -> object:
     """Number call ids by first appearance; an id that is no string is kept as it came."""
     if not isinstance(call_id, str):
         return call_id
@@ -141,22 +142,22 @@ def _ordinal(call_id: object, ordinals: dict[str, int]) -> object:
 def _part(part: object, ordinals: dict[str, int]) -> object:
     if not isinstance(part, dict):
         return part
-    part = _unsigned(_unmarked(part))
+    part = unsigned(_unmarked(part))
     if "tool_use_id" in part:
-        part["tool_use_id"] = _ordinal(part["tool_use_id"], ordinals)
+        part["tool_use_id"] = ordinal(part["tool_use_id"], ordinals)
     elif part.get("type") == "tool_use":
-        part["id"] = _ordinal(part.get("id"), ordinals)
+        part["id"] = ordinal(part.get("id"), ordinals)
     if isinstance(part.get("content"), list):
         part["content"] = [_part(inner, ordinals) for inner in part["content"]]
     match part:
         case {"image_url": {"url": str(url)} as image}:
             part["image_url"] = {**image, "url": _media(url)}
         case {"input_audio": {"data": str(data)} as audio}:
-            part["input_audio"] = {**audio, "data": _decoded_digest(data)}
+            part["input_audio"] = {**audio, "data": decoded_digest(data)}
         case {"file": {"file_data": str(data)} as file}:
             part["file"] = {**file, "file_data": _media(data)}
         case {"source": {"type": "base64", "data": str(data)} as source}:
-            part["source"] = {**source, "data": _decoded_digest(data)}
+            part["source"] = {**source, "data": decoded_digest(data)}
     return part
 
 
@@ -165,7 +166,8 @@ def _unmarked(value: dict[str, Any]) -> dict[str, Any]:
     return {name: item for name, item in value.items() if name != "cache_control"}
 
 
-def _unsigned(value: dict[str, Any]) -> dict[str, Any]:
+def unsigned(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a part without the signature of its text, if it has both."""
     if value.keys() & _SIGNATURES and any(value.get(name) for name in _SIGNED_TEXT):
         return {name: item for name, item in value.items() if name not in _SIGNATURES}
     return value
@@ -178,10 +180,11 @@ def _media(url: str) -> str | list[str]:
     media_type, comma, data = url.partition(",")
     if not comma or not media_type.endswith(";base64"):
         return url
-    return [media_type, _decoded_digest(data)]
+    return [media_type, decoded_digest(data)]
 
 
-def _decoded_digest(data: str) -> str:
+def decoded_digest(data: str) -> str:
+    """Return a digest of what base64 holds, or the text itself if it is no base64."""
     try:
         return sha256(b64decode(data)).hexdigest()
     except (Base64Error, ValueError):

@@ -92,9 +92,26 @@ ANTHROPIC_MESSAGES: Mapping[str, Use] = {
 }
 """Anthropic Messages. ``metadata.user_id`` joins the scope instead."""
 
+GEMINI_GENERATE: Mapping[str, Use] = {
+    "model": Use.KEYED,
+    "contents": Use.KEYED,
+    "systemInstruction": Use.KEYED,
+    "cachedContent": Use.KEYED,
+    "generationConfig": Use.KEYED,
+    "safetySettings": Use.KEYED,
+    "toolConfig": Use.KEYED,
+    "tools": Use.KEYED,
+    "labels": Use.IGNORED,
+    "serviceTier": Use.IGNORED,
+    "store": Use.IGNORED,
+}
+"""Gemini, in the names that its reader gives a request. Of ``generationConfig``, the limits
+``maxOutputTokens`` and ``candidateCount`` are ranged."""
+
 DIALECTS: Mapping[str, Mapping[str, Use]] = {
     "openai-chat": OPENAI_CHAT,
     "anthropic-messages": ANTHROPIC_MESSAGES,
+    "gemini-generate": GEMINI_GENERATE,
 }
 """By ``Call.dialect``. A dialect without a table has every field keyed."""
 

@@ -37,6 +37,14 @@ def breaks_format(text: str, response_format: object) -> bool:
             return False
 
 
+def gemini_format(config: dict[str, Any]) -> object:
+    """Return what a Gemini ``generationConfig`` asks for as a ``response_format``."""
+    schema = config.get("responseJsonSchema") or config.get("responseSchema")
+    if schema is None and config.get("responseMimeType") != "application/json":
+        return None
+    return {"type": "json_schema", "schema": schema if isinstance(schema, dict) else {}}
+
+
 def _breaks(text: str, schema: dict[str, Any]) -> bool:
     try:
         value = msgspec.json.decode(text)
@@ -59,10 +67,14 @@ def _breaks(text: str, schema: dict[str, Any]) -> bool:
 
 
 def _is_of(value: object, declared: object) -> bool:
-    """Compare with a JSON Schema type or a list of them. Unknown types accept anything."""
+    """Compare with a JSON Schema type or a list of them. Unknown types accept anything.
+
+    Gemini's own schemas write types in capitals.
+    """
     if isinstance(declared, list):
         return any(_is_of(value, one) for one in declared)
-    expected = _TYPES.get(declared) if isinstance(declared, str) else None
+    declared = declared.lower() if isinstance(declared, str) else ""
+    expected = _TYPES.get(declared)
     if expected is None:
         return True
     if isinstance(value, bool):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.policies.canonical import CANONICAL, canonical_messages
+from headstart.policies.canonical_gemini import gemini_body, gemini_messages, gemini_target
 from headstart.policies.conversations import split_conversation
 from headstart.policies.fields import DIALECTS, STRING_IS_ONE_TEXT, Use
 from headstart.policies.questions import cut
@@ -36,6 +37,7 @@ PROTOCOL_HEADERS = frozenset(
         b"anthropic-workspace-id",
         b"openai-organization",
         b"openai-project",
+        b"x-goog-fieldmask",
     }
 )
 """Headers that change what the same body means."""
@@ -94,16 +96,22 @@ def chat_key(
     """
     omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body = {name: value for name, value in request.document.items() if name not in omitted}
-    for name, canonical in CANONICAL.items():
-        if name in body:
-            body[name] = canonical(body[name])
+    if context.dialect == "gemini-generate":
+        path, query_string = gemini_target(context.path, context.query_string)
+        context = msgspec.structs.replace(context, path=path, query_string=query_string)
+        settings = gemini_body(body)
+        messages = settings.pop("contents", None)
+        body = {"settings": settings}
+    else:
+        for name, canonical in CANONICAL.items():
+            if name in body:
+                body[name] = canonical(body[name])
+        messages = body.get("messages")
     asked: Any = None
     alike: dict[str, Any] | None = None
     history: tuple[Turn, ...] = ()
-    messages = body.get("messages")
     if isinstance(messages, list) and messages:
-        shorthand = context.dialect in STRING_IS_ONE_TEXT
-        messages = canonical_messages(messages, string_is_one_text=shorthand)
+        messages = _canonical(messages, context.dialect)
         if request.query is not None:
             talk = split_conversation(messages) if question is None else None
             messages[-1], asked = _without_text(messages[-1])
@@ -176,6 +184,12 @@ def _key(
     partition = sha256(_encode(material)).hexdigest()
     exact = _digest(partition + _encode(asked).decode())
     return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
+
+
+def _canonical(messages: list[Any], dialect: str) -> list[Any]:
+    if dialect == "gemini-generate":
+        return gemini_messages(messages)
+    return canonical_messages(messages, string_is_one_text=dialect in STRING_IS_ONE_TEXT)
 
 
 def _digest(text: str) -> str:

@@ -56,11 +56,30 @@ class Rendered(Protocol):
         """Return the whole stream, its terminal event included."""
 
 
-class Dialect(Protocol):
-    """Translates between a provider's wire format and the canonical model. Holds no state."""
+class UpstreamDialect(Protocol):
+    """What an upstream's own wire format must offer: answers are read, requests written."""
 
     @property
     def name(self) -> str: ...
+
+    def decoder(self) -> EventDecoder: ...
+
+    def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
+        """Read a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""
+
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return what a usage object of this dialect counts; 0 for what was not reported."""
+
+    def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
+        """Return the request for a provider that speaks this dialect.
+
+        Raises InvalidRequest for content that the dialect cannot express; fields that only tune
+        the answer are left out and named, or refused with ``quirks.refuse``.
+        """
+
+
+class Dialect(UpstreamDialect, Protocol):
+    """Translates between a provider's wire format and the canonical model. Holds no state."""
 
     @property
     def content_types(self) -> ContentTypes: ...
@@ -82,29 +101,14 @@ class Dialect(Protocol):
     def add_usage(self, body: bytes, request: ChatRequest) -> bytes | None:
         """Return ``body`` edited so that the stream reports its usage; None if nothing to do."""
 
-    def decoder(self) -> EventDecoder: ...
-
-    def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
-        """Read a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""
-
     def usage_only(self, events: Sequence[StreamEvent]) -> bool:
         """Is a frame with these events the extra one that ``add_usage`` asked for?"""
-
-    def tokens(self, usage: dict[str, Any]) -> Tokens:
-        """Return what a usage object of this dialect counts; 0 for what was not reported."""
 
     def usage(self, tokens: Tokens) -> dict[str, Any]:
         """Return a usage object of this dialect."""
 
     def read_request(self, request: ChatRequest) -> CanonicalRequest:
         """Return the request in no dialect. Raises InvalidRequest that names the field at fault."""
-
-    def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
-        """Return the request for a provider that speaks this dialect.
-
-        Raises InvalidRequest for content that the dialect cannot express; fields that only tune
-        the answer are left out and named, or refused with ``quirks.refuse``.
-        """
 
     def encoder(self, id: str, created: int, *, include_usage: bool) -> EventEncoder:
         """Return a writer for one streamed answer."""

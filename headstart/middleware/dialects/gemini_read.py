@@ -23,6 +23,7 @@ from headstart.canonical_request import (
     ToolChoice,
 )
 from headstart.middleware.dialects.gemini_calls import MINTED
+from headstart.middleware.dialects.gemini_events import THOUGHT
 from headstart.middleware.dialects.gemini_schema import json_schema
 from headstart.middleware.dialects.request_fields import Fields
 
@@ -71,10 +72,10 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
 
 
 def _extra(fields: Fields, config: Fields, choices: Fields) -> dict[str, Any]:
-    settings = config.rest()
-    if settings.get("responseModalities") == ["TEXT"]:
-        del settings["responseModalities"]
-    extra = fields.rest()
+    modalities = [name.lower() for name in config.texts("responseModalities")]
+    settings, extra = config.rest(), fields.rest()
+    if modalities not in ([], ["text"]):
+        extra["modalities"] = modalities
     if settings:
         extra["generationConfig"] = settings
     if rest := choices.rest():
@@ -137,33 +138,34 @@ def _part(part: Fields, calls: _Calls) -> MessagePart:
         return _call(part, calls)
     if "functionResponse" in part:
         return _result(part, calls)
-    if "inlineData" in part:
-        data = part.required_object("inlineData")
-        kind = data.text("mimeType")
-        return MediaPart(
-            kind=_kind(kind),
-            media_type=kind,
-            data=data.required_text("data"),
-            name=data.text("displayName"),
-            extra=part.rest(),
-        )
-    if "fileData" in part:
-        file = part.required_object("fileData")
-        kind = file.text("mimeType")
-        return MediaPart(
-            kind=_kind(kind),
-            media_type=kind,
-            url=file.required_text("fileUri"),
-            name=file.text("displayName"),
-            extra=part.rest(),
-        )
+    for name, source in (("inlineData", "data"), ("fileData", "fileUri")):
+        if name in part:
+            return _media(part, part.required_object(name), source)
     if "text" not in part:
         rest = part.rest()
         return ForeignPart(kind=next(iter(rest), "empty"), value=rest)
     text = part.required_text("text")
     if part.boolean("thought"):
-        return ReasoningPart(text=text, signature=part.text("thoughtSignature"), extra=part.rest())
+        return ReasoningPart(
+            text=text,
+            signature=part.text("thoughtSignature"),
+            field=THOUGHT,
+            extra=part.rest(),
+        )
     return TextPart(text=text, extra=part.rest())
+
+
+def _media(part: Fields, media: Fields, source: str) -> MediaPart:
+    media_type = media.text("mimeType")
+    content = media.required_text(source)
+    return MediaPart(
+        kind=_kind(media_type),
+        media_type=media_type,
+        data=content if source == "data" else None,
+        url=content if source != "data" else None,
+        name=media.text("displayName"),
+        extra=part.rest(),
+    )
 
 
 def _call(part: Fields, calls: _Calls) -> CallPart:

@@ -1,0 +1,195 @@
+"""Cohere's Chat, version 2: a request, written from no dialect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.canonical_request import (
+    CallPart,
+    ForeignPart,
+    MediaPart,
+    ResultPart,
+    TextPart,
+    Tool,
+    Written,
+)
+from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.request_parts import (
+    Losses,
+    budget_of,
+    data_url,
+    name_results,
+    plain_text,
+    top_level_extra,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.canonical_request import (
+        CanonicalRequest,
+        Message,
+        MessagePart,
+        Quirks,
+        ReasoningWish,
+        ResponseFormat,
+        ToolChoice,
+    )
+
+NAME = "cohere-chat"
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
+    """Return the request for Cohere. Raises InvalidRequest (see ``Dialect.write_request``)."""
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    if asked.choices > 1:
+        raise InvalidRequest("n: this upstream gives one choice")
+    top_level_extra(asked, losses)
+    document = {
+        "model": asked.model,
+        "stream": asked.stream,
+        "messages": [
+            written
+            for message in name_results(asked.messages)
+            for written in _message(message, losses)
+        ],
+        **_settings(asked, quirks),
+        **_tools(asked, losses),
+    }
+    lost = {
+        "user": asked.user,
+        "parallel_tool_calls": asked.parallel_tool_calls is False,
+        "top_logprobs": asked.top_logprobs,
+    }
+    losses.drop_filled(lost)
+    if not quirks.sampling:
+        losses.drop_filled({"temperature": asked.temperature, "top_p": asked.top_p})
+    for name in quirks.drops:
+        if document.pop(name, None) is not None:
+            losses.drop(name)
+    return Written(path=b"/v2/chat", body=msgspec.json.encode(document), dropped=losses.names)
+
+
+def _settings(asked: CanonicalRequest, quirks: Quirks) -> dict[str, Any]:
+    limit = asked.max_tokens
+    settings = {
+        "max_tokens": quirks.default_max_tokens if limit is None else limit,
+        "temperature": asked.temperature if quirks.sampling else None,
+        "p": asked.top_p if quirks.sampling else None,
+        "k": asked.top_k if quirks.sampling else None,
+        "frequency_penalty": asked.frequency_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "seed": asked.seed,
+        "stop_sequences": asked.stop or None,
+        "logprobs": asked.logprobs or None,
+        "response_format": _format(asked.response_format),
+        "thinking": None if asked.reasoning is None else _thinking(asked.reasoning),
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
+    if wanted is None or wanted.kind == "text":
+        return None
+    schema = {} if wanted.schema is None else {"json_schema": wanted.schema}
+    return {"type": "json_object", **schema}
+
+
+def _thinking(wish: ReasoningWish) -> dict[str, Any] | None:
+    if wish.enabled is False or wish.effort == "none":
+        return {"type": "disabled"}
+    budget = wish.budget_tokens
+    if budget is None and wish.effort is not None:
+        budget = budget_of(wish.effort)
+    if budget is None and not wish.enabled:
+        return None
+    return {"type": "enabled", **({} if budget is None else {"token_budget": budget})}
+
+
+def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    if not asked.tools:
+        return {}
+    choice = None if asked.tool_choice is None else asked.tool_choice
+    names = () if choice is None else choice.names
+    tools = []
+    for tool in asked.tools:
+        if not isinstance(tool, Tool):
+            tools.append(losses.foreign(tool))
+        elif not names or tool.name in names:
+            # A choice limited to some tools is told by leaving out the others.
+            tools.append({"type": "function", "function": _function(tool, losses)})
+    return {"tools": tools, **_tool_choice(choice)}
+
+
+def _function(tool: Tool, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled(tool.extra)
+    described = {} if tool.description is None else {"description": tool.description}
+    empty = {"type": "object", "properties": {}}
+    return {"name": tool.name, **described, "parameters": tool.parameters or empty}
+
+
+def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
+    mode = "auto" if choice is None else choice.mode
+    return {} if mode == "auto" else {"tool_choice": "NONE" if mode == "none" else "REQUIRED"}
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Yield the messages that say this one: each tool result is one of its own."""
+    if message.name is not None:
+        losses.drop("name")
+    losses.drop_filled(message.extra)
+    if message.role == "tool":
+        for part in message.parts:
+            if isinstance(part, ResultPart):
+                found = _joined(part.content, losses)
+                yield {"role": "tool", "tool_call_id": part.id, "content": found}
+        return
+    calls = [_call(part) for part in message.parts if isinstance(part, CallPart)]
+    content = _content(message.parts, losses)
+    role = "system" if message.role == "developer" else message.role
+    if calls:
+        said = {"content": content} if content else {}
+        yield {"role": role, **said, "tool_calls": calls}
+    elif content:
+        yield {"role": role, "content": content}
+
+
+def _call(part: CallPart) -> dict[str, Any]:
+    function = {"name": part.name, "arguments": part.arguments or "{}"}
+    return {"id": part.id, "type": "function", "function": function}
+
+
+def _content(parts: tuple[MessagePart, ...], losses: Losses) -> str | list[dict[str, Any]]:
+    said = [part for part in parts if isinstance(part, TextPart | MediaPart | ForeignPart)]
+    if all(isinstance(part, TextPart) for part in said):
+        return _joined(tuple(said), losses)
+    return [_block(part, losses) for part in said]
+
+
+def _block(part: TextPart | MediaPart | ForeignPart, losses: Losses) -> dict[str, Any]:
+    if isinstance(part, ForeignPart):
+        return losses.foreign(part)
+    losses.drop_filled(part.extra)
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if part.kind != "image":
+        text = plain_text(part)
+        if text is None:
+            raise losses.refusal(f"content of type {part.kind}")
+        return {"type": "text", "text": text}
+    detail = {} if part.detail is None else {"detail": part.detail}
+    return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+
+
+def _joined(parts: tuple[TextPart | MediaPart | ForeignPart, ...], losses: Losses) -> str:
+    """Return the text of parts that must be text alone. Raises InvalidRequest."""
+    blocks = [_block(part, losses) for part in parts]
+    for block in blocks:
+        if "text" not in block:
+            raise losses.refusal(f"a tool's result of type {block['type']}")
+    return "\n".join(block["text"] for block in blocks)
