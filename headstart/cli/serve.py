@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headstart.config import checked, discover_upstreams, load_settings
+from headstart.cli.serve_route import billed_notes, with_route
+from headstart.config import (
+    checked,
+    discover_local,
+    discover_upstreams,
+    load_settings,
+    strategy_of,
+)
 from headstart.config.masking import masked_url
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
+    from headstart.cli.serve_route import Kind
     from headstart.config import CacheSettings, Settings
 
 EPILOG = """\b
 Examples:
   headstart serve --upstream https://api.openai.com/v1
   OPENAI_API_KEY=… headstart serve --port 8080
+  headstart serve --race groq,together --model llama-3.3-70b
   headstart serve --config headstart.toml
 
 Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
@@ -35,6 +45,12 @@ Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to bind.  [default: 8080]")
 @click.option("--upstream", metavar="URL", help="One OpenAI-dialect upstream; callers' keys pass.")
+@click.option("--race", metavar="A,B", help="Ask these providers at once; the first token wins.")
+@click.option("--hedge", metavar="A,B", help="Ask the next of these when one is slow to start.")
+@click.option("--fallback", metavar="A,B", help="Ask the next of these when one fails.")
+@click.option(
+    "--model", metavar="NAME", help="The model that --race, --hedge or --fallback is for.  [all]"
+)
 @click.option("--store", metavar="URL", help="sqlite:///path, memory: or redis://…")
 @click.option(
     "--log-level",
@@ -47,13 +63,19 @@ def serve(
     host: str | None,
     port: int | None,
     upstream: str | None,
+    race: str | None,
+    hedge: str | None,
+    fallback: str | None,
+    model: str | None,
     store: str | None,
     log_level: str,
 ) -> None:
     """Run the sidecar proxy: chat completions and messages cached, all else under /v1/ relayed.
 
-    With no configuration it uses the providers whose key variables are set. Ready when
-    /_headstart/ready answers 200.
+    With no configuration it uses the providers whose key variables are set, or an Ollama or vLLM
+    on this machine. Providers are named by their presets (openai, anthropic, groq, together, …:
+    docs/providers.md) or as [[upstream]] in the configuration; each needs its key in its usual
+    variable. Ready when /_headstart/ready answers 200.
     """
     overrides = {
         "server.host": host,
@@ -62,13 +84,31 @@ def serve(
         "upstream": None if upstream is None else [{"base_url": upstream}],
     }
     settings = load_settings(path, os.environ, overrides)
-    if not settings.upstream:
-        found, notes = discover_upstreams(os.environ)
-        settings = checked(msgspec.structs.replace(settings, upstream=found))
-        for note in notes:
-            click.echo(note)
+    kinds: dict[Kind, str | None] = {"race": race, "hedge": hedge, "fallback": fallback}
+    chosen = [(kind, names) for kind, names in kinds.items() if names]
+    if len(chosen) > 1 or (model and not chosen):
+        raise click.UsageError("--model goes with one of --race, --hedge and --fallback")
+    if chosen:
+        [(kind, names)] = chosen
+        settings = checked(with_route(settings, kind, names, model))
+        notes = billed_notes(settings)
+    elif not settings.upstream:
+        settings, notes = _discovered(settings)
+    else:
+        notes = []
+    for note in notes:
+        click.echo(note)
     logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     run_sidecar(settings, log_level)
+
+
+def _discovered(settings: Settings) -> tuple[Settings, list[str]]:
+    """Return settings with the providers whose keys are set, else with servers on this machine."""
+    found, notes = discover_upstreams(os.environ)
+    if not found:
+        found, local_notes = discover_local()
+        notes = (*notes, *local_notes)
+    return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
 
 
 def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
@@ -119,6 +159,7 @@ def banner(settings: Settings, port: int) -> str:
     shared = "each credential" if cache.scope == "credential" else cache.scope
     rows = [
         ("upstream", upstreams),
+        *(("route", line) for line in _routes(settings)),
         ("cache", f"{_cached(cache)}; shared by {shared}; store {masked_url(cache.store)}"),
         ("learning", _learned(cache)),
         ("admin", f"http://{server.host}:{port}/_headstart/stats"),
@@ -128,6 +169,15 @@ def banner(settings: Settings, port: int) -> str:
     lines = [f"  {name:9} {text}" for name, text in rows]
     ready = f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)"
     return "\n".join([ready, *lines])
+
+
+def _routes(settings: Settings) -> Iterator[str]:
+    """Yield how upstreams answer together, and for which models."""
+    for route in settings.route:
+        strategy = strategy_of(route)
+        if len(strategy.members) > 1:
+            models = "all models" if route.match.model == "*" else route.match.model
+            yield f"{route.name}: {strategy.strategy} of {', '.join(strategy.members)} for {models}"
 
 
 def _cached(cache: CacheSettings) -> str:

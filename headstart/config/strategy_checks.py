@@ -126,7 +126,7 @@ def _model_problems(
             shown = ", ".join(f"{name} {real!r}" for name, real in names.items())
             yield (
                 f"{setting}.upstreams: it is not known that {model!r} is one model in this {kind}: "
-                f"{shown}; name the same model in each upstream's models, use strategy "
+                f"{shown}; give each upstream the same model in its models, use strategy "
                 f'"cascade" or "fallback", or set {setting}.equal_models = "assume" if you know '
                 "that they are equal"
             )
