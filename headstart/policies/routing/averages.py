@@ -49,10 +49,8 @@ class Peak:
 
     def add(self, times: float, *, slow: bool, now: float) -> None:
         """Learn that a call took so many times the usual; ``slow``: that is beyond its p95."""
-        level = self.value(now)
         peak = min(times, self._before) if slow else 1.0
-        keep = math.exp((self._at - now) / self.TAU_S)
-        self._level = peak if peak > level else max(1.0, level * keep + times * (1.0 - keep))
+        self._level = max(peak, self.value(now))
         self._before = times if slow else 1.0
         self._at = now
 

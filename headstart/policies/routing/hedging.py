@@ -57,8 +57,9 @@ def _late_s(late_s: Sequence[float], share: float) -> float:
     share = min(max(share, LATE[-1]), LATE[0])
     upper = next(i for i in range(1, len(LATE)) if LATE[i] <= share)
     inside = math.log(LATE[upper - 1] / share) / math.log(LATE[upper - 1] / LATE[upper])
-    exact_s = late_s[upper - 1] * math.pow(late_s[upper] / late_s[upper - 1], inside)
-    return min(exact_s, max(STALL * late_s[1], late_s[0]))
+    stalled_s = STALL * late_s[LATE.index(0.25)]
+    sooner_s, later_s = min(late_s[upper - 1], stalled_s), min(late_s[upper], stalled_s)
+    return sooner_s * math.pow(later_s / sooner_s, inside)
 
 
 class ExtraBudget:

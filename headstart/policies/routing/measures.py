@@ -255,14 +255,14 @@ class Measures:
         self, key: Key, prompt_tokens: int, seconds: float, now: float, *, censored: bool
     ) -> None:
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
-        sketch = figures.sketch(bucket, now)
-        if sketch is not None and sketch.weight(now) >= ENOUGH:
+        sketch = figures.ttft.get(bucket)
+        if sketch is None:
+            sketch = figures.ttft[bucket] = Quantiles(_HALF_LIFE_S)
+        elif sketch.weight(now) >= ENOUGH:
             usual, late = sketch.mean(), sketch.quantile(0.95)
             if usual and late and (seconds > late or not censored):
                 figures.peak.add(seconds / usual, slow=seconds > late, now=now)
-        if bucket not in figures.ttft:
-            figures.ttft[bucket] = Quantiles(_HALF_LIFE_S)
-        figures.ttft[bucket].add(seconds, now, censored=censored)
+        sketch.add(seconds, now, censored=censored)
 
 
 def _crowding(figures: _Figures) -> float:

@@ -22,7 +22,7 @@ SHORTEST_S = 0.001
 LONGEST_S = 600.0
 _SCALE = 1 / math.log(GROWTH)
 BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
-LATE = (0.5, 0.25, 0.1, 0.05, 0.02, 0.01)
+LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 """Shares of the samples that ``Quantiles.late`` tells what they exceed."""
 _REBASE = 64.0
 """Half-lives after which weights are brought back to the size of one."""
