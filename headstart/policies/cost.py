@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from headstart.attempts import Tokens
+from typing import TYPE_CHECKING
+
 from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from headstart.attempts import Tokens
 
 
 class Price(Frozen):
@@ -18,10 +22,8 @@ class Price(Frozen):
     per_request: float = 0.0
     multiplier: float = 1.0
 
-    def cost_usd(self, tokens: Tokens | int, completion_tokens: int = 0) -> float:
+    def cost_usd(self, tokens: Tokens) -> float:
         """Return what a call that used these tokens costs, in dollars."""
-        if not isinstance(tokens, Tokens):
-            tokens = Tokens(tokens, completion_tokens)
         plain = max(0, tokens.prompt - tokens.cached - tokens.cache_write)
         millionths = (
             plain * self.input_per_million

@@ -142,9 +142,10 @@ def test_a_ratio_weighs_by_size_and_forgets() -> None:
     assert ratio.value == pytest.approx(10.0)
 
 
-def test_a_peak_rises_at_the_second_slow_call_and_sinks_with_its_time_constant() -> None:
+def test_a_peak_rises_at_the_third_slow_call_and_sinks_with_its_time_constant() -> None:
     peak = Peak()
     peak.add(20.0, slow=True, now=0.0)
+    peak.add(9.0, slow=True, now=0.0)
     assert peak.value(0.0) == 1.0
     peak.add(5.0, slow=True, now=1.0)
     assert peak.value(1.0) == 5.0

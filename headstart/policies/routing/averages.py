@@ -36,22 +36,24 @@ class Peak:
 
     Peak-EWMA, as in Finagle's load balancer of that name: it rises with a slow call at once and
     sinks back with time constant ``TAU_S``. Models stall now and then for seconds, which says
-    nothing of the next call, so it takes two slow calls in a row, and the less slow one counts.
+    nothing of the next call, so it takes three slow calls in a row (one chance in 8,000 while all
+    is as usual), and the least slow one counts.
     """
 
     TAU_S = 30.0
-    __slots__ = ("_at", "_before", "_level")
+    __slots__ = ("_at", "_before", "_earlier", "_level")
 
     def __init__(self) -> None:
         self._level = 1.0
         self._before = 1.0
+        self._earlier = 1.0
         self._at = 0.0
 
     def add(self, times: float, *, slow: bool, now: float) -> None:
         """Learn that a call took so many times the usual; ``slow``: that is beyond its p95."""
-        peak = min(times, self._before) if slow else 1.0
-        self._level = max(peak, self.value(now))
-        self._before = times if slow else 1.0
+        times = times if slow else 1.0
+        self._level = max(self.value(now), min(times, self._before, self._earlier))
+        self._before, self._earlier = times, self._before
         self._at = now
 
     def value(self, now: float) -> float:
