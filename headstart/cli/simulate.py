@@ -7,15 +7,18 @@ from pathlib import Path
 
 import click
 
+from headstart.errors import ConfigError
 from headstart.simulator.answer_key import AnswerKey, read_answer_key
 from headstart.simulator.app import Simulator
 from headstart.simulator.oracle import Oracle
 from headstart.simulator.profiles import FIGURES_AS_OF, PROFILES, Profile
+from headstart.simulator.weather import WEATHERS, Spell, find_weather, read_weather
 
 EPILOG = """\b
 Examples:
   headstart simulate --profile groq --port 9090
   headstart simulate --profile stalls --seed 7 --speed 10
+  headstart simulate --profile groq --weather flapping
   headstart simulate --answers questions.jsonl --vary
   headstart simulate --list
 
@@ -23,8 +26,15 @@ Examples:
 Then, in another terminal:
   headstart serve --upstream http://127.0.0.1:9090/v1
 
-Any key is accepted and every model name answers. GET /_sim/stats says what the provider saw,
-POST /_sim/reset starts over, and the request header x-sim-fault asks for a fault
+It speaks, whatever the profile:
+  OpenAI chat         POST /v1/chat/completions
+  Anthropic Messages  POST /v1/messages
+  Gemini              POST /v1beta/models/{model}:generateContent, :streamGenerateContent
+  Cohere v2           POST /v2/chat
+
+\b
+Any key is accepted and every model name answers. GET /_sim/stats and /_sim/requests say what the
+provider saw, POST /_sim/reset starts over, and the request header x-sim-fault asks for a fault
 (docs/simulator.md).
 """
 
@@ -57,6 +67,11 @@ POST /_sim/reset starts over, and the request header x-sim-fault asks for a faul
     help="Run simulated time this many times faster.",
 )
 @click.option(
+    "--weather",
+    metavar="NAME|FILE.toml",
+    help=f"When it fails, flaps or slows down: {', '.join(WEATHERS)}, or [[spell]] tables.",
+)
+@click.option(
     "--answer-tokens",
     type=click.IntRange(1, 100_000),
     help="Tokens of every answer outside the catalogue.  [default: 40 to 200]",
@@ -76,12 +91,13 @@ def simulate(
     profile: str,
     seed: int,
     speed: float,
+    weather: str | None,
     answer_tokens: int | None,
     answers: Path | None,
     vary: bool,
     list_them: bool,
 ) -> None:
-    """Run a simulated provider that speaks the OpenAI dialect: no key, no network.
+    """Run a simulated provider that speaks every dialect: no key, no network.
 
     Time to first token, tokens per second and stalls follow a provider's published figures and
     are drawn from a seed. Answers are scripted text; the same question gets the same answer, in
@@ -100,7 +116,8 @@ def simulate(
         with answers.open("rb") as lines:
             rows = read_answer_key(lines)
         oracle = AnswerKey(rows, vary=vary, answer_tokens=answer_tokens)
-    simulator = Simulator(profile, seed=seed, speed=speed, oracle=oracle)
+    spells = () if weather is None else _weather(weather)
+    simulator = Simulator(profile, seed=seed, speed=speed, weather=spells, oracle=oracle)
     with bind(host, port) as sock, contextlib.suppress(KeyboardInterrupt):
         line = (
             f"simulated provider {profile!r} on {url_of(sock)}/v1 (seed {seed}, speed {speed:g}x): "
@@ -109,6 +126,16 @@ def simulate(
         run(simulator, sock, lambda: click.echo(line))
     seen = simulator.stats.snapshot()
     click.echo(f"\nstopped after {seen.calls} calls, {seen.cancelled} of them cancelled by clients")
+
+
+def _weather(named: str) -> tuple[Spell, ...]:
+    """Return the weather of a file or of that name. Raises ConfigError."""
+    if not named.endswith(".toml"):
+        return find_weather(named)
+    try:
+        return read_weather(Path(named).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {named}: {error.strerror}") from error
 
 
 def _describe(profile: Profile) -> str:
@@ -125,6 +152,8 @@ def _describe(profile: Profile) -> str:
         parts.append(f"{profile.error:.0%} fail")
     if profile.requests_per_minute:
         parts.append(f"{profile.requests_per_minute} requests a minute and key")
+    if profile.prefill_ms_per_1k:
+        parts.append(f"{profile.prefill_ms_per_1k:g} ms a thousand prompt tokens")
     return ", ".join(parts) or "no delays"
 
 
@@ -134,5 +163,5 @@ def _table() -> str:
         price = profile.usd_per_million
         cost = f"; ${price.input:g}/${price.output:g}" if price else ""
         assumed = f" (assumed: {', '.join(profile.assumed)})" if profile.assumed else ""
-        lines += [f"{name:<11}{_describe(profile)}{cost}", f"{'':<11}{profile.notes}{assumed}"]
+        lines += [f"{name:<14}{_describe(profile)}{cost}", f"{'':<14}{profile.notes}{assumed}"]
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -74,6 +75,25 @@ def test_list_shows_every_profile_with_price_and_date() -> None:
 def test_help_has_examples() -> None:
     result = CliRunner().invoke(simulate, ["--help"])
     assert "headstart serve --upstream" in result.output
+
+
+def test_help_names_every_dialect() -> None:
+    result = CliRunner().invoke(simulate, ["--help"])
+    for path in ("/v1/chat/completions", "/v1/messages", ":generateContent", "/v2/chat"):
+        assert path in result.output
+
+
+def test_the_weather_can_be_a_name_or_a_file(tmp_path: Path) -> None:
+    weather = tmp_path / "weather.toml"
+    weather.write_text("[[spell]]\nfault = { fault = 'status', status = 418 }\n")
+    with _running("--profile", "instant", "--weather", str(weather)) as (_, line):
+        with pytest.raises(HTTPError) as raised:
+            urlopen(line.split()[4].rstrip(":") + "/models")
+        with raised.value as refused:
+            assert refused.code == 418
+    for wrong, reason in (("flaping", "did you mean 'flapping'"), ("no.toml", "cannot read")):
+        with pytest.raises(ConfigError, match=reason):
+            CliRunner().invoke(simulate, ["--weather", wrong], catch_exceptions=False)
 
 
 def test_a_labelled_stream_is_answered_by_class_in_other_words_each_time(tmp_path: Path) -> None:

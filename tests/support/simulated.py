@@ -68,7 +68,10 @@ class Wire(NamedTuple):
 
 
 async def send_raw(
-    url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    url: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    path: str = "/v1/chat/completions",
 ) -> SocketStream:
     """Open a connection and send one chat request over it."""
     parts = urlsplit(url)
@@ -76,18 +79,21 @@ async def send_raw(
     assert parts.port is not None
     stream = await anyio.connect_tcp(parts.hostname, parts.port)
     payload = json.dumps(body).encode()
-    lines = ["POST /v1/chat/completions HTTP/1.1", "host: sim", f"content-length: {len(payload)}"]
+    lines = [f"POST {path} HTTP/1.1", "host: sim", f"content-length: {len(payload)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     await stream.send("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
     return stream
 
 
 async def exchange(
-    url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    url: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    path: str = "/v1/chat/completions",
 ) -> Wire:
     """Send one chat request and read until HTTP or the connection ends."""
     received, ended = b"", "whole"
-    async with await send_raw(url, body, headers) as stream:
+    async with await send_raw(url, body, headers, path) as stream:
         while not _is_whole(received):
             try:
                 received += await stream.receive()
