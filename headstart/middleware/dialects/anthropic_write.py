@@ -43,7 +43,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
     thinking, effort = _reasoning(asked, quirks, losses)
     limit = asked.max_tokens
     if limit is None:
-        limit = (quirks.default_max_tokens or _MAX_TOKENS) + thinking.get("budget_tokens", 0)
+        limit = (quirks.default_max_tokens or _MAX_TOKENS) + _thought(thinking, effort)
     body: dict[str, Any] = {
         **extra,
         "model": asked.model,
@@ -189,6 +189,13 @@ def _reasoning(
         return {}, None
     thinking = {} if _forces_tool(asked) else {"type": "adaptive"}
     return thinking, None if effort is None else _EFFORTS[effort]
+
+
+def _thought(thinking: dict[str, Any], effort: str | None) -> int:
+    """Return how many tokens the model may think before it says anything."""
+    if thinking.get("type") == "adaptive":
+        return budget_of(effort or "medium")
+    return int(thinking.get("budget_tokens", 0))
 
 
 def _own_thinking(wish: ReasoningWish) -> dict[str, Any]:

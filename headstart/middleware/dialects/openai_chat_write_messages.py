@@ -171,7 +171,7 @@ def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
     text = None if losses.own else plain_text(part)
     if text is not None:
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
     if part.data is None:
         raise losses.refusal("content of type file (by URL)")
     name = part.name or (None if losses.own else "file")

@@ -1,0 +1,218 @@
+"""What a request cannot say in the other dialect: content is refused, the rest dropped by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from headstart.canonical_request import Quirks
+from headstart.errors import InvalidRequest
+from support.translated import PNG, SCHEMA, ask, lose, translate
+
+USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+
+
+def said(part: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+def replied(**fields: Any) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", "content": None, **fields}, USER]}
+
+
+def called(block: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", "content": [block]}, USER]}
+
+
+AUDIO = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
+ZIP = {"type": "file", "file": {"filename": "a", "file_data": "data:application/zip;base64,UEs="}}
+CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+PDF_URL = {"type": "document", "source": {"type": "url", "url": "https://a.org/a.pdf"}}
+IMAGE_ID = {"type": "image", "source": {"type": "file", "file_id": "f"}}
+HOSTED = {"type": "web_search_20250305", "name": "web_search"}
+SERVER_USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+BEGUN = {"messages": [USER, {"role": "assistant", "content": "{"}]}
+
+REFUSED_BY_ANTHROPIC: dict[str, dict[str, Any]] = {
+    "^n:": {"n": 2},
+    "^audio:": {"audio": {"voice": "alloy", "format": "mp3"}},
+    "^modalities:": {"modalities": ["text", "audio"]},
+    "^web_search_options:": {"web_search_options": {"search_context_size": "low"}},
+    "^response_format of type json_object": {"response_format": {"type": "json_object"}},
+    "^tools of type custom:": {"tools": [{"type": "custom", "custom": {"name": "sh"}}]},
+    "^content of type custom:": replied(tool_calls=[CUSTOM]),
+    "^content of type audio:": said(AUDIO),
+    "^content of type audio: ": replied(audio={"id": "a"}),
+    r"^content of type file \(application/zip\):": said(ZIP),
+    "^content of type file:": said({"type": "file", "file": {"file_id": "f"}}),
+    "^content of type video_url:": said({"type": "video_url", "video_url": {"url": "u"}}),
+}
+REFUSED_BY_OPENAI: dict[str, dict[str, Any]] = {
+    "^tools of type web_search_20250305:": {"tools": [HOSTED]},
+    "^content of type server_tool_use:": called(SERVER_USE),
+    "^content of type image:": said(IMAGE_ID),
+    r"^content of type file \(by URL\):": said(PDF_URL),
+    "^container:": {"container": "c1"},
+    r"^messages\[1\]: the upstream does not go on": BEGUN,
+}
+
+
+@pytest.mark.parametrize(("message", "fields"), REFUSED_BY_ANTHROPIC.items())
+def test_content_that_anthropic_cannot_take_is_refused(message: str, fields: Any) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        ask("openai", "anthropic", **fields)
+
+
+@pytest.mark.parametrize(("message", "fields"), REFUSED_BY_OPENAI.items())
+def test_content_that_openai_cannot_take_is_refused(message: str, fields: Any) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        ask("anthropic", "openai", **fields)
+
+
+def test_refusal_names_the_dialect_of_the_upstream() -> None:
+    with pytest.raises(InvalidRequest, match="anthropic-messages"):
+        ask("openai", "anthropic", n=2)
+
+
+BUDGET = Quirks(thinking="budget")
+AMID_CALLS = [
+    USER,
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": "r"},
+]
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+LOST_TO_ANTHROPIC: list[tuple[str, dict[str, Any], Quirks]] = [
+    ("seed", {"seed": 0}, Quirks()),
+    ("frequency_penalty", {"frequency_penalty": 1}, Quirks()),
+    ("presence_penalty", {"presence_penalty": 0.5}, Quirks()),
+    ("logprobs", {"logprobs": True}, Quirks()),
+    ("logit_bias", {"logit_bias": {"5": 1}}, Quirks()),
+    ("metadata", {"metadata": {"k": "v"}}, Quirks()),
+    ("made_up", {"made_up": 1}, Quirks()),
+    ("name", {"messages": [{**USER, "name": "ann"}]}, Quirks()),
+    ("detail", said({**PICTURE, "image_url": {**PICTURE["image_url"], "detail": "low"}}), Quirks()),  # type: ignore[dict-item]
+    ("reasoning_content", replied(content="A", reasoning_content="Hm."), Quirks()),
+    ("reasoning", replied(content="A", reasoning="Hm."), Quirks()),
+    ("stop", {"stop": "\n"}, Quirks()),
+    ("temperature", {"temperature": 1.5}, Quirks()),
+    ("top_p", {"temperature": 0.5, "top_p": 0.9}, Quirks()),
+    ("temperature", {"temperature": 0.5}, Quirks(sampling=False)),
+    ("temperature", {"temperature": 0.5, "reasoning_effort": "low"}, Quirks()),
+    ("reasoning_effort", {"reasoning_effort": "odd"}, Quirks()),
+    ("reasoning_effort", {"reasoning_effort": "low", "max_tokens": 1024}, BUDGET),
+    ("reasoning_effort", {"reasoning_effort": "low", "messages": AMID_CALLS}, BUDGET),
+    (
+        "reasoning_effort",
+        {"reasoning_effort": "low", "tools": [TOOL], "tool_choice": "required"},
+        BUDGET,
+    ),
+    ("made_up", {"made_up": 1}, Quirks(drops=("made_up",))),
+    ("temperature", {"temperature": 0.5}, Quirks(drops=("temperature",))),
+]
+CACHED = {"cache_control": {"type": "ephemeral"}}
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+USED = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+FAILED = {"type": "tool_result", "tool_use_id": "c", "content": "No.", "is_error": True}
+LOOSE = {
+    "name": "look",
+    "strict": True,
+    "input_schema": {"type": "object", "properties": {"a": {}}},
+}
+LOST_TO_OPENAI: list[tuple[str, dict[str, Any], Quirks]] = [
+    ("top_k", {"top_k": 5}, Quirks()),
+    ("stop", {"stop_sequences": ["a", "b", "c", "d", "e"]}, Quirks()),
+    ("cache_control", said({"type": "text", "text": "Hi", **CACHED}), Quirks()),
+    ("cache_control", CACHED, Quirks()),
+    ("thinking", called(THOUGHT), Quirks()),
+    ("redacted_thinking", called({"type": "redacted_thinking", "data": "x"}), Quirks()),
+    ("thinking", {"thinking": {"type": "disabled"}}, Quirks()),
+    ("thinking", {"thinking": {"type": "between_tools"}}, Quirks()),
+    (
+        "is_error",
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "content": [USED]},
+                {"role": "user", "content": [FAILED]},
+            ]
+        },
+        Quirks(),
+    ),
+    ("strict", {"tools": [LOOSE]}, Quirks()),
+    ("temperature", {"temperature": 0.5}, Quirks(sampling=False)),
+    ("user", {"metadata": {"user_id": "u"}}, Quirks(drops=("user",))),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "quirks"), LOST_TO_ANTHROPIC)
+def test_what_merely_tunes_is_dropped_by_name_for_anthropic(
+    name: str, fields: dict[str, Any], quirks: Quirks
+) -> None:
+    assert lose("openai", "anthropic", quirks, **fields) == (name,)
+
+
+@pytest.mark.parametrize(("name", "fields", "quirks"), LOST_TO_OPENAI)
+def test_what_merely_tunes_is_dropped_by_name_for_openai(
+    name: str, fields: dict[str, Any], quirks: Quirks
+) -> None:
+    assert lose("anthropic", "openai", quirks, **fields) == (name,)
+
+
+def test_first_four_stop_sequences_are_kept() -> None:
+    body = ask("anthropic", "openai", stop_sequences=["a", "b", "c", "d", "e"])
+    assert body["stop"] == ["a", "b", "c", "d"]
+
+
+NO_LOSS: dict[str, dict[str, Any]] = {
+    "a field that is null": {"seed": None, "made_up": None},
+    "an empty echo of the SDK's": replied(content="A", annotations=[], function_call=None),
+    "defaults": {"temperature": 1, "top_p": 1, "frequency_penalty": 0, "n": 1, "store": False},
+    "text alone": {"modalities": ["text"]},
+    "the user under its other name": {"safety_identifier": "s1"},
+    "usage": {"stream": True, "stream_options": {"include_usage": True}},
+}
+
+
+@pytest.mark.parametrize("fields", NO_LOSS.values(), ids=NO_LOSS)
+def test_what_says_nothing_is_no_loss(fields: dict[str, Any]) -> None:
+    assert lose("openai", "anthropic", Quirks(refuse=True), **fields) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fields"),
+    [
+        ("openai", "anthropic", {"seed": 1}),
+        ("openai", "anthropic", {"made_up": 1}),
+        ("anthropic", "openai", {"top_k": 1}),
+        ("anthropic", "openai", CACHED),
+    ],
+)
+def test_losses_are_refused_where_none_may_be(
+    source: str, target: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(next(iter(fields)))):
+        ask(source, target, Quirks(refuse=True), **fields)
+
+
+def test_provider_of_the_same_dialect_gets_no_more_than_it_takes() -> None:
+    chat = {"model": "m", "messages": [{**USER, "name": "ann"}], "seed": 1, "max_tokens": 5}
+    quirks = Quirks(
+        drops=("seed",), message_drops=("name",), renames={"max_completion_tokens": "max_tokens"}
+    )
+    body, dropped = translate("openai", "openai", chat, quirks)
+    assert body == {"model": "m", "messages": [USER], "max_tokens": 5}
+    assert dropped == ("name", "seed")
+
+
+def test_more_choices_than_the_provider_gives_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="gives at most 1"):
+        ask("openai", "openai", Quirks(max_choices=1), n=2)
