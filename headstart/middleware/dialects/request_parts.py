@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
 """Top-level fields without which the answer would be another one, not merely a less tuned one."""
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
 """Tokens to think at an effort. Providers publish no table; these are what gateways settled on."""
 
@@ -35,7 +38,7 @@ class Losses:
     ``target`` is the dialect that is written and ``source`` the one that the request came in.
     """
 
-    def __init__(self, target: str, source: str = "", *, refuse: bool) -> None:
+    def __init__(self, target: str, source: str, *, refuse: bool) -> None:
         self.target = target
         self.own = source == target
         """Extra fields, signatures and foreign parts travel within a dialect alone."""
@@ -46,7 +49,8 @@ class Losses:
         """Leave fields out. Raises InvalidRequest where that is not wanted."""
         if self._refuse and names:
             raise self.refusal(names[0])
-        self._names.update(names)
+        # Names are the client's own choice, and are told in a header.
+        self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:
         """Leave fields out; to leave out one that says nothing (null, false, empty) is no loss."""
@@ -80,7 +84,7 @@ def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
 
     Raises InvalidRequest for one without which the answer would be another.
     """
-    if asked.dialect == losses.target:
+    if losses.own:
         return asked.extra
     for name, value in asked.extra.items():
         limits = name == "modalities" and value != ["text"]
