@@ -40,13 +40,15 @@ def discover_upstreams(
 def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
     """Return the model servers that answer on their usual ports of this machine, and notes."""
     found = [
-        known for known in providers().values() if known.variable is None and _lists(known.base_url)
+        known
+        for known in providers().values()
+        if known.variable is None and lists_models(known.base_url)
     ]
     upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
     return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
 
 
-def _lists(base_url: str) -> bool:
+def lists_models(base_url: str) -> bool:
     """Does it list models? Any other server may have taken the port."""
     place = urlsplit(base_url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_LOCAL_S)

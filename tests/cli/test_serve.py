@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.cli import main
 from headstart.cli.serve import banner
-from headstart.config import RecordSettings, Settings
+from headstart.cli.serve_route import billed_notes, with_route
+from headstart.config import (
+    RecordSettings,
+    Settings,
+    UpstreamSettings,
+    checked,
+    discovery,
+    providers,
+    strategy_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KEYS = ("OPENAI_API_KEY", "GROQ_API_KEY", "TOGETHER_API_KEY", "CEREBRAS_API_KEY")
+KEYS = {known.variable for known in providers().values()}
 
 
 def command(*arguments: str) -> list[str]:
@@ -79,6 +91,7 @@ def test_it_says_when_prompts_are_recorded() -> None:
         (["--upstream", "http://127.0.0.1:9", "--store", "sqlite:///damaged.db"], "cache.store"),
         (["--upstream", "http://127.0.0.1:9", "--port", "{taken}"], "--port"),
         (["--config", "missing.toml"], "missing.toml"),
+        (["--race", "groq,together"], "GROQ_API_KEY (upstream.api_key_env) is not set"),
     ],
 )
 def test_it_names_what_keeps_it_from_starting(
@@ -99,3 +112,71 @@ def test_it_names_what_keeps_it_from_starting(
     assert ended.returncode == 2
     assert reason in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--race", "groq,nobody"], "'nobody' is neither an [[upstream]] nor a preset"),
+        (["--race", "groq,openai", "--model", "gpt-oss-20b"], "openai is not known to serve"),
+        (["--race", "groq"], "needs at least two"),
+        (["--race", "groq,together", "--hedge", "groq,together"], "one of --race"),
+        (["--model", "gpt-oss-20b"], "one of --race"),
+    ],
+)
+def test_a_route_that_cannot_be_is_refused(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", *arguments])
+    assert left.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_race_of_presets_needs_no_file() -> None:
+    settings = checked(with_route(Settings(), "race", "groq, together", "llama-3.3-70b"))
+    assert [each.name for each in settings.upstream] == ["groq", "together"]
+    [route] = settings.route
+    assert route.match.model == "llama-3.3-70b"
+    assert strategy_of(route).strategy == "race"
+    assert billed_notes(settings) == ["note: groq bills cancelled calls in full"]
+    assert "route     race: race of groq, together for llama-3.3-70b" in banner(settings, 8080)
+
+
+def test_a_route_takes_upstreams_of_the_file_by_name() -> None:
+    mine = UpstreamSettings(name="mine", base_url="http://127.0.0.1:1/v1", models={"m": "big"})
+    settings = checked(with_route(Settings(upstream=(mine,)), "fallback", "mine,groq", None))
+    assert [each.name for each in settings.upstream] == ["mine", "groq"]
+    assert settings.upstream[0].base_url == mine.base_url
+    assert "fallback of mine, groq for all models" in banner(settings, 8080)
+
+
+class Lists(http.server.BaseHTTPRequestHandler):
+    """A server that lists a model, or that is none of ours."""
+
+    answer = b'{"object": "list", "data": [{"id": "m"}]}'
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+class Greets(Lists):
+    answer = b"<h1>hello</h1>"
+
+
+@pytest.mark.parametrize(("handler", "found"), [(Lists, True), (Greets, False)])
+def test_a_server_on_this_machine_is_known_by_the_models_it_lists(
+    handler: type[Lists], found: bool
+) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        assert discovery.lists_models(f"http://127.0.0.1:{server.server_port}/v1") is found
+        server.shutdown()
+        thread.join()
+    assert not discovery.lists_models(f"http://127.0.0.1:{server.server_port}/v1")

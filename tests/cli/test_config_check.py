@@ -1,0 +1,170 @@
+"""``headstart config check``: what it tells offline, and what it asks with ``--live``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.cli import main
+from headstart.cli.live import ask_all, model_for
+from headstart.config import (
+    RouteMatch,
+    RouteSettings,
+    Settings,
+    UpstreamSettings,
+    checked,
+    providers,
+)
+from headstart.simulator import Simulator
+from support.simulated import simulated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """
+[[upstream]]
+preset = "groq"
+[[upstream]]
+preset = "together"
+[[upstream]]
+name = "local"
+base_url = "http://127.0.0.1:1/v1"
+models = { "llama-3.3-70b" = "big" }
+[[route]]
+name = "fast"
+match = { model = "llama-3.3-70b" }
+strategy = "race"
+race_billed = true
+equal_models = "assume"
+upstreams = ["groq", { strategy = "fallback", upstreams = ["together", "local"] }]
+[[route]]
+name = "exact"
+semantic = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for known in providers().values():
+        if known.variable is not None:
+            monkeypatch.delenv(known.variable, raising=False)
+
+
+def check(*arguments: str) -> int | str | None:
+    try:
+        main(["config", "check", *arguments])
+    except SystemExit as left:
+        return left.code
+    return 0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "headstart.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return str(path)
+
+
+def test_it_shows_upstreams_routes_and_what_is_worth_knowing(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
+    monkeypatch.setenv("TOGETHER_API_KEY", "sk-secret")
+    assert check("--config", file) == 0
+    shown = capsys.readouterr().out
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    assert rows["groq"][1:4] == ["openai", "https://api.groq.com/openai/v1", "GROQ_API_KEY"]
+    assert rows["fast"][1] == "race"
+    assert "local (big)" in shown
+    assert rows["exact"][1:3] == ["by", "model"]
+    assert "groq bills cancelled calls in full" in shown
+    assert "together serves 'meta-llama/Llama-3.3-70B-Instruct-Turbo' quantised" in shown
+    assert "no price is known of 'big' at local" in shown
+    assert "sk-secret" not in shown
+    assert shown.endswith("the configuration is valid\n")
+
+
+def test_every_key_that_is_not_set_is_a_problem(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
+    assert check("--config", file, "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["valid"] is False
+    assert report["problems"] == ["upstream 'together' names TOGETHER_API_KEY, which is not set"]
+    assert [each["keys"] for each in report["upstreams"]] == [
+        {"GROQ_API_KEY": True},
+        {"TOGETHER_API_KEY": False},
+        {},
+    ]
+    assert report["routes"][0]["members"]["groq"] == "llama-3.3-70b-versatile"
+
+
+def test_settings_that_contradict_each_other_are_told_as_json_too(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text(FILE.replace("race_billed = true", ""), encoding="utf-8")
+    assert check("--config", file, "--json") == 2
+    captured = capsys.readouterr()
+    [problem] = json.loads(captured.out)["problems"]
+    assert problem.startswith("route[0].upstreams: 'groq' bills")
+    assert problem in captured.err
+
+
+def test_without_upstreams_it_says_what_serve_would_find(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check() == 0
+    assert "no key of a provider in its usual variable" in capsys.readouterr().out
+    monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
+    assert check() == 0
+    shown = capsys.readouterr().out
+    assert "serve would use: GROQ_API_KEY: groq at https://api.groq.com/openai/v1" in shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "route", "model"),
+    [
+        ({"preset": "groq"}, None, "llama-3.1-8b-instant"),
+        ({"preset": "groq"}, "gpt-oss-20b", "openai/gpt-oss-20b"),
+        ({"preset": "groq"}, "gpt-*", "llama-3.1-8b-instant"),
+        ({"preset": "groq", "models": {"fast": "mine"}}, None, "mine"),
+        ({"base_url": "http://127.0.0.1:1/v1", "name": "groq"}, None, None),
+    ],
+)
+def test_the_model_asked_for_is_the_routes_the_users_or_the_cheapest(
+    fields: dict[str, Any], route: str | None, model: str | None
+) -> None:
+    routes = (
+        ()
+        if route is None
+        else (RouteSettings(name="r", match=RouteMatch(model=route), upstreams=("groq",)),)
+    )
+    settings = checked(Settings(upstream=(UpstreamSettings(**fields),), route=routes))
+    assert model_for(settings.upstream[0], settings) == model
+
+
+@pytest.mark.anyio
+async def test_live_asks_each_upstream_once_and_names_what_fails() -> None:
+    async with simulated(Simulator()) as url:
+        settings = checked(
+            Settings(
+                upstream=(
+                    UpstreamSettings(name="up", base_url=f"{url}/v1", models={"m": "sim"}),
+                    UpstreamSettings(name="listed", base_url=f"{url}/v1"),
+                    UpstreamSettings(name="down", base_url="http://127.0.0.1:9/v1"),
+                )
+            )
+        )
+        up, listed, down = await ask_all(settings)
+    assert (up.upstream, up.model, up.error) == ("up", "sim", None)
+    assert up.ttft_s is not None
+    assert listed.model is not None, "the first that it lists"
+    assert listed.error is None
+    assert down.ttft_s is None
+    assert down.error is not None
+    assert down.error.startswith("unreachable: ")
