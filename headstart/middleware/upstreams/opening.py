@@ -56,20 +56,41 @@ class AnswerWithheld(UpstreamError):
 
 
 class ReadReply:
-    """An answer of which all pieces are here."""
+    """An answer whose pieces are here."""
 
-    def __init__(self, reply: UpstreamReply, pieces: Sequence[Chunk]) -> None:
+    def __init__(
+        self,
+        reply: UpstreamReply,
+        pieces: Sequence[Chunk],
+        rest: AsyncIterator[Chunk] | None = None,
+    ) -> None:
         self.upstream = reply.upstream
         self.status = reply.status
         self.headers = reply.headers
         self.transforms = reply.transforms
         self.storable = reply.storable
         self._pieces = pieces
+        self._rest = rest
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the pieces."""
+        """Yield the pieces, and the rest of an answer that was too long to be read ahead."""
         for piece in self._pieces:
             yield piece
+        if self._rest is not None:
+            async for piece in self._rest:
+                yield piece
+
+
+async def read_whole(reply: UpstreamReply) -> ReadReply:
+    """Read an answer to its end, or as much as may be held. Raises what its ``chunks`` raise."""
+    pieces: list[Chunk] = []
+    size, source = 0, reply.chunks()
+    async for piece in source:
+        pieces.append(piece)
+        size += len(piece.data)
+        if size > HELD_BYTES:
+            return ReadReply(reply, pieces, source)
+    return ReadReply(reply, pieces)
 
 
 class Progress:

@@ -55,9 +55,8 @@ class TargetOptions:
 class Target:
     """Makes calls to ``upstream``. Entering ``stream`` waits for the answer's first content.
 
-    Each call is booked once, whatever ends it: an answer when it was read to its end, before the
-    last piece's successor is asked for. Raises UpstreamUnavailable without a call while the
-    breaker is open or a rate limit is used up.
+    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. Raises
+    UpstreamUnavailable without a call while the breaker is open or a rate limit is used up.
     """
 
     def __init__(
@@ -163,7 +162,15 @@ class Target:
         recording.first(_now())
         stall_s = self._options.stall_s or self._conditions.measures.stall_limit_s(recording.key)
         return WatchedReply(
-            reply, source, held, progress, recording, dialect, stall_s=stall_s, clock=self._clock
+            reply,
+            source,
+            held,
+            progress,
+            recording,
+            dialect,
+            stall_s=stall_s,
+            clock=self._clock,
+            close=stack.aclose,
         )
 
     def _failed(

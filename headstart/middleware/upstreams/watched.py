@@ -11,7 +11,7 @@ from headstart.middleware.upstreams.opening import judge, reported
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from headstart.interfaces import Chunk, UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
@@ -40,6 +40,7 @@ class WatchedReply:
         *,
         stall_s: float,
         clock: Callable[[], float],
+        close: Callable[[], Awaitable[None]],
     ) -> None:
         self.upstream = reply.upstream
         self.status = reply.status
@@ -52,6 +53,7 @@ class WatchedReply:
         self._dialect = dialect
         self._stall_s = stall_s
         self._clock = clock
+        self._close = close
         self._over = False
 
     @property
@@ -81,6 +83,8 @@ class WatchedReply:
             self._over = True
             self._recording.learn(self._progress, self._dialect)
             self._recording.failed(judge(error, self._clock()), _now())
+            # At once, not when the caller leaves: a rescue may run on long after this.
+            await self._close()
             raise
         if piece is None:
             self._over = True

@@ -1,0 +1,270 @@
+"""Candidates that answer together: single, fallback, race, hedge, fastest and cheapest.
+
+They differ in the order of their members and in when each is asked; ``docs/strategies.md`` explains
+them. The decisions are ``policies.routing``'s: here calls are made and ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from headstart.attempts import AttemptRole, Outlook
+from headstart.errors import HeadstartError, UpstreamUnavailable
+from headstart.middleware.upstreams.heat import Heat
+from headstart.middleware.upstreams.losses import Losses
+from headstart.middleware.upstreams.opening import judge
+from headstart.policies.routing.hedging import hedge_delay_s
+from headstart.policies.routing.ordering import as_given, by_cost, by_speed
+from headstart.policies.routing.starts import Rules, Start, Starts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from headstart.interfaces import Candidate, UpstreamReply
+    from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.policies.routing.hedging import ExtraBudget
+    from headstart.policies.routing.retries import RetryBudget
+    from headstart.types import Call
+
+StrategyName: TypeAlias = Literal["single", "fallback", "race", "hedge", "fastest", "cheapest"]
+
+
+@dataclass(frozen=True)
+class ContestOptions:
+    """One strategy; ``docs/configuration.md`` has the settings of these names."""
+
+    strategy: StrategyName = "single"
+    retries: int = 1
+    extra_calls: float = 0.05
+    hedge_floor_s: float = 0.05
+    within_s: float | None = None
+    max_usd: float | None = None
+    race_billed: bool = False
+    first_complete: bool = False
+    fold: bool = True
+    """Ask for a stream where the client wants a whole answer, so that losers stop early."""
+
+
+class _Field(NamedTuple):
+    """Members in the order in which they are to be asked."""
+
+    order: tuple[int, ...]
+    outlooks: tuple[Outlook, ...]
+    """In that order; empty where nothing depends on them."""
+
+
+class Contest:
+    """Asks members until one of them has entered: it wins, and the others are cancelled.
+
+    Members are candidates, so contests nest. Leaving ``stream`` ends every call that was made.
+    Entering raises what is most useful to the caller when nobody answers. ``extra`` limits hedges,
+    ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Candidate],
+        options: ContestOptions,
+        *,
+        ledger: Ledger,
+        extra: ExtraBudget,
+        retrying: RetryBudget,
+        draw: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.identity = f"{options.strategy}({','.join(each.identity for each in members)})"
+        self.names = frozenset().union(*(each.names for each in members))
+        self._members = tuple(members)
+        self._options = options
+        self._ledger = ledger
+        self._extra = extra
+        self._retrying = retrying
+        self._draw = draw
+        self._clock = clock
+
+    def outlook(self, call: Call) -> Outlook:
+        """Return the outlook of the member that would go first; a race costs what all waste."""
+        allowed = self._allowed(call)
+        if not allowed:
+            return Outlook(name=self.name, ready=False)
+        field = self._field(call, allowed)
+        outlooks = field.outlooks or tuple(
+            self._members[member].outlook(call) for member in field.order
+        )
+        first, cost_usd = outlooks[0], outlooks[0].cost_usd
+        if self._options.strategy == "race" and cost_usd is not None:
+            racing = outlooks[1 : self._abreast(outlooks)]
+            cost_usd += sum(each.waste_usd or 0.0 for each in racing)
+        return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[UpstreamReply]:
+        """Ask members; entering waits for the first content of one of them."""
+        allowed = self._allowed(call)
+        if not allowed:
+            raise UpstreamUnavailable("no upstream is left to ask")
+        field = self._field(call, allowed)
+        starts = self._starts(call, field)
+        losses = Losses(field.order)
+        if not starts.side_by_side and not self._options.first_complete:
+            async with AsyncExitStack() as stack:
+                yield await self._in_turn(call, starts, losses, stack)
+            return
+        async with self._heat() as heat:
+            yield await self._side_by_side(call, starts, losses, heat)
+
+    @asynccontextmanager
+    async def _heat(self) -> AsyncIterator[Heat]:
+        """Run a heat; leaving ends all its calls and waits for them."""
+        failure: Exception | None = None
+        group = asyncio.TaskGroup()
+        heat = Heat(group, self._ledger, whole=self._options.first_complete)
+        try:
+            async with group:
+                try:
+                    yield heat
+                except Exception as error:  # noqa: BLE001 - the group would wrap it
+                    failure = error
+                heat.end(in_order=failure is None)
+        finally:
+            heat.settle()
+        if failure is not None:
+            raise failure
+
+    async def _in_turn(
+        self, call: Call, starts: Starts, losses: Losses, stack: AsyncExitStack
+    ) -> UpstreamReply:
+        loop = asyncio.get_running_loop()
+        while True:
+            for start in starts.due(loop.time()):
+                asked = self._call(call, start)
+                member = self._members[start.member]
+                try:
+                    return await stack.enter_async_context(member.stream(asked))
+                except HeadstartError as error:
+                    self._lost(starts, losses, start.member, error)
+            if starts.over:
+                raise losses.most_useful()
+            await asyncio.sleep((starts.wakes_at or 0.0) - loop.time())
+
+    async def _side_by_side(
+        self, call: Call, starts: Starts, losses: Losses, heat: Heat
+    ) -> UpstreamReply:
+        loop, number = asyncio.get_running_loop(), 0
+        folds = self._options.fold and not self._options.first_complete and _wants_whole(call)
+        while True:
+            for start in starts.due(loop.time()):
+                asked = self._call(call, start, branch=number, fold=folds)
+                heat.ask(start.member, self._members[start.member], asked)
+                number += 1
+            if starts.over:
+                raise losses.most_useful()
+            failed = await heat.news(starts.wakes_at)
+            if heat.winner is not None:
+                return heat.winner
+            for member, error in failed:
+                if not isinstance(error, HeadstartError):
+                    raise error
+                self._lost(starts, losses, member, error)
+
+    def _lost(self, starts: Starts, losses: Losses, member: int, error: HeadstartError) -> None:
+        """Take in that a member failed. Raises what is the caller's own fault."""
+        failure = judge(error, self._clock())
+        losses.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
+        asked = not isinstance(error, UpstreamUnavailable)
+        starts.failed(member, failure, asyncio.get_running_loop().time(), asked=asked)
+
+    def _allowed(self, call: Call) -> list[int]:
+        every = range(len(self._members))
+        if not call.avoid:
+            return list(every)
+        return [each for each in every if not self._members[each].names <= call.avoid]
+
+    def _field(self, call: Call, allowed: list[int]) -> _Field:
+        if len(allowed) == 1:
+            return _Field(tuple(allowed), ())
+        options = self._options
+        outlooks = [self._members[each].outlook(call) for each in allowed]
+        match options.strategy:
+            case "fastest":
+                order = by_speed(outlooks, draw=self._draw, max_usd=options.max_usd)
+            case "cheapest":
+                order = by_cost(outlooks, draw=self._draw, within_s=options.within_s)
+            case _:
+                order = as_given(outlooks)
+        if options.strategy == "race":
+            order = tuple(sorted(order, key=lambda each: not self._races(outlooks[each])))
+        return _Field(
+            tuple(allowed[each] for each in order), tuple(outlooks[each] for each in order)
+        )
+
+    def _races(self, outlook: Outlook) -> bool:
+        return outlook.ready and (self._options.race_billed or not outlook.bills_cancelled)
+
+    def _abreast(self, outlooks: Sequence[Outlook]) -> int:
+        if self._options.strategy != "race":
+            return 1
+        return max(1, sum(self._races(each) for each in outlooks))
+
+    def _starts(self, call: Call, field: _Field) -> Starts:
+        now, outlooks = asyncio.get_running_loop().time(), field.outlooks
+        self._retrying.earn(now)
+        hedge_after_s, may_hedge = None, _never
+        if self._options.strategy == "hedge" and outlooks:
+            self._extra.earn(outlooks[0].cost_usd or 0.0)
+            hedge_after_s = hedge_delay_s(
+                outlooks,
+                extra_calls=self._options.extra_calls,
+                floor_s=self._options.hedge_floor_s,
+                deadline_in_s=None if call.deadline is None else call.deadline - now,
+            )
+            # Either of the two may be the one that is cancelled.
+            waste_usd = max(each.waste_usd or 0.0 for each in outlooks[:2])
+
+            def may_hedge() -> bool:
+                return self._extra.spend(waste_usd)
+
+        return Starts(
+            field.order,
+            Rules(self._options.retries, self._abreast(outlooks), hedge_after_s),
+            now,
+            may_retry=self._may_retry,
+            may_hedge=may_hedge,
+            draw=self._draw,
+            deadline=call.deadline,
+            contexts=dict(
+                zip(field.order, (each.context_tokens for each in outlooks), strict=False)
+            ),
+        )
+
+    def _may_retry(self) -> bool:
+        return self._retrying.spend(asyncio.get_running_loop().time())
+
+    def _call(
+        self, call: Call, start: Start, *, branch: int | None = None, fold: bool = False
+    ) -> Call:
+        """Return the call as a member gets it: the very one where nothing is to be said."""
+        first = start.role is AttemptRole.FIRST
+        if first and branch is None:
+            return call
+        return msgspec.structs.replace(
+            call,
+            role=call.role if first else start.role,
+            branch=call.branch if branch is None else f"{call.branch}.{branch}",
+            fold=call.fold or fold,
+        )
+
+
+def _wants_whole(call: Call) -> bool:
+    return call.request is not None and not call.request.stream and call.editable
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,59 @@
+"""An answer whose context is kept open by a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headstart.middleware.upstreams.opening import read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.interfaces import Upstream, UpstreamReply
+    from headstart.types import Call
+
+
+class Held:
+    """One call, entered and left in one task of ``group``, though another task reads its answer.
+
+    ``changed`` is called once, on the loop, when ``reply`` or ``error`` is known. ``whole``: the
+    answer counts only once it was read to its end. What fails while it is left fails nobody: it
+    was read, or given up.
+    """
+
+    def __init__(
+        self,
+        group: asyncio.TaskGroup,
+        upstream: Upstream,
+        call: Call,
+        changed: Callable[[Held], None],
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.call = call
+        self.reply: UpstreamReply | None = None
+        self.error: Exception | None = None
+        self._changed = changed
+        self._whole = whole
+        self._released = asyncio.Event()
+        self._task = group.create_task(self._keep(upstream))
+
+    def release(self) -> None:
+        """Let the context be left in order."""
+        self._released.set()
+
+    def cancel(self) -> None:
+        """Abort the call now; the group waits for what that takes."""
+        self._task.cancel()
+
+    async def _keep(self, upstream: Upstream) -> None:
+        try:
+            async with upstream.stream(self.call) as reply:
+                self.reply = await read_whole(reply) if self._whole else reply
+                self._changed(self)
+                await self._released.wait()
+        except Exception as error:  # noqa: BLE001 - handed over, whatever it is
+            if self.reply is None:
+                self.error = error
+                self._changed(self)
