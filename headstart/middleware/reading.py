@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headstart.errors import UpstreamProtocolError
 from headstart.middleware.sse import SSEDecoder
+from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.sse import Frame
     from headstart.types import Headers, StreamEvent
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -27,44 +32,74 @@ class Piece:
 class BodyReader:
     """Sans-IO: feed an answer's bytes, get pieces; ``end`` gives what only the end can tell."""
 
+    failed = False
+    """The answer reported an error. ``end`` gives it as the last piece; nothing good follows."""
+
     def feed(self, data: bytes) -> Piece:
         """Return the piece for bytes that just arrived."""
         return Piece(data)
 
     def end(self) -> Piece:
-        """Return the last piece, often without data."""
+        """Return the last piece, often without data. Raises UpstreamProtocolError."""
         return Piece(b"")
 
 
 class StreamReader(BodyReader):
-    """An event stream; ``strip`` removes the usage chunk that we asked for."""
+    """An event stream that passes as it comes, whatever it holds."""
 
-    def __init__(self, dialect: Dialect, *, strip: bool) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
+        self._decoder = dialect.decoder()
+
+    def feed(self, data: bytes) -> Piece:
+        """Decode the frames that are whole."""
+        events: list[StreamEvent] = []
+        for frame in self._frames.feed(data):
+            events += self._decoder.feed(frame)
+        return Piece(data, tuple(events))
+
+
+class FrameReader(BodyReader):
+    """An event stream whose frames pass as they came, each when it is whole.
+
+    So an answer that breaks off ends between two frames, where another can take over. An error
+    waits for the end, apart from the frames before it; a frame that cannot be read is an error in
+    the client's dialect. ``strip`` removes the usage chunk that we asked for.
+    """
+
+    def __init__(self, dialect: Dialect, request_id: str, *, strip: bool = False) -> None:
         self._dialect = dialect
+        self._request_id = request_id
         self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
         self._decoder = dialect.decoder()
         self._strip = strip
+        self._error = Piece(b"")
 
     def feed(self, data: bytes) -> Piece:
-        """Decode whole frames. Only a stripped stream holds back an unfinished one."""
-        frames = self._frames.feed(data)
-        read = self._decoder.feed
-        events: list[StreamEvent] = []
-        if not self._strip:
-            for frame in frames:
-                events += read(frame)
-            return Piece(data, tuple(events))
+        """Return the whole frames, up to an error."""
         kept: list[bytes] = []
-        for frame in frames:
-            found = read(frame)
+        events: list[StreamEvent] = []
+        for frame in self._frames.feed(data):
+            found = self._decoder.feed(frame)
+            if error_in(found) is not None:
+                self._fail(frame, found)
+                break
             events += found
-            if not self._dialect.usage_only(found):
+            if not (self._strip and self._dialect.usage_only(found)):
                 kept.append(frame.raw)
         return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
-        """Hand out an unfinished frame that was held back."""
-        return Piece(self._frames.rest() if self._strip else b"")
+        """Return the error, or what is left: a last frame that nothing ended."""
+        return self._error if self.failed else Piece(self._frames.rest())
+
+    def _fail(self, frame: Frame, found: tuple[StreamEvent, ...]) -> None:
+        self.failed = True
+        error = error_in(found)
+        raw = frame.raw
+        if error is not None and error.code == UpstreamProtocolError.code:
+            raw = self._dialect.error_frame(error, self._request_id)
+        self._error = Piece(raw, found)
 
 
 class DocumentReader(BodyReader):
@@ -90,14 +125,20 @@ class DocumentReader(BodyReader):
         return Piece(b"", self._dialect.decode_body(self._status, b"".join(self._parts)))
 
 
-def body_reader(
-    status: int, headers: Headers, dialect: Dialect | None, *, strip: bool = False
-) -> BodyReader:
-    """Return the reader for an answer; an encoded or foreign body is passed on unread."""
+def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
+    """Return the error among the events of a frame."""
+    for event in events:
+        if type(event) is ErrorReported:
+            return event
+    return None
+
+
+def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyReader:
+    """Return the reader for an answer that passes as it is; an encoded body passes unread."""
     if dialect is None or not is_plain(headers):
         return BodyReader()
     if is_event_stream(headers):
-        return StreamReader(dialect, strip=strip)
+        return StreamReader(dialect)
     return DocumentReader(dialect, status)
 
 

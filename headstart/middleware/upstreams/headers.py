@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from headstart.middleware.identity import CREDENTIAL_HEADERS
 
@@ -24,6 +25,22 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
+_NEUTRAL = frozenset(
+    (
+        b"accept-language",
+        b"baggage",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-request-id",
+    )
+)
+_BEARER = (b"authorization", b"Bearer ")
+_KEY_FORMS = {
+    "anthropic-messages": (b"x-api-key", b""),
+    "gemini": (b"x-goog-api-key", b""),
+}
+"""By dialect, the header of a key and what precedes it; others take a bearer token."""
 
 
 def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, str]]:
@@ -42,6 +59,40 @@ def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, 
     for name, value in credential or ():
         kept.append((name.decode("latin-1"), value.decode("latin-1")))
     return kept
+
+
+def headers_across(
+    headers: Headers, query: bytes, credential: Headers | None, dialect: str
+) -> list[tuple[str, str]]:
+    """Return the headers for a provider of another dialect than the client's.
+
+    Only what belongs to no dialect travels. ``credential`` as in ``headers_up``; None gives the
+    client's own key in the form that the provider takes.
+    """
+    kept = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in headers
+        if name in _NEUTRAL
+    ]
+    if credential is None:
+        key = _key_of(headers, query)
+        name, prefix = _KEY_FORMS.get(dialect, _BEARER)
+        credential = () if key is None else ((name, prefix + key),)
+    kept += [(name.decode("latin-1"), value.decode("latin-1")) for name, value in credential]
+    return [*kept, ("content-type", "application/json"), ("accept-encoding", "identity")]
+
+
+def _key_of(headers: Headers, query: bytes) -> bytes | None:
+    """Return the caller's bare key, from whatever header or ``?key=`` it came in."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer" and key:
+                return key.strip()
+        elif name in CREDENTIAL_HEADERS:
+            return value
+    pairs = parse_qsl(query.decode("latin-1"))
+    return next((value.encode() for name, value in pairs if name == "key"), None)
 
 
 def headers_down(headers: Headers, *, body_changed: bool) -> Headers:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
+import time
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiohttp
-import msgspec
 from yarl import URL
 
 from headstart.errors import (
@@ -19,14 +19,22 @@ from headstart.errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from headstart.middleware.reading import Piece, body_reader, is_event_stream
-from headstart.middleware.upstreams.headers import headers_down, headers_up
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_event_stream
+from headstart.middleware.translation import with_retry_after
+from headstart.middleware.upstreams.incoming import Incoming
+from headstart.middleware.upstreams.options import HTTPOptions
+from headstart.middleware.upstreams.outgoing import outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import Call, Headers
+    from headstart.middleware.reading import Piece
+    from headstart.types import Call
+
+__all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream", "translated"]
+
+_VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
 
 
 class HTTPUpstream:
@@ -82,7 +90,7 @@ class HTTPUpstream:
     @asynccontextmanager
     async def stream(
         self, call: Call, body: AsyncIterator[bytes] | None = None
-    ) -> AsyncIterator[HTTPReply | ErrorReply]:
+    ) -> AsyncIterator[HTTPReply]:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
         Entering waits for status and headers, and for the whole of an error in another dialect.
@@ -91,8 +99,8 @@ class HTTPUpstream:
         request that the upstream's dialect cannot express.
         """
         session = self._open()
-        exchange = self._exchange(call)
-        sent = outgoing(call, self._options, exchange.client, exchange.own)
+        incoming = self._incoming(call)
+        sent = outgoing(call, self._options, incoming.client, incoming.own)
         timeout = aiohttp.ClientTimeout(
             total=None,
             sock_connect=self._options.connect_s,
@@ -109,16 +117,18 @@ class HTTPUpstream:
                 proxy=self._options.proxy,
             ) as response:
                 reply = HTTPReply(
-                    self.name, response, exchange, sent.transforms, self._options.read_s
+                    self.name, response, incoming, sent.transforms, self._options.read_s
                 )
-                yield await reply.whole_error() if reply.is_foreign_error else reply
+                if incoming.translates and response.status >= 400:
+                    await reply.read_ahead()
+                yield reply
 
-    def _exchange(self, call: Call) -> Exchange:
+    def _incoming(self, call: Call) -> Incoming:
         client = self._dialects.get(call.dialect) if call.request is not None else None
         own = client
         if client is not None and self._options.dialect:
             own = self._dialects[self._options.dialect]
-        return Exchange(call, client, own, self._clock())
+        return Incoming(call, client, own, self._clock())
 
 
 @contextmanager
@@ -146,64 +156,6 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return error.os_error.strerror or type(error.os_error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Who speaks what in a call."""
-
-    call: Call
-    client: Dialect | None
-    """None: the answer passes unread."""
-    own: Dialect | None
-    """The upstream's."""
-    now: float
-
-    @property
-    def translates(self) -> bool:
-        """Must the answer be written in another dialect?"""
-        return self.client is not self.own
-
-    def reader(self, status: int, headers: Headers, *, strip: bool) -> BodyReader:
-        """Return the reader of an answer. Raises UpstreamProtocolError for one that it cannot read.
-
-        An answer that only passes may be encoded: then it passes unread.
-        """
-        client, own, call = self.client, self.own, self.call
-        if client is None or own is None or call.request is None:
-            return BodyReader()
-        rewrites = self.translates or call.fold
-        if not is_plain(headers):
-            if rewrites:
-                raise UpstreamProtocolError("the upstream compressed an answer against our wish")
-            return BodyReader()
-        streams = is_event_stream(headers)
-        if not rewrites:
-            if streams:
-                return FrameReader(client, call.id, strip=strip)
-            return DocumentReader(client, status)
-        naming = Naming(call.id, client.new_id(), int(self.now))
-        if streams and not call.request.stream:
-            return Folder(own, client, naming)
-        if not self.translates:
-            return DocumentReader(client, status)
-        if streams:
-            return Reencoder(own, client, naming, self._encoder(client, naming))
-        encoder = self._encoder(client, naming) if call.request.stream else None
-        return DocumentTranslator(own, client, status, naming, encoder)
-
-    def _encoder(self, client: Dialect, naming: Naming) -> EventEncoder:
-        request = self.call.request
-        encoder = client.encoder(
-            naming.answer_id,
-            naming.created,
-            include_usage=request is not None and request.include_usage,
-        )
-        if self.call.prompt_tokens:
-            # Anthropic's streams begin with the usage, which others tell at their end.
-            estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
-            encoder.feed((UsageReported(usage=estimate),))
-        return encoder
-
-
 class HTTPReply:
     """One provider's answer: status and headers now, the body as it arrives."""
 
@@ -213,31 +165,47 @@ class HTTPReply:
         self,
         upstream: str,
         response: aiohttp.ClientResponse,
-        exchange: Exchange,
+        incoming: Incoming,
         transforms: tuple[str, ...],
         read_s: float,
     ) -> None:
         raw = tuple((name.lower(), value) for name, value in response.raw_headers)
         strip = "include-usage" in transforms and is_event_stream(raw)
         self.upstream = upstream
-        self.status = response.status
+        self.status = incoming.status(response.status)
         self.transforms = transforms
-        self.headers = headers_down(raw, body_changed=strip)
+        self.headers = incoming.headers(response.status, raw, strip=strip)
         self._response = response
         self._read_s = read_s
-        self._reader = body_reader(response.status, raw, dialect, strip=strip)
+        self._reader = incoming.reader(response.status, raw, strip=strip)
+        self._read: bytes | None = None
+        """The body, where it was read ahead."""
+
+    async def read_ahead(self) -> None:
+        """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
+        content, parts, size = self._response.content, [], 0
+        with translated(self.upstream):
+            async with asyncio.timeout(self._read_s):
+                while size <= MAX_DOCUMENT_BYTES and (data := await content.readany()):
+                    size += len(data)
+                    parts.append(data)
+        self._read = b"".join(parts)
+        self.headers = with_retry_after(self.headers, self._read)
 
     async def chunks(self) -> AsyncIterator[Piece]:
         """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
-        content = self._response.content
-        with translated(self.upstream):
-            # aiohttp's own read timeout is one figure for all reads: it bounds the wait for the
-            # first piece; the gap between two later ones has its own bound.
-            data = await content.readany()
-            while data:
-                yield self._reader.feed(data)
-                if self._reader.failed:
-                    break
-                async with asyncio.timeout(self._read_s):
-                    data = await content.readany()
+        if self._read is not None:
+            yield self._reader.feed(self._read)
+        else:
+            content = self._response.content
+            with translated(self.upstream):
+                # aiohttp's own read timeout is one figure for all reads: it bounds the wait for
+                # the first piece; the gap between two later ones has its own bound.
+                data = await content.readany()
+                while data:
+                    yield self._reader.feed(data)
+                    if self._reader.failed:
+                        break
+                    async with asyncio.timeout(self._read_s):
+                        data = await content.readany()
         yield self._reader.end()

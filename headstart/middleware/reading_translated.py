@@ -1,0 +1,219 @@
+"""Reading an answer that the client gets otherwise: in its own dialect, or folded to one body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.collect import Collector
+from headstart.middleware.reading import (
+    MAX_DOCUMENT_BYTES,
+    MAX_FRAME_BYTES,
+    BodyReader,
+    Piece,
+    error_in,
+)
+from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.translation import translate_events
+from headstart.types import Ended, ErrorReported, Finished, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.middleware.dialects.dialect import Dialect, EventEncoder
+    from headstart.types import StreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How an answer is named that we write ourselves. ``request_id`` stands in its errors."""
+
+    request_id: str
+    answer_id: str
+    """In the client's dialect, where the provider's own is in another or absent."""
+    created: int
+    """Unix seconds."""
+
+
+class _Translated:
+    """The events of a stream in the client's canonical form, up to an error."""
+
+    def __init__(self, source: Dialect, target: Dialect, naming: Naming) -> None:
+        self._source = source
+        self._target = target
+        self._naming = naming
+        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
+        self._decoder = source.decoder()
+        self.error: tuple[StreamEvent, ...] = ()
+        """The events of the frame that reported one."""
+
+    def read(self, data: bytes) -> tuple[StreamEvent, ...]:
+        events: list[StreamEvent] = []
+        for frame in self._frames.feed(data):
+            found = _translated(self._decoder.feed(frame), self._source, self._target, self._naming)
+            if error_in(found) is not None:
+                self.error = found
+                break
+            events += found
+        return tuple(events)
+
+
+def _translated(
+    events: tuple[StreamEvent, ...], source: Dialect, target: Dialect, naming: Naming
+) -> tuple[StreamEvent, ...]:
+    """Return the events in the target's canonical form, named as the client gets them."""
+    if source.name == target.name:
+        return events
+    own = {"id": naming.answer_id, "created": naming.created}
+    return tuple(
+        msgspec.structs.replace(event, **own) if type(event) is Started else event
+        for event in translate_events(events, source, target)
+    )
+
+
+class Reencoder(BodyReader):
+    """An event stream of another dialect, written in the client's.
+
+    An answer that ended without its dialect's terminal event gets the
+    client's own if every choice that began had finished.
+    """
+
+    def __init__(
+        self, source: Dialect, target: Dialect, naming: Naming, encoder: EventEncoder
+    ) -> None:
+        self._stream = _Translated(source, target, naming)
+        self._encoder = encoder
+        self._finished: dict[int, bool] = {}
+        self._ended = False
+
+    def feed(self, data: bytes) -> Piece:
+        """Return what the whole frames say, up to an error."""
+        events = self._stream.read(data)
+        self.failed = bool(self._stream.error)
+        for event in events:
+            self._follow(event)
+        return Piece(self._encoder.feed(events), events)
+
+    def end(self) -> Piece:
+        """Return the error, or the terminal event where it is still to come."""
+        events: tuple[StreamEvent, ...] = self._stream.error
+        whole = bool(self._finished) and all(self._finished.values())
+        if not events and whole and not self._ended:
+            events = (Ended(),)
+        return Piece(self._encoder.feed(events), events)
+
+    def _follow(self, event: StreamEvent) -> None:
+        if type(event) is Ended:
+            self._ended = True
+        elif type(event) is Finished:
+            self._finished[event.choice] = True
+        elif (choice := getattr(event, "choice", None)) is not None:
+            self._finished.setdefault(choice, False)
+
+
+class Folder(BodyReader):
+    """An event stream, of any dialect, folded to one JSON answer in the client's.
+
+    Its pieces hold events alone until the end, which gives the body. An error in the stream
+    becomes an error's body; its event tells so, for the status was 200.
+    """
+
+    def __init__(self, source: Dialect, target: Dialect, naming: Naming) -> None:
+        self._target = target
+        self._stream = _Translated(source, target, naming)
+        self._answer = _WholeAnswer(target, naming)
+
+    def feed(self, data: bytes) -> Piece:
+        """Return the events of the whole frames, up to an error."""
+        events = self._stream.read(data)
+        self.failed = bool(self._stream.error)
+        self._answer.feed(events)
+        return Piece(b"", events)
+
+    def end(self) -> Piece:
+        """Return the body. Raises UpstreamProtocolError for a stream that was cut or too long."""
+        if self.failed:
+            return Piece(self._answer.write_error(self._stream.error), self._stream.error)
+        missing = self._answer.finish()
+        return Piece(self._answer.write(), missing)
+
+
+class DocumentTranslator(BodyReader):
+    """A whole JSON answer, or error, of another dialect, written in the client's at its end.
+
+    ``encoder`` writes it as a stream for a client that asked for one.
+    """
+
+    def __init__(
+        self,
+        source: Dialect,
+        target: Dialect,
+        status: int,
+        naming: Naming,
+        encoder: EventEncoder | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._status = status
+        self._naming = naming
+        self._answer = _WholeAnswer(target, naming)
+        self._encoder = encoder
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Piece:
+        """Keep what comes. Raises UpstreamProtocolError past the bound."""
+        self._size += len(data)
+        if self._size > MAX_DOCUMENT_BYTES:
+            raise UpstreamProtocolError("the upstream's answer is too long to be translated")
+        self._parts.append(data)
+        return Piece(b"")
+
+    def end(self) -> Piece:
+        """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
+        read = self._source.decode_body(self._status, b"".join(self._parts))
+        events = _translated(read, self._source, self._target, self._naming)
+        if error_in(events) is not None:
+            return Piece(self._answer.write_error(events), events)
+        if self._encoder is not None:
+            return Piece(self._encoder.feed(events), events)
+        self._answer.feed(events)
+        return Piece(self._answer.write(), events)
+
+
+class _WholeAnswer:
+    """Events on their way to one JSON body."""
+
+    def __init__(self, target: Dialect, naming: Naming) -> None:
+        self._target = target
+        self._naming = naming
+        self._id = ""
+        self._collector = Collector(MAX_DOCUMENT_BYTES)
+
+    def feed(self, events: Sequence[StreamEvent]) -> None:
+        self._collector.feed(events)
+        if not self._id:
+            self._id = next((e.id for e in events if type(e) is Started and e.id), "")
+
+    def finish(self) -> tuple[StreamEvent, ...]:
+        """Return the terminal event where it is still to come. Raises UpstreamProtocolError."""
+        if self._collector.ended:
+            return ()
+        if not self._collector.finished:
+            raise UpstreamProtocolError("the upstream's stream ended before its answer did")
+        self._collector.feed((Ended(),))
+        return (Ended(),)
+
+    def write(self) -> bytes:
+        completion = self._collector.completion(self._naming.created)
+        if completion is None:
+            raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
+        id = self._id or self._naming.answer_id
+        return self._target.render(completion).json(id, completion.created)
+
+    def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:
+        error = error_in(events) or ErrorReported(message="the provider reported an error")
+        return self._target.error_body(error, self._naming.request_id)

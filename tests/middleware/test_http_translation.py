@@ -1,0 +1,284 @@
+"""HTTPUpstream over real sockets: calls of another dialect, folded calls, keys and errors."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from headstart.canonical_request import Quirks
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.types import Call, ErrorReported
+from support.events import decoded, folded, said
+from support.scripted import ScriptedUpstream, chunk
+from support.scripted_messages import ScriptedMessages
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.types import Completion, Headers, StreamEvent
+
+pytestmark = pytest.mark.anyio
+
+OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+DIALECTS: dict[str, Dialect] = {OPENAI.name: OPENAI, ANTHROPIC.name: ANTHROPIC}
+PATHS = {OPENAI.name: b"/v1/chat/completions", ANTHROPIC.name: b"/v1/messages"}
+KEYS: Headers = (
+    (b"authorization", b"Bearer caller"),
+    (b"user-agent", b"test"),
+    (b"openai-organization", b"o"),
+    (b"cookie", b"c"),
+)
+
+
+class Answer:
+    """A reply, read to its end."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    transforms: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[bytes, tuple[StreamEvent, ...]]] = []
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(data for data, _ in self.pieces)
+
+    @property
+    def events(self) -> list[StreamEvent]:
+        return [event for _, events in self.pieces for event in events]
+
+
+def call_of(dialect: Dialect, *, headers: Headers = KEYS, **fields: Any) -> Call:
+    fold, editable = fields.pop("fold", False), fields.pop("editable", True)
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    if dialect is ANTHROPIC:
+        asked.setdefault("max_tokens", 9)
+    body = msgspec.json.encode(asked)
+    return Call(
+        id="01H",
+        method="POST",
+        path=PATHS[dialect.name],
+        query_string=b"",
+        headers=((b"content-type", b"application/json"), *headers),
+        body=body,
+        dialect=dialect.name,
+        endpoint="chat",
+        request=dialect.parse_request(body),
+        fold=fold,
+        editable=editable,
+        prompt_tokens=12,
+    )
+
+
+@asynccontextmanager
+async def upstream_at(provider: ScriptedUpstream, **options: Any) -> AsyncIterator[HTTPUpstream]:
+    async with serving(provider) as url:
+        base_url = url + options.pop("base", "")
+        made = HTTPUpstream(HTTPOptions(name="u", base_url=base_url, **options), DIALECTS)
+        try:
+            yield made
+        finally:
+            await made.aclose()
+
+
+def without_native(completion: Completion) -> Completion:
+    """Drop the provider's own word for why it stopped: the client's dialect has no place for it."""
+    choices = tuple(
+        msgspec.structs.replace(choice, native_finish=None) for choice in completion.choices
+    )
+    return msgspec.structs.replace(completion, choices=choices)
+
+
+async def read(upstream: HTTPUpstream, call: Call) -> Answer:
+    answer = Answer()
+    async with upstream.stream(call) as reply:
+        answer.status, answer.headers = reply.status, dict(reply.headers)
+        answer.transforms = reply.transforms
+        async for piece in reply.chunks():
+            answer.pieces.append((piece.data, piece.events))
+    return answer
+
+
+async def test_openai_client_streams_from_anthropic() -> None:
+    provider = ScriptedMessages()
+    call = call_of(OPENAI, stream=True, stream_options={"include_usage": True}, logprobs=True)
+    async with upstream_at(provider, dialect=ANTHROPIC.name, models={"m": "claude"}) as upstream:
+        answer = await read(upstream, call)
+    (received,) = provider.calls
+    assert received.path == "/v1/messages"
+    assert received.json["model"] == "claude"
+    assert received.json["stream"] is True
+    assert received.header(b"x-api-key") == b"caller"
+    assert received.header(b"anthropic-version") == b"2023-06-01"
+    assert received.header(b"user-agent") == b"test"
+    foreign = {b"authorization", b"openai-organization", b"cookie"}
+    assert not foreign & {name for name, _ in received.headers}
+    assert answer.headers[b"content-type"] == OPENAI.content_types.stream
+    assert {"translated:anthropic-messages", "model"} <= set(answer.transforms)
+    completion = folded(decoded(OPENAI, answer.body))
+    assert completion == without_native(folded(answer.events))
+    assert said(completion.choices[0]) == [("text", "Hello from upstream")]
+    assert completion.model == "claude-real"
+    assert completion.usage is not None
+    assert OPENAI.tokens(completion.usage) == (30, 20, 15, 5, 0)
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_anthropic_client_streams_from_openai() -> None:
+    provider = ScriptedUpstream()
+    headers: Headers = ((b"x-api-key", b"caller"), (b"anthropic-beta", b"b"))
+    call = call_of(ANTHROPIC, stream=True, headers=headers)
+    async with upstream_at(provider, dialect=OPENAI.name) as upstream:
+        answer = await read(upstream, call)
+    (received,) = provider.calls
+    assert received.path == "/v1/chat/completions"
+    assert received.header(b"authorization") == b"Bearer caller"
+    assert received.header(b"anthropic-beta") is None
+    assert received.json["stream_options"] == {"include_usage": True}
+    assert b'"usage":{"input_tokens":12,' in answer.body.partition(b"\n\n")[0]
+    completion = folded(decoded(ANTHROPIC, answer.body))
+    assert said(completion.choices[0]) == [("text", "Hello from upstream")]
+    assert completion.choices[0].finish == "stop"
+    assert completion.usage is not None
+    assert ANTHROPIC.tokens(completion.usage)[:2] == (30, 20)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+async def test_whole_answer_is_translated(fold: bool) -> None:
+    provider = ScriptedMessages()
+    call = call_of(OPENAI, fold=fold)
+    async with upstream_at(provider, dialect=ANTHROPIC.name) as upstream:
+        answer = await read(upstream, call)
+    assert bool(provider.calls[0].json.get("stream")) is fold
+    assert answer.headers[b"content-type"] == b"application/json"
+    document = json.loads(answer.body)
+    assert document["id"].startswith("chatcmpl-")
+    assert document["choices"][0]["message"]["content"] == "Hello from upstream"
+    assert document["usage"]["total_tokens"] == 50
+    assert without_native(folded(answer.events)) == folded(OPENAI.decode_body(200, answer.body))
+
+
+async def test_folded_call_of_the_same_dialect_streams_and_gives_one_body() -> None:
+    provider = ScriptedUpstream()
+    async with upstream_at(provider) as upstream:
+        answer = await read(upstream, call_of(OPENAI, fold=True))
+    (received,) = provider.calls
+    assert received.json["stream"] is True
+    assert received.json["stream_options"] == {"include_usage": True}
+    assert set(answer.transforms) == {"fold", "include-usage"}
+    assert answer.headers[b"content-type"] == b"application/json"
+    assert [data for data, _ in answer.pieces if data] == [answer.body]
+    document = json.loads(answer.body)
+    assert document["id"] == "up-1"
+    assert document["choices"][0]["message"]["content"] == "Hello from upstream"
+    assert document["usage"]["prompt_tokens"] == 30
+
+
+async def test_stream_cut_while_it_is_folded_is_an_error() -> None:
+    provider = ScriptedUpstream()
+    provider.terminal = False
+    async with upstream_at(provider) as upstream:
+        with pytest.raises(UpstreamProtocolError, match="ended before its answer"):
+            await read(upstream, call_of(OPENAI, fold=True))
+
+
+async def test_error_comes_in_the_clients_dialect_with_its_status_and_wait() -> None:
+    provider = ScriptedMessages()
+    error = {"type": "overloaded_error", "message": "busy"}
+    wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.5s"}
+    provider.status = 529
+    provider.body = json.dumps({"type": "error", "error": {**error, "details": [wait]}}).encode()
+    provider.headers = [(b"request-id", b"req_up")]
+    async with upstream_at(provider, dialect=ANTHROPIC.name) as upstream:
+        answer = await read(upstream, call_of(OPENAI, stream=True))
+    assert answer.status == 503
+    assert answer.headers[b"content-type"] == b"application/json"
+    assert answer.headers[b"x-request-id"] == b"req_up"
+    assert answer.headers[b"retry-after"] == b"4"
+    assert json.loads(answer.body)["error"]["message"] == "busy"
+    assert answer.events == [ErrorReported(message="busy", code="overloaded_error", status=503)]
+
+
+async def test_upstreams_own_key_takes_the_callers_place() -> None:
+    provider = ScriptedMessages()
+    own: Headers = ((b"x-api-key", b"ours"),)
+    async with upstream_at(provider, dialect=ANTHROPIC.name, credential=own) as upstream:
+        await read(upstream, call_of(OPENAI))
+    keys = [value for name, value in provider.calls[0].headers if b"key" in name]
+    assert keys == [b"ours"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_fields_and_quirks_edit_the_clients_own_body(stream: bool) -> None:
+    provider = ScriptedUpstream()
+    quirks = Quirks(drops=("logit_bias",), stream_usage=False)
+    options = {"quirks": quirks, "fields": {"service_tier": "flex"}, "models": {"m": "real"}}
+    async with upstream_at(provider, **options) as upstream:
+        answer = await read(upstream, call_of(OPENAI, stream=stream, logit_bias={"1": 2}, seed=1))
+    (received,) = provider.calls
+    assert received.json == {
+        "model": "real",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": stream,
+        "seed": 1,
+        "service_tier": "flex",
+    }
+    assert set(answer.transforms) == {"dropped:logit_bias", "model", "fields"}
+
+
+@pytest.mark.parametrize("client", [OPENAI, ANTHROPIC])
+async def test_frame_that_cannot_be_read_ends_the_stream_apart_from_the_others(
+    client: Dialect,
+) -> None:
+    provider = ScriptedUpstream()
+    provider.headers = [(b"content-type", b"text/event-stream")]
+    good = chunk({"role": "assistant", "content": "a"})
+    provider.body = good + b'data: {"choi\n\n' + chunk({"content": "b"}) + chunk({}, "stop")
+    async with upstream_at(provider, dialect=OPENAI.name) as upstream:
+        answer = await read(upstream, call_of(client, stream=True))
+    *_, (data, events) = answer.pieces
+    assert isinstance(events[0], ErrorReported)
+    assert isinstance(decoded(client, data)[0], ErrorReported)
+    before = b"".join(data for data, _ in answer.pieces[:-1])
+    assert b'"a"' in before
+    assert b"error" not in before
+    assert b'"b"' not in answer.body
+
+
+async def test_frame_is_passed_on_when_it_is_whole() -> None:
+    provider = ScriptedUpstream()
+    provider.headers = [(b"content-type", b"text/event-stream")]
+    provider.body = chunk({"content": "a"}) + b'data: {"choices":[{"ind'
+    async with (
+        upstream_at(provider) as upstream,
+        upstream.stream(call_of(OPENAI, stream=True)) as r,
+    ):
+        pieces = [piece.data async for piece in r.chunks()]
+    assert pieces[0] == chunk({"content": "a"})
+    assert b"".join(pieces) == provider.body
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "sent"),
+    [
+        ("", b"/v1/chat/completions", "/v1/chat/completions"),
+        ("/openai/v1", b"/v1/chat/completions", "/openai/v1/chat/completions"),
+        ("/v1beta", b"/v1beta/models/g:generateContent", "/v1beta/models/g:generateContent"),
+        ("/v1beta", b"/v1/models/g:generateContent", "/v1beta/models/g:generateContent"),
+        ("/v2", b"/v2/chat", "/v2/chat"),
+        ("", b"/v2/chat", "/v2/chat"),
+    ],
+)
+async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, sent: str) -> None:
+    upstream = HTTPUpstream(HTTPOptions(name="u", base_url="http://h" + base), DIALECTS)
+    assert str(upstream.url(path, b"")) == "http://h" + sent
