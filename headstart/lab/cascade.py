@@ -1,0 +1,180 @@
+"""What a cascade would save: quality against the share of calls that the strong model gets.
+
+Figures as in RouteLLM (arXiv 2406.18665). The gap between both models' quality is 1: PGR is the
+part of it that is recovered, APGR its mean over all shares (random: 0.5), CPT50 the share of strong
+calls that recovers half.
+"""
+
+from __future__ import annotations
+
+import csv
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from headstart.errors import ConfigError
+from headstart.policies.cascade.difficulty import expected_gain
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_POINTS = 101
+KEPT = 0.8
+"""Part of the gap that the suggested threshold keeps."""
+_TRUE = frozenset(("true", "1", "1.0", "yes"))
+
+
+class Row(NamedTuple):
+    """One prompt that both models answered."""
+
+    score: float
+    """Of the cheap draft, from 0 to 1; drafts below the threshold are escalated."""
+    cheap: float
+    """Quality of the cheap answer, from 0 to 1."""
+    strong: float
+    cheap_usd: float = 0.0
+    strong_usd: float = 0.0
+
+
+class Point(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """One threshold, and what comes of it."""
+
+    threshold: float
+    """Accept drafts that score at least this; above 1: none."""
+    strong_share: float
+    quality: float
+    recovered: float | None
+    """Part of the gap; None where the strong model is not better."""
+    cost_usd: float
+    """Of a call, the drafts of escalated calls included."""
+
+
+class CascadeReport(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """A cascade over one set of prompts."""
+
+    n: int
+    cheap: float
+    strong: float
+    either: float
+    """Quality if the better answer were always known."""
+    apgr: float | None
+    cpt50: float | None
+    cpt80: float | None
+    curve: tuple[Point, ...]
+    suggested: Point | None
+    """The cheapest point that keeps ``KEPT`` of the gap; None: the strong model is not better."""
+
+
+def tune_cascade(rows: Sequence[Row]) -> CascadeReport:
+    """Measure a cascade on prompts that both models answered. Raises ConfigError without any.
+
+    Rows of equal score are escalated together, as no threshold parts them.
+    """
+    if not rows:
+        raise ConfigError("no prompt that both models answered: nothing to tune a cascade on")
+    table = np.array([tuple(row) for row in rows], dtype=np.float64)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    points = _points(table)
+    cheap, strong = float(table[:, 1].mean()), float(table[:, 2].mean())
+    curve = tuple(
+        points[i] for i in np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
+    )
+    kept = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
+    return CascadeReport(
+        n=len(rows),
+        cheap=cheap,
+        strong=strong,
+        either=float(table[:, 1:3].max(axis=1).mean()),
+        apgr=_area(points),
+        cpt50=_first_share(points, 0.5),
+        cpt80=_first_share(points, 0.8),
+        curve=curve,
+        suggested=min(kept, key=lambda point: point.strong_share, default=None),
+    )
+
+
+def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[Row]:
+    """Read a table of outcomes: CSV with a header, or JSON lines.
+
+    ``cheap`` and ``strong`` name the columns with the outcomes (true, false, or 0 to 1). A
+    ``score`` column is used as it is; without one the ``prompt`` is scored. ``cheap_usd`` and
+    ``strong_usd`` are optional. Raises ConfigError for a table without these columns.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        records: Iterable[dict[str, Any]]
+        records = csv.DictReader(file) if path.suffix == ".csv" else map(msgspec.json.decode, file)
+        try:
+            return [_read_row(record, cheap, strong) for record in records]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{path.name} needs the columns {cheap!r}, {strong!r} and 'prompt' or 'score': "
+                f"{error}"
+            ) from error
+
+
+def _read_row(record: dict[str, Any], cheap: str, strong: str) -> Row:
+    score = record.get("score")
+    return Row(
+        score=1.0 - expected_gain(record["prompt"]) if score in (None, "") else float(score),
+        cheap=_quality(record[cheap]),
+        strong=_quality(record[strong]),
+        cheap_usd=float(record.get("cheap_usd") or 0.0),
+        strong_usd=float(record.get("strong_usd") or 0.0),
+    )
+
+
+def _quality(value: object) -> float:
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return 1.0
+    return 0.0 if text in ("false", "no") else float(text)
+
+
+def _points(table: NDArray[np.float64]) -> list[Point]:
+    """Return a point for each threshold that changes anything, from none escalated to all."""
+    n = len(table)
+    scores = table[:, 0]
+    gains = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[:, 1])]) / n
+    spent = np.concatenate([[0.0], np.cumsum(table[:, 4])]) / n
+    cheap, gap = float(table[:, 1].mean()), float(gains[-1])
+    drafts = float(table[:, 3].mean())
+    ends = [0, *(np.flatnonzero(np.diff(scores)) + 1), n]
+    return [
+        Point(
+            threshold=float(scores[end]) if end < n else float(np.nextafter(scores[-1], np.inf)),
+            strong_share=end / n,
+            quality=cheap + float(gains[end]),
+            recovered=float(gains[end]) / gap if gap > 0 else None,
+            cost_usd=drafts + float(spent[end]),
+        )
+        for end in ends
+    ]
+
+
+def _area(points: Sequence[Point]) -> float | None:
+    known = [
+        (point.strong_share, point.recovered) for point in points if point.recovered is not None
+    ]
+    if len(known) != len(points):
+        return None
+    return sum(
+        (share - last_share) * (recovered + last) / 2
+        for (last_share, last), (share, recovered) in pairwise(known)
+    )
+
+
+def _first_share(points: Sequence[Point], wanted: float) -> float | None:
+    """Return the share at which ``wanted`` is recovered; among equal scores chance decides."""
+    for last, point in pairwise(points):
+        if last.recovered is None or point.recovered is None:
+            return None
+        if point.recovered >= wanted:
+            part = (wanted - last.recovered) / (point.recovered - last.recovered)
+            return last.strong_share + part * (point.strong_share - last.strong_share)
+    return None
