@@ -230,6 +230,13 @@ class UpstreamReply(Protocol):
     def transforms(self) -> tuple[str, ...]:
         """What was edited on the way up or down; empty for a byte-identical exchange."""
 
+    @property
+    def storable(self) -> bool:
+        """False if the answer must not be served to anybody else, such as one that was rescued.
+
+        Final only once the body was read.
+        """
+
     def chunks(self) -> AsyncIterator[Chunk]:
         """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
 
@@ -248,9 +255,10 @@ class Upstream(Protocol):
 
 
 class Candidate(Upstream, Protocol):
-    """An upstream that strategies choose among. Entering ``stream`` waits for the answer's first
-    content, so whoever got in first has won; an error status, an empty answer or an error in its
-    place raise UpstreamError instead.
+    """An upstream that strategies choose among.
+
+    Entering ``stream`` waits for the answer's first content, so whoever got in first has won; an
+    error status, an empty answer or an error in its place raise UpstreamError instead.
     """
 
     def outlook(self, call: Call) -> Outlook:

@@ -14,6 +14,7 @@ from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.factory.upstreams import paths
 from headstart.middleware.asgi import Gateway, not_found
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
 
@@ -57,8 +58,8 @@ class CacheOptions(TypedDict, total=False):
 class HeadstartMiddleware(Gateway):
     """ASGI middleware: ``app.add_middleware(HeadstartMiddleware)``.
 
-    Answers repeats of ``POST /v1/chat/completions``, of ``POST /v1/messages`` (Anthropic's) and of
-    your ``endpoints`` from the cache; on a miss it calls the wrapped app. ``settings`` are
+    Answers repeats of ``POST /v1/chat/completions``, of ``POST /v1/messages`` (Anthropic's), of
+    ``POST /v1beta/models/…:generateContent`` (Gemini's) and of your ``endpoints`` from the cache; on a miss it calls the wrapped app. ``settings`` are
     Settings, the path of a ``headstart.toml``, or None for defaults; keyword arguments override
     ``[cache]`` keys. ``scope`` maps the ASGI scope to who may share answers (None: bypass); by
     default the Authorization, Cookie and key headers do. A hit skips whatever stands behind the
@@ -80,7 +81,7 @@ class HeadstartMiddleware(Gateway):
         resolved = resolve_settings(settings, cache)
         super().__init__(
             app,
-            routes=Routes(paths(), tuple(endpoints)),
+            routes=Routes(paths(), tuple(endpoints), GeminiGenerate()),
             start=partial(
                 start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
             ),
@@ -121,7 +122,7 @@ def build_gateway(
     """Return ``app`` behind the provider routes of ``settings``."""
     return Gateway(
         app,
-        routes=Routes(paths(), tuple(endpoints)),
+        routes=Routes(paths(), tuple(endpoints), GeminiGenerate()),
         start=partial(
             start_engine,
             settings,
@@ -130,7 +131,7 @@ def build_gateway(
             resolve=resolve,
             on_start=on_start,
         ),
-        relay_prefix=b"/v1/",
+        relay_prefixes=(b"/v1/", b"/v1beta/"),
     )
 
 

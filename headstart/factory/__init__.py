@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headstart.factory.caching import make_store, open_cache, open_encoder
 from headstart.factory.clock import clock
+from headstart.factory.conditions import open_conditions
 from headstart.factory.learning import (
     make_domains,
     make_policy,
@@ -19,13 +20,8 @@ from headstart.factory.learning import (
 from headstart.factory.recording import open_recorder
 from headstart.factory.routing import lifetimes, route_rule
 from headstart.factory.site import Site
-from headstart.factory.upstreams import (
-    identity_of,
-    open_upstreams,
-    pick,
-    pick_for_relay,
-    prices,
-)
+from headstart.factory.strategies import make_router
+from headstart.factory.upstreams import open_upstreams
 from headstart.identifiers import new_ulid
 from headstart.middleware.asgi import Running
 from headstart.middleware.bookkeeper import Bookkeeper
@@ -40,20 +36,23 @@ from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay
 from headstart.middleware.replay import Replays
 from headstart.middleware.supervisor import Supervisor
+from headstart.middleware.upstreams.ledger import Ledger
 from headstart.policies.admission import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headstart.config import Settings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.factory.upstreams import Opened
     from headstart.interfaces import Store
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
-    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.router import Router
     from headstart.observe import Observers
+    from headstart.types import ChatRequest
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,14 @@ async def start_engine(
         domains = make_domains(site)
         policy = make_policy(settings.cache, domains)
         cache = await open_cache(site, encoder, policy)
-        upstreams = [] if wrapped else await open_upstreams(settings, stack)
-        second = make_second_opinion(site, upstreams)
+        ledger = Ledger()
+        opened: tuple[Opened, ...] = ()
+        router = None
+        if not wrapped:
+            conditions = await open_conditions(site)
+            opened = await open_upstreams(settings, conditions, ledger, stack)
+            router = make_router(settings, opened, conditions, ledger)
+        second = make_second_opinion(site, opened)
         oversight = open_oversight(site, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
@@ -117,9 +122,8 @@ async def start_engine(
             oversight,
             learning,
         )
-        engine, relay = _assemble(
-            parts, upstreams, await store.secret(), resolve, recorder, wrapped=wrapped
-        )
+        secret = await store.secret()
+        engine, relay = _assemble(parts, router, ledger, secret, resolve, recorder)
         if on_start is not None:
             on_start(parts)
         stack.push_async_callback(engine.drain, settings.server.shutdown_s)
@@ -129,20 +133,18 @@ async def start_engine(
 
 def _assemble(
     parts: Parts,
-    upstreams: Sequence[HTTPUpstream],
+    router: Router | None,
+    ledger: Ledger,
     secret: bytes,
     resolve: Callable[[Scope], str | None] | None,
     recorder: Recorder | None,
-    *,
-    wrapped: bool,
 ) -> tuple[Engine, Relay | None]:
-    settings, cache = parts.settings, parts.settings.cache
+    settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
     admission = Admission(
         cache.sampled, share_users=cache.share_users or cache.scope != "credential"
     )
     accepted = AcceptedCredentials(time.monotonic)
     new_id = partial(new_ulid, clock)
-    by_name = {upstream.name: upstream for upstream in upstreams}
     sharing = SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
@@ -160,7 +162,7 @@ def _assemble(
         accepted=accepted,
         flights=parts.flights,
         gate=parts.gate,
-        prices=prices(settings),
+        ledger=ledger,
         clock=clock,
         recorder=recorder,
         key_headers=sharing.key_headers,
@@ -189,7 +191,7 @@ def _assemble(
             admission,
             accepted,
             secret=secret,
-            upstream=partial(identity_of, () if wrapped else settings.upstream),
+            upstream=_the_app if router is None else router.identity,
             wrapped=wrapped,
             rules=tuple(map(route_rule, settings.route)),
             max_error=cache.max_error,
@@ -203,15 +205,19 @@ def _assemble(
         observer=parts.observers,
         clock=clock,
         new_id=new_id,
-        upstream_for=None if wrapped else partial(pick, by_name, settings.upstream),
+        router=router,
     )
-    if wrapped:
+    if router is None:
         return engine, None
     relay = Relay(
-        partial(pick_for_relay, by_name, settings.upstream),
+        router.relay,
         gate=parts.gate,
         spawn=parts.supervisor.spawn,
         new_id=new_id,
         client_keys=sharing.client_keys,
     )
     return engine, relay
+
+
+def _the_app(dialect: str, request: ChatRequest, rule: str) -> str:  # noqa: ARG001 - it alone
+    return "app"

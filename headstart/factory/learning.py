@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError
 from headstart.factory.clock import clock
-from headstart.factory.upstreams import prices
+from headstart.factory.upstreams import price_of
 from headstart.identifiers import new_ulid
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from headstart.config import CacheSettings
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.site import Site
+    from headstart.factory.upstreams import Opened
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.judging import SecondOpinion
     from headstart.middleware.learning.oversight import Oversight
-    from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.policies.match import StaticMatch
     from headstart.policies.ratchet.settings import Promise
     from headstart.policies.verified import VerifiedMatch
@@ -58,21 +58,22 @@ def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | 
     return VerifiedMatch(promise_of(cache), domains.get, cache.guards)
 
 
-def make_second_opinion(site: Site, upstreams: Sequence[HTTPUpstream]) -> SecondOpinion | None:
+def make_second_opinion(site: Site, upstreams: Sequence[Opened]) -> SecondOpinion | None:
     """Return the model that is asked where two answers cannot be told apart, if one is set."""
     judge = site.settings.cache.judge
-    chosen = next((each for each in upstreams if judge and each.name == judge.upstream), None)
+    named = (each for each in upstreams if judge and each.settings.name == judge.upstream)
+    chosen = next(named, None)
     if judge is None or chosen is None:
         return None
     from headstart.middleware.learning.allowance import Allowance
     from headstart.middleware.learning.model_judge import ModelJudge
 
     return ModelJudge(
-        chosen,
+        chosen.http,
         OpenAIChat(),
         judge.model,
         Allowance(judge.max_calls_per_hour, judge.max_usd_per_day, clock),
-        price=prices(site.settings),
+        price=partial(price_of, chosen.settings),
         clock=clock,
         new_id=partial(new_ulid, clock),
         observer=site.observers,

@@ -9,7 +9,7 @@ from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
 
 if TYPE_CHECKING:
-    from headstart.config.settings import CacheSettings, RouteSettings
+    from headstart.config import CacheSettings, RouteSettings
 
 
 def route_rule(route: RouteSettings) -> RouteRule:

@@ -1,157 +1,197 @@
-"""Upstreams from their settings: who answers a request, under which key, at which price."""
+"""Upstreams from their settings: who can be asked, under which keys, at which prices."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.errors import ConfigError, NoUpstream
+from headstart.config.models import aliases, context_at, model_table, price_at
+from headstart.errors import ConfigError
+from headstart.factory.clock import clock
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.cohere_chat import CohereChat
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.policies.cost import Price
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from headstart.config import Settings, UpstreamSettings
-    from headstart.interfaces import Upstream
+    from headstart.interfaces import Candidate
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.types import ChatRequest, Headers
+    from headstart.middleware.router import Provider
+    from headstart.middleware.upstreams.conditions import Conditions
+    from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+    from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.middleware.upstreams.target import Target, TargetOptions
+    from headstart.types import Headers
 
-_SPOKEN = {OpenAIChat.name: "openai", AnthropicMessages.name: "anthropic"}
-"""What ``upstream.dialect`` calls a wire format."""
+WIRE = {
+    "openai": OpenAIChat.name,
+    "anthropic": AnthropicMessages.name,
+    "gemini": GeminiGenerate.name,
+    "cohere": CohereChat.name,
+}
+"""Wire formats by what ``upstream.dialect`` calls them."""
 _DEFAULTS = {"anthropic": {"anthropic-version": "2023-06-01"}}
 """Headers that the API asks for, by ``upstream.dialect``; a caller's own take their place."""
+_SILENCE_S = 600.0
+"""Longest wait for a first byte on a socket: whoever calls sets the bound that counts."""
 
 
-async def open_upstreams(settings: Settings, stack: AsyncExitStack) -> list[HTTPUpstream]:
-    from headstart.middleware.upstreams.http import (
-        HTTPOptions,
-        HTTPUpstream,
-    )
+class Opened(NamedTuple):
+    """One ``[[upstream]]``, ready to be asked."""
 
+    settings: UpstreamSettings
+    http: HTTPUpstream
+    """Under its first key."""
+    candidate: Candidate
+
+
+async def open_upstreams(
+    settings: Settings, conditions: Conditions, ledger: Ledger, stack: AsyncExitStack
+) -> tuple[Opened, ...]:
+    """Return the configured upstreams. ``stack`` closes them. Raises ConfigError."""
     if not settings.upstream:
         raise ConfigError(
             "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
             "or set a provider's key such as OPENAI_API_KEY"
         )
-    opened = []
-    for chosen in settings.upstream:
-        options = HTTPOptions(
-            name=chosen.name,
-            base_url=chosen.base_url,
-            credential=_credential(chosen, settings),
-            headers=chosen.headers,
-            defaults=_DEFAULTS.get(chosen.dialect, {}) if chosen.api_key_env else {},
-            models=chosen.models,
-            include_usage=chosen.include_usage,
-            connect_s=chosen.connect_s,
-            first_token_s=chosen.first_token_s,
-            read_s=chosen.read_s,
-            proxy=chosen.proxy,
-            ca_file=chosen.ca_file,
-        )
-        upstream = HTTPUpstream(options, dialects())
+    await asyncio.to_thread(model_table)  # it reads files, once
+    return tuple([_open(each, settings, conditions, ledger, stack) for each in settings.upstream])
+
+
+def _open(
+    chosen: UpstreamSettings,
+    settings: Settings,
+    conditions: Conditions,
+    ledger: Ledger,
+    stack: AsyncExitStack,
+) -> Opened:
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.target import Target
+
+    http: list[HTTPUpstream] = []
+    targets: list[Target] = []
+    for number, credential in enumerate(_credentials(chosen, settings), 1):
+        name = chosen.name if number == 1 else f"{chosen.name}#{number}"
+        upstream = HTTPUpstream(_http_options(name, chosen, credential), dialects())
         stack.push_async_callback(upstream.aclose)
-        opened.append(upstream)
-    return opened
+        http.append(upstream)
+        options = _target_options(name, number, chosen)
+        targets.append(Target(upstream, options, conditions, ledger, dialects(), clock))
+    return Opened(chosen, http[0], _under_any_key(chosen.name, targets))
 
 
-def _credential(upstream: UpstreamSettings, settings: Settings) -> Headers | None:
-    """The upstream's own key; without one, callers' keys pass unless they are ``client_keys``."""
-    if upstream.api_key_env is None:
-        return () if settings.server.client_keys else None
-    key = os.environ.get(upstream.api_key_env)
+def _under_any_key(name: str, targets: list[Target]) -> Candidate:
+    """Another key is asked where one is refused or has used up its limits."""
+    if len(targets) == 1:
+        return targets[0]
+    from headstart.factory.strategies import first_that_answers
+
+    return first_that_answers(name, targets)
+
+
+def _http_options(name: str, chosen: UpstreamSettings, credential: Headers | None) -> HTTPOptions:
+    from headstart.middleware.upstreams.http import HTTPOptions
+
+    return HTTPOptions(
+        name=name,
+        base_url=chosen.base_url,
+        dialect=WIRE[chosen.dialect],
+        credential=credential,
+        headers=chosen.headers,
+        defaults=_DEFAULTS.get(chosen.dialect, {}) if chosen.key_variables else {},
+        models=aliases(chosen),
+        quirks=chosen.quirks,
+        fields=chosen.fields,
+        include_usage=chosen.include_usage,
+        connect_s=chosen.connect_s,
+        first_token_s=_SILENCE_S,
+        read_s=chosen.read_s,
+        proxy=chosen.proxy,
+        ca_file=chosen.ca_file,
+    )
+
+
+def _target_options(name: str, number: int, chosen: UpstreamSettings) -> TargetOptions:
+    from headstart.middleware.upstreams.target import TargetOptions
+
+    return TargetOptions(
+        name=name,
+        key=str(number),
+        first_token_s=chosen.first_token_s,
+        stall_s=chosen.stall_s,
+        cancels_billing=chosen.cancels_billing is not False,
+        context_tokens=partial(context_at, chosen),
+        price=partial(price_of, chosen),
+        models=aliases(chosen),
+    )
+
+
+def _credentials(upstream: UpstreamSettings, settings: Settings) -> tuple[Headers | None, ...]:
+    """The upstream's own keys; without one, callers' keys pass unless they are ``client_keys``."""
+    if not upstream.key_variables:
+        return (() if settings.server.client_keys else None,)
+    return tuple(_credential(upstream, variable) for variable in upstream.key_variables)
+
+
+def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
+    key = os.environ.get(variable)
     if not key:
         raise ConfigError(
-            f"upstream {upstream.name!r}: the variable {upstream.api_key_env} "
-            "(upstream.api_key_env) is not set"
+            f"upstream {upstream.name!r}: the variable {variable} (upstream.api_key_env) is not set"
         )
     if upstream.dialect == "anthropic":
         return ((b"x-api-key", key.encode()),)
+    if upstream.dialect == "gemini":
+        return ((b"x-goog-api-key", key.encode()),)
+    if upstream.preset == "azure":
+        return ((b"api-key", key.encode()),)
     return ((b"authorization", b"Bearer " + key.encode()),)
 
 
-def choose(
-    upstreams: Sequence[UpstreamSettings], dialect: str, model: str = ""
-) -> UpstreamSettings:
-    """Return the first upstream of a dialect that names the model, else the first of the dialect.
+def provider_of(opened: Opened, candidate: Candidate) -> Provider:
+    """Return an upstream as the router sees it, answered for by ``candidate``."""
+    from headstart.middleware.router import Provider
 
-    ``dialect`` is a wire format's name; "" takes any upstream. Raises NoUpstream.
-    """
-    spoken = _SPOKEN.get(dialect)
-    able = [each for each in upstreams if spoken in (None, each.dialect)]
-    if not able:
-        raise NoUpstream(
-            f'no upstream takes this request: add an [[upstream]] with dialect = "{spoken}"'
-        )
-    return next((each for each in able if model in each.models), able[0])
-
-
-def identity_of(upstreams: Sequence[UpstreamSettings], dialect: str, request: ChatRequest) -> str:
-    """Name who would answer: another provider, or another model behind an alias, is another key.
-
-    Raises NoUpstream.
-    """
-    if not upstreams:
-        return "app"
-    chosen = choose(upstreams, dialect, request.model)
-    model = chosen.models.get(request.model, request.model)
-    return f"{chosen.name} {chosen.base_url} {model}"
-
-
-def pick(
-    table: Mapping[str, HTTPUpstream],
-    upstreams: Sequence[UpstreamSettings],
-    dialect: str,
-    request: ChatRequest | None,
-) -> Upstream:
-    """Return who is to answer a request, from ``table`` by name. Raises NoUpstream."""
-    return table[choose(upstreams, dialect, "" if request is None else request.model).name]
-
-
-def pick_for_relay(
-    table: Mapping[str, HTTPUpstream],
-    upstreams: Sequence[UpstreamSettings],
-    path: bytes,
-    headers: Headers,
-) -> HTTPUpstream:
-    """Return who gets what is only relayed: the first upstream of its dialect.
-
-    Both dialects have a ``/v1/models``, so a header of Anthropic's tells whom the caller means.
-    Raises NoUpstream.
-    """
-    anthropic = (path + b"/").startswith(b"/v1/messages/") or any(
-        name == b"anthropic-version" for name, _ in headers
+    chosen = opened.settings
+    return Provider(
+        name=chosen.name,
+        base_url=chosen.base_url,
+        dialect=WIRE[chosen.dialect],
+        models=aliases(chosen),
+        named=frozenset(chosen.models),
+        known=frozenset(model_table().names_at(chosen.preset or "")),
+        candidate=candidate,
+        relay=opened.http,
     )
-    dialect = AnthropicMessages.name if anthropic else OpenAIChat.name
-    return table[choose(upstreams, dialect).name]
 
 
-def prices(settings: Settings) -> Callable[[str, str], Price | None]:
-    """Return the price book by (upstream, model); ``default`` prices an upstream's other models."""
-    book = {
-        (upstream.name, model): Price(
-            input_per_million=price.input_per_million, output_per_million=price.output_per_million
-        )
-        for upstream in settings.upstream
-        for model, price in upstream.price.items()
-    }
-    return lambda upstream, model: book.get((upstream, model)) or book.get((upstream, "default"))
+def price_of(upstream: UpstreamSettings, model: str) -> Price | None:
+    """Return what a model costs there, named as it is sent; None if nobody says."""
+    found = price_at(upstream, model)
+    if found is None:
+        return None
+    return Price(
+        input_per_million=found.input_per_million,
+        output_per_million=found.output_per_million,
+        cached_per_million=found.cached_per_million,
+        cache_write_per_million=found.cache_write_per_million,
+        per_request=found.per_request,
+        multiplier=upstream.price_multiplier,
+    )
 
 
 def dialects() -> dict[str, Dialect]:
     """Return the wire formats by name."""
-    formats: tuple[Dialect, ...] = (OpenAIChat(), AnthropicMessages())
+    formats: tuple[Dialect, ...] = (OpenAIChat(), AnthropicMessages(), GeminiGenerate())
     return {each.name: each for each in formats}
 
 
 def paths() -> dict[str, Dialect]:
-    """Return the wire formats by the path that is cached."""
-    formats = dialects()
-    return {
-        "/v1/chat/completions": formats[OpenAIChat.name],
-        "/v1/messages": formats[AnthropicMessages.name],
-    }
+    """Return the wire formats by the exact path that is cached."""
+    return {"/v1/chat/completions": OpenAIChat(), "/v1/messages": AnthropicMessages()}

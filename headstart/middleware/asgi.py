@@ -32,7 +32,7 @@ class Running:
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
-    ``start`` opens the store, the encoder and the upstreams; ``relay_prefix`` names the paths
+    ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
     that go to an upstream when no route matches. One instance serves one event loop at a time.
     """
 
@@ -42,12 +42,12 @@ class Gateway:
         *,
         routes: Routes,
         start: Callable[[], Awaitable[Running]],
-        relay_prefix: bytes | None = None,
+        relay_prefixes: tuple[bytes, ...] = (),
     ) -> None:
         self.app = app
         self._routes = routes
         self._start = start
-        self._relay_prefix = relay_prefix
+        self._relay_prefixes = relay_prefixes
         self._running: asyncio.Future[Running] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,8 +57,8 @@ class Gateway:
                 return await self._lifespan(scope, receive, send)
             return await self.app(scope, receive, send)
         path = raw_path(scope)
-        route = self._routes.match(scope["method"], path)
-        relayed = self._relay_prefix is not None and path.startswith(self._relay_prefix)
+        route = self._routes.match(scope["method"], path, scope["query_string"])
+        relayed = path.startswith(self._relay_prefixes)
         if route is None and not relayed:
             return await self.app(scope, receive, send)
         try:
@@ -73,7 +73,7 @@ class Gateway:
 
     async def _without_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Fail open to a wrapped app; a gateway has nowhere to go."""
-        if self._relay_prefix is None:
+        if not self._relay_prefixes:
             return await self.app(scope, receive, send)
         await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
 

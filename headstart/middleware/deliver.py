@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headstart.decisions import Outcome
-from headstart.errors import HeadstartError, UpstreamError
+from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.middleware.body import replay_body, watching
 from headstart.middleware.respond import (
     NO_STORE,
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest, Completion, Entry, Headers
 
 
+HEARTBEAT_S = 10.0
+"""Between two comments, while a client that was told 200 waits for its answer."""
+
+
 class Deliverer:
     """Sends answers over ASGI. Writes into the exchange what was sent and when."""
 
@@ -46,7 +52,7 @@ class Deliverer:
             own.append((b"x-headstart-tokens-saved", str(saved).encode()))
         headers, body = self._replay(exchange, entry, now)
         exchange.status = 200
-        exchange.take_origin(entry.origin, paid=False)
+        exchange.take_origin(entry.origin)
         exchange.mark_first_byte()
         await send_whole(
             exchange.send,
@@ -79,15 +85,29 @@ class Deliverer:
         return (kind, NO_STORE), rendered.json(dialect.new_id(), int(now))
 
     async def flight(
-        self, exchange: Exchange, flight: Flight, client: Client, deadline: float | None
+        self,
+        exchange: Exchange,
+        flight: Flight,
+        client: Client,
+        deadline: float | None,
+        early_200_s: float | None = None,
     ) -> None:
         """Send a flight's answer as it arrives; a JSON answer of a dialect is sent whole.
 
         Raises ClientGone, or the flight's error if nothing was sent yet. ``deadline`` is in the
-        loop's time.
+        loop's time. A streaming client waits for its status at most ``early_200_s``, where its
+        dialect has comments to go on with.
         """
         with watching(exchange.receive, self._spawn, client.gone):
-            head = await client.head(deadline)
+            head: Head | None = None
+            if early_200_s is None or _heartbeat(exchange) is None:
+                head = await client.head(deadline)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(early_200_s):
+                        head = await client.head(deadline)
+            if head is None:
+                return await self._send_early(exchange, flight, client, deadline)
             exchange.upstream = head.upstream
             if exchange.route.dialect is not None and not head.stream:
                 body = await client.read_all(deadline)
@@ -146,6 +166,39 @@ class Deliverer:
         exchange.stored = flight.stored
         await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _send_early(
+        self, exchange: Exchange, flight: Flight, client: Client, deadline: float | None
+    ) -> None:
+        """Say 200 before there is an answer, and comments until there is; errors become events."""
+        dialect, heartbeat = exchange.route.dialect, _heartbeat(exchange)
+        assert dialect is not None
+        exchange.status = 200
+        own = own_headers(exchange.id, exchange.lookup, exchange.timings)
+        kind = (b"content-type", dialect.content_types.stream)
+        headers = (kind, *STREAM_HEADERS, *own)
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+        body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
+        await exchange.send(body)
+        head: Head | None = None
+        try:
+            while head is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        head = await client.head(deadline)
+                if head is None:
+                    await exchange.send(body)
+            exchange.upstream = head.upstream
+            while data := await client.read(deadline):
+                exchange.mark_first_byte()
+                await exchange.send({**body, "body": data})
+        except UpstreamError as error:
+            exchange.error = error.code
+            frame = dialect.error_frame(error, exchange.id)
+            await exchange.send({**body, "body": frame, "more_body": False})
+            return
+        exchange.stored = flight.stored
+        await exchange.send({**body, "body": b"", "more_body": False})
+
     def _own(
         self, exchange: Exchange, head: Head, *, stored: bool = False
     ) -> list[tuple[bytes, bytes]]:
@@ -172,6 +225,14 @@ class Deliverer:
         await app(exchange.scope, replay_body(exchange.body, exchange.receive), send)
 
 
+def _heartbeat(exchange: Exchange) -> bytes | None:
+    """Return a comment that keeps a streaming client waiting, if its dialect has any."""
+    dialect, request = exchange.route.dialect, exchange.request
+    if dialect is None or request is None or not request.stream:
+        return None
+    return dialect.heartbeat
+
+
 def _theirs(exchange: Exchange, head: Head) -> Headers:
     """Return the upstream's headers; its cookies are for the caller that it was called for."""
     if exchange.lookup.outcome is not Outcome.JOINED:
@@ -191,10 +252,16 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
 
 
 async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
-    """Answer with an error in the caller's dialect."""
-    status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
-    exchange.status = status
+    """Answer with an error in the caller's dialect: the provider's own words, where it has any."""
     own = own_headers(exchange.id, exchange.lookup, exchange.timings)
+    if isinstance(error, UpstreamRefused):
+        length = (b"content-length", str(len(error.body)).encode())
+        theirs = tuple(pair for pair in error.headers if pair[0] != b"content-length")
+        status, body = error.status, error.body
+        headers = relayed_headers((*theirs, length), [], stream=False)
+    else:
+        status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
+    exchange.status = status
     if exchange.upstream:
         own.append((b"x-headstart-upstream", exchange.upstream.encode()))
     await send_whole(exchange.send, status, (*headers, *own), body)

@@ -14,8 +14,10 @@ from headstart.policies.questions import GROUP
 from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, Operations
 
+OPERATION = "/v1beta/models/{model}:generateContent"
+"""Name of the route of Gemini's operations, whichever model and mode their path names."""
 Prompt: TypeAlias = str | Callable[[Mapping[str, Any]], tuple[str | None, Any]]
 """A dotted path into the JSON body, or a function from the body to (prompt, everything else)."""
 Query: TypeAlias = str | re.Pattern[str] | Callable[[Mapping[str, Any]], str | None]
@@ -63,6 +65,8 @@ class Route:
     name: str
     dialect: Dialect | None
     endpoint: Endpoint | None = None
+    operations: Operations | None = None
+    """Reads a request of which a part stands in its path."""
 
     @property
     def idempotent(self) -> bool:
@@ -75,8 +79,10 @@ class Route:
         query = None if self.endpoint is None else self.endpoint.query
         return query if isinstance(query, re.Pattern) else None
 
-    def parse(self, body: bytes) -> ChatRequest:
+    def parse(self, body: bytes, path: bytes = b"", query: bytes = b"") -> ChatRequest:
         """Read the request. Raises InvalidRequest; a custom body that is no JSON raises too."""
+        if self.operations is not None:
+            return self.operations.parse(path, query, body)
         if self.dialect is None:
             assert self.endpoint is not None
             return parse_custom(self.endpoint, body)
@@ -99,9 +105,15 @@ class Route:
 
 
 class Routes:
-    """Exact (method, raw path) lookup."""
+    """Lookup by method and raw path: exact, but for the dialect whose paths name the model."""
 
-    def __init__(self, dialects: Mapping[str, Dialect], endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(
+        self,
+        dialects: Mapping[str, Dialect],
+        endpoints: tuple[Endpoint, ...],
+        operations: Operations | None = None,
+    ) -> None:
+        self._operations = operations
         self._table = {
             (b"POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
         }
@@ -114,9 +126,13 @@ class Routes:
                 raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
             self._table[key] = Route(endpoint.path, dialect, endpoint)
 
-    def match(self, method: str, path: bytes) -> Route | None:
+    def match(self, method: str, path: bytes, query: bytes = b"") -> Route | None:
         """Return the route of a request, or None."""
-        return self._table.get((method.encode(), path))
+        route = self._table.get((method.encode(), path))
+        named = self._operations
+        if route is not None or named is None or method != "POST" or b"/models/" not in path:
+            return route
+        return Route(OPERATION, named, operations=named) if named.answers(path, query) else None
 
 
 def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:

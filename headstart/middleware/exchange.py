@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.attempts import total_cost_usd
 from headstart.decisions import Lookup, Outcome
 from headstart.observe import Served
+from headstart.types import Call
 
 if TYPE_CHECKING:
+    from headstart.attempts import Attempt
     from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.body import Body
     from headstart.middleware.endpoints import Route
     from headstart.types import ChatRequest, Headers, Origin
 
 
+BYTES_PER_TOKEN = 4
+"""Of a request's body, for estimates."""
+
+
 class Exchange:
     """A request being answered. ``clock`` readings are ``time.perf_counter`` seconds."""
 
     __slots__ = (
+        "attempts",
         "body",
         "completion_tokens",
         "cost_usd",
+        "deadline",
         "domain",
         "error",
         "estimated",
@@ -35,6 +45,7 @@ class Exchange:
         "receive",
         "request",
         "route",
+        "rule",
         "scope",
         "scope_name",
         "send",
@@ -57,6 +68,9 @@ class Exchange:
         self.body: Body | None = None
         self.request: ChatRequest | None = None
         self.scope_name = ""
+        self.rule = ""
+        self.deadline: float | None = None
+        self.attempts: tuple[Attempt, ...] = ()
         self.domain = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
@@ -84,6 +98,31 @@ class Exchange:
         """The raw path below the mount point."""
         return raw_path(self.scope)
 
+    def limit(self, seconds: float | None) -> None:
+        """Bound the time until the whole answer; None: without end."""
+        if seconds is not None:
+            self.deadline = asyncio.get_running_loop().time() + seconds
+
+    def call(self, *, editable: bool) -> Call:
+        """Return the request as it goes to an upstream."""
+        assert self.body is not None
+        trial, dialect = self.lookup.trial, self.route.dialect
+        return Call(
+            id=self.id,
+            method=self.scope["method"],
+            path=self.path,
+            query_string=self.scope["query_string"],
+            headers=self.headers,
+            body=self.body.data,
+            dialect="" if dialect is None else dialect.name,
+            endpoint=self.route.name,
+            request=self.request,
+            editable=editable,
+            deadline=self.deadline,
+            prompt_tokens=len(self.body.data) // BYTES_PER_TOKEN,
+            output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
+        )
+
     def elapsed(self) -> float:
         """Seconds since the request arrived."""
         return time.perf_counter() - self.started
@@ -93,13 +132,20 @@ class Exchange:
         if self.first_byte is None:
             self.first_byte = self.elapsed()
 
-    def take_origin(self, origin: Origin, *, paid: bool) -> None:
-        """Book an answer's tokens; ``paid`` when this very request caused the upstream call."""
+    def take_origin(self, origin: Origin) -> None:
+        """Book an answer's tokens; what it cost is booked by ``pay``."""
         self.prompt_tokens = origin.prompt_tokens
         self.completion_tokens = origin.completion_tokens
         self.estimated = origin.estimated
         self.upstream = origin.upstream
-        self.cost_usd = origin.cost_usd if paid else 0.0
+        self.cost_usd = 0.0
+
+    def pay(self, attempts: tuple[Attempt, ...]) -> None:
+        """Book the upstream calls that this very request caused."""
+        if attempts:
+            self.attempts = attempts
+            self.cost_usd = total_cost_usd(attempts)
+            self.upstream = self.upstream or attempts[-1].upstream
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
@@ -136,6 +182,8 @@ class Exchange:
             completion_tokens=self.completion_tokens,
             cost_usd=self.cost_usd,
             estimated=self.estimated,
+            route=self.rule,
+            attempts=self.attempts,
             overhead_s=sum(v for k, v in self.timings.items() if k != "upstream"),
             stored=self.stored,
         )

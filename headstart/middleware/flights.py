@@ -20,6 +20,7 @@ from headstart.middleware.reading import is_event_stream
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from headstart.attempts import Attempt
     from headstart.types import Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
@@ -138,7 +139,8 @@ class Flight:
     """One upstream call and its readers.
 
     The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
-    content passes, and ``origin`` and ``stored`` before it publishes the clean end.
+    content passes, ``origin`` and ``stored`` before it publishes the clean end, and ``attempts``
+    before it publishes any end.
     """
 
     def __init__(self, log_bytes: int = LOG_BYTES) -> None:
@@ -149,6 +151,7 @@ class Flight:
         self.began = time.perf_counter()
         self.first_content: float | None = None
         self.origin: Origin | None = None
+        self.attempts: tuple[Attempt, ...] = ()
         self.stored = False
         self.pump: asyncio.Task[None] | None = None
         self._log_bytes = log_bytes
@@ -156,12 +159,15 @@ class Flight:
         self._dropped = 0
         self._size = 0
         self._clients: list[Client] = []
+        self._payer: Client | None = None
+        self._claimed = False
         self._room: asyncio.Future[None] | None = None
 
     def join(self) -> Client:
         """Add a reader that starts at the beginning of the answer."""
         client = Client(self)
         self._clients.append(client)
+        self._payer = self._payer or client
         return client
 
     def leave(self, client: Client) -> bool:
@@ -173,6 +179,16 @@ class Flight:
         if self.pump is not None and not self.done:
             self.pump.cancel()
         return True
+
+    def claim(self, client: Client) -> tuple[Attempt, ...]:
+        """Return the attempts if they are this client's to book: once, when it has left.
+
+        They are the first reader's, or, if it left before the end, the last one's.
+        """
+        if self._claimed or not self.done or (client is not self._payer and self._clients):
+            return ()
+        self._claimed = True
+        return self.attempts
 
     @property
     def clients(self) -> int:

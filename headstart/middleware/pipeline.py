@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 from headstart.decisions import Lookup, Outcome
 from headstart.errors import (
     HeadstartError,
@@ -31,7 +33,6 @@ from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import logger
 from headstart.policies.key import variant
-from headstart.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Prepared, Preparer
+    from headstart.middleware.router import Router
     from headstart.middleware.supervisor import Supervisor
-    from headstart.types import CacheKey, ChatRequest
+    from headstart.types import CacheKey
 
 
+SETTLE_S = 1.0
+"""Longest wait for cancelled calls to end, before the request is booked without them."""
 CLIENT_GONE = 499
 """Booked for clients that left before an answer began: the status nginx logs for them."""
 
@@ -64,7 +68,7 @@ class EngineOptions:
 class Engine:
     """Answers matched requests from the cache, a flight in the air, or an upstream.
 
-    ``upstream_for`` picks a provider for a dialect's request; None sends misses to the wrapped app.
+    ``router`` picks the provider; None sends misses to the wrapped app.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Engine:
         observer: Observer,
         clock: Callable[[], float],
         new_id: Callable[[], str],
-        upstream_for: Callable[[str, ChatRequest | None], Upstream] | None,
+        router: Router | None,
     ) -> None:
         self._options = options
         self._finder = finder
@@ -96,7 +100,7 @@ class Engine:
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
-        self._upstream_for = upstream_for
+        self._router = router
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -118,7 +122,7 @@ class Engine:
             await error_answer(exchange, error)
         except Exception as error:
             exchange.error = type(error).__name__
-            if self._upstream_for is None or exchange.status:
+            if self._router is None or exchange.status:
                 raise
             logger.exception("request %s failed", exchange.id)
             await error_answer(exchange, HeadstartError("an error inside Headstart; see its log"))
@@ -135,21 +139,27 @@ class Engine:
         if late:  # while they can still be booked
             await asyncio.wait(late)
 
+    def _limit_s(self, rule: str) -> float | None:
+        of_route = None if self._router is None else self._router.deadline_s(rule)
+        return self._options.deadline_s if of_route is None else of_route
+
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
         limit = self._options.max_body_bytes
         exchange.body = body = await read_body(exchange.receive, limit)
         if not body.complete:
-            if self._upstream_for is None:
+            if self._router is None:
                 return await self._bypass(exchange, app, "body-too-large")
             await discard_body(exchange.receive, 2 * limit)
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         try:
             prepared = self._preparer.prepare(exchange.route, exchange.scope, body.data)
         except InvalidRequest:
-            if self._upstream_for is None:
+            if self._router is None:
                 return await self._bypass(exchange, app, "unreadable")
             raise
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
+        exchange.rule = prepared.rule
+        exchange.limit(deadline_s(exchange.headers, self._limit_s(prepared.rule)))
         exchange.timings["parse"] = exchange.elapsed()
         key = prepared.key
         if key is None or self._finder is None:
@@ -187,7 +197,7 @@ class Engine:
                 prepared.terms,
                 may=Allowed(
                     ask=not prepared.directives.only_if_cached,
-                    twice=self._upstream_for is not None or exchange.route.idempotent,
+                    twice=self._router is not None or exchange.route.idempotent,
                 ),
             )
         if lookup.entry is None or not self._options.holdout:
@@ -220,7 +230,7 @@ class Engine:
 
     async def _bypass(self, exchange: Exchange, app: ASGIApp, reason: str) -> None:
         exchange.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
-        if self._upstream_for is None:
+        if self._router is None:
             return await self._deliver.through_app(exchange, app)
         flight = self._start(exchange, None, None, app, semantic=False)
         await self._fly(exchange, flight)
@@ -262,25 +272,13 @@ class Engine:
         lesson: Lesson | None = None,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
-        scope, route, request = exchange.scope, exchange.route, exchange.request
-        assert exchange.body is not None
-        call = Call(
-            id=exchange.id,
-            method=scope["method"],
-            path=exchange.path,
-            query_string=scope["query_string"],
-            headers=exchange.headers,
-            body=exchange.body.data,
-            dialect=route.dialect.name if route.dialect is not None else "",
-            endpoint=route.name,
-            request=request,
-            editable=key is not None,
-        )
+        route = exchange.route
+        call = exchange.call(editable=key is not None)
         upstream: Upstream
-        if self._upstream_for is None:
-            upstream = AppUpstream(app, scope, route.dialect, self._supervisor.spawn)
+        if self._router is None:
+            upstream = AppUpstream(app, exchange.scope, route.dialect, self._supervisor.spawn)
         else:
-            upstream = self._upstream_for(call.dialect, request)
+            upstream, call = self._router.assign(call, exchange.scope_name, exchange.rule)
         flight = Flight()
         plan = Plan(
             call=call,
@@ -292,7 +290,7 @@ class Engine:
             ttl_s=exchange.ttl_s,
             lesson=lesson,
             credential_scope=self._preparer.credential_scope(call.headers),
-            wrapped=self._upstream_for is None,
+            wrapped=self._router is None,
         )
         if identity is not None:
             self._flights.add(identity, flight)
@@ -304,18 +302,18 @@ class Engine:
     async def _fly(self, exchange: Exchange, flight: Flight) -> None:
         client = flight.join()
         try:
-            seconds = deadline_s(exchange.scope["headers"], self._options.deadline_s)
-            deadline = None
-            if seconds is not None:
-                deadline = asyncio.get_running_loop().time() + seconds
-            await self._deliver.flight(exchange, flight, client, deadline)
+            early_200_s = None if self._router is None else self._router.early_200_s(exchange.rule)
+            await self._deliver.flight(exchange, flight, client, exchange.deadline, early_200_s)
         finally:
-            flight.leave(client)
+            last = flight.leave(client)
+            if last and flight.pump is not None and not flight.done:
+                with anyio.CancelScope(shield=True):  # its calls still have to be booked
+                    await asyncio.wait((flight.pump,), timeout=SETTLE_S)
             if flight.first_content is not None:
                 exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
             if flight.origin is not None:
-                paid = exchange.lookup.outcome is not Outcome.JOINED
-                exchange.take_origin(flight.origin, paid=paid)
+                exchange.take_origin(flight.origin)
+            exchange.pay(flight.claim(client))
 
 
 def _note_times(exchange: Exchange, lookup: Lookup) -> None:

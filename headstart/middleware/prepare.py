@@ -58,6 +58,8 @@ class Prepared:
     terms: Terms = _ANY_TERMS
     ttl_s: float | None = None
     """Longest life of an answer to it, stored now or before; None: without end."""
+    rule: str = ""
+    """Name of the ``[[route]]`` that it takes."""
 
 
 class Preparer:
@@ -75,7 +77,7 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        upstream: Callable[[str, ChatRequest], str],
+        upstream: Callable[[str, ChatRequest, str], str],
         wrapped: bool,
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
@@ -138,9 +140,11 @@ class Preparer:
         asked = requested_max_error(headers)
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
-        request = route.parse(body)
+        path = scope.get("raw_path") or scope["path"].encode()
+        request = route.parse(body, path.partition(b"?")[0], scope["query_string"])
+        rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:
-            return Prepared(request, None, directives, bypass="no-identity")
+            return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
         scope_name = self._callers.scope_name(
             identity, found.get(b"x-headstart-scope"), request.user
         )
@@ -148,12 +152,14 @@ class Preparer:
         if refusal is None and route.dialect is not None:
             refusal = self._admission.refuse_lookup(request)
         if refusal is not None:
-            return Prepared(request, None, directives, scope_name, refusal)
-        rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
+            return Prepared(request, None, directives, scope_name, refusal, rule=rule.name)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         target = self._max_error if rule.max_error is None else rule.max_error
         named = None if question is NOT_FOUND else question
-        key = self._key(route, scope, headers, request, scope_name, named)
+        answerer = self._upstream(
+            "" if route.dialect is None else route.dialect.name, request, rule.name
+        )
+        key = self._key(route, scope, headers, request, scope_name, (named, answerer))
         # What single questions taught says nothing about whether histories mean the same.
         kind_of_talk = "question" if key.conversation is None else "conversation"
         parties = (scope_name, route.name, rule.name, kind_of_talk)
@@ -169,6 +175,7 @@ class Preparer:
             semantic_refusal=self._refuse_semantic(rule, request, question, kind),
             terms=terms,
             ttl_s=self._lifetimes.of(kind, rule.ttl_s),
+            rule=rule.name,
         )
 
     def _key(
@@ -178,14 +185,16 @@ class Preparer:
         headers: Headers,
         request: ChatRequest,
         scope_name: str,
-        question: Question | None,
+        named: tuple[Question | None, str],
     ) -> CacheKey:
+        """Return its key; ``named`` are the question inside it and whoever would answer it."""
+        question, answerer = named
         dialect = "" if route.dialect is None else route.dialect.name
         custom = "custom" if scope["method"] == "POST" else f"custom {scope['method']}"
         context = KeyContext(
             dialect=dialect or custom,
             path=scope.get("raw_path") or scope["path"].encode(),
-            upstream=self._upstream(dialect, request),
+            upstream=answerer,
             query_string=scope["query_string"],
             headers=keyed_headers(headers, self._sharing.key_headers),
             wrapped_app=self._wrapped,

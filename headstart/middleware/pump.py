@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from headstart.attempts import total_cost_usd
 from headstart.compression.tokens import count_tokens
-from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamTimeout
+from headstart.errors import (
+    HeadstartError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
 from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
+from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import Learner, Lesson
     from headstart.middleware.limits import Gate
     from headstart.middleware.record import Recorder
-    from headstart.policies.cost import Price
+    from headstart.middleware.upstreams.ledger import Ledger
     from headstart.types import CacheKey, Call, Completion, Headers
 
 UNATTENDED_S = 600.0
@@ -68,7 +75,7 @@ class Pump:
         accepted: AcceptedCredentials,
         flights: Flights,
         gate: Gate,
-        prices: Callable[[str, str], Price | None],
+        ledger: Ledger,
         clock: Callable[[], float],
         recorder: Recorder | None = None,
         key_headers: tuple[bytes, ...] = (),
@@ -79,7 +86,7 @@ class Pump:
         self._accepted = accepted
         self._flights = flights
         self._gate = gate
-        self._prices = prices
+        self._ledger = ledger
         self._clock = clock
         self._recorder = recorder
         self._key_headers = key_headers
@@ -95,10 +102,14 @@ class Pump:
                 with self._gate.spare():
                     entry = await self._audit(flight, plan)
         except Exception as error:
+            self._settle(flight, plan)
+            if plan.credential_scope is not None and isinstance(error, UpstreamRefused):
+                self._note_credential(plan.credential_scope, error.status)
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
                 raise
         finally:
+            self._settle(flight, plan)
             flight.fail(UpstreamProtocolError("the call was cancelled"))
             self._flights.remove(plan.identity, flight)
         if entry is not None and self._cache is not None:
@@ -109,6 +120,10 @@ class Pump:
             if plan.lesson is not None and self._learner is not None:
                 self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
 
+    def _settle(self, flight: Flight, plan: Plan) -> None:
+        """Hand over what the calls cost, also where the answer never came."""
+        flight.attempts += self._ledger.take(plan.call.id)
+
     async def _audit(self, flight: Flight, plan: Plan) -> Entry | None:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""
         with anyio.move_on_after(UNATTENDED_S):
@@ -116,8 +131,11 @@ class Pump:
         raise UpstreamTimeout("the audit took too long")
 
     async def _call(self, flight: Flight, plan: Plan) -> Entry | None:
-        async with plan.upstream.stream(plan.call) as reply:
-            return await self._carry(flight, plan, reply)
+        try:
+            async with plan.upstream.stream(plan.call) as reply:
+                return await self._carry(flight, plan, reply)
+        except AnswerWithheld as withheld:  # an answer without content is an answer all the same
+            return await self._carry(flight, plan, withheld.reply)
 
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
         head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
@@ -146,7 +164,8 @@ class Pump:
         total_s = time.perf_counter() - flight.began
         completion = collector.completion(self._clock()) if reads else None
         tokens = await _tokens(plan, completion, collector)
-        flight.origin = self._origin(plan, reply, completion, tokens, flight, total_s)
+        self._settle(flight, plan)
+        flight.origin = _origin(plan, reply, completion, tokens, flight, total_s)
         entry = self._entry(plan, reply, completion, b"".join(raw) if raw else None, flight.origin)
         flight.stored = entry is not None
         flight.finish()
@@ -157,30 +176,6 @@ class Pump:
             self._accepted.accept(scope)
         elif status in (401, 403):
             self._accepted.reject(scope)
-
-    def _origin(
-        self,
-        plan: Plan,
-        reply: UpstreamReply,
-        completion: Completion | None,
-        tokens: _Tokens,
-        flight: Flight,
-        total_s: float,
-    ) -> Origin:
-        request = plan.call.request
-        model = completion.model if completion is not None else request.model if request else ""
-        price = self._prices(reply.upstream, request.model if request else "")
-        first = flight.first_content
-        return Origin(
-            model=model,
-            upstream=reply.upstream,
-            ttft_s=total_s if first is None else first - flight.began,
-            total_s=total_s,
-            prompt_tokens=tokens.prompt,
-            completion_tokens=tokens.completion,
-            cost_usd=price.cost_usd(tokens.prompt, tokens.completion) if price else None,
-            estimated=tokens.estimated,
-        )
 
     def _entry(
         self,
@@ -193,6 +188,8 @@ class Pump:
         """Return what may be stored of a finished answer, or None."""
         request = plan.call.request
         if plan.key is None or request is None or reply.status != 200 or self._cache is None:
+            return None
+        if not reply.storable:
             return None
         if plan.wrapped and refuse_app_response(reply.headers, self._key_headers):
             return None
@@ -219,6 +216,29 @@ class Pump:
             tags=_tags(plan.call.headers),
             transforms=reply.transforms,
         )
+
+
+def _origin(
+    plan: Plan,
+    reply: UpstreamReply,
+    completion: Completion | None,
+    tokens: _Tokens,
+    flight: Flight,
+    total_s: float,
+) -> Origin:
+    request = plan.call.request
+    model = completion.model if completion is not None else request.model if request else ""
+    first = flight.first_content
+    return Origin(
+        model=model,
+        upstream=reply.upstream,
+        ttft_s=total_s if first is None else first - flight.began,
+        total_s=total_s,
+        prompt_tokens=tokens.prompt,
+        completion_tokens=tokens.completion,
+        cost_usd=total_cost_usd(flight.attempts),
+        estimated=tokens.estimated,
+    )
 
 
 def _refuse_broken(collector: Collector, *, stream: bool, cacheable: bool) -> None:
@@ -251,7 +271,8 @@ async def _tokens(plan: Plan, completion: Completion | None, collector: Collecto
     if dialect is None or request is None:
         return _Tokens(0, 0, estimated=False)
     if collector.usage is not None:
-        return _Tokens(*dialect.tokens(collector.usage), estimated=False)
+        used = dialect.tokens(collector.usage)
+        return _Tokens(used[0], used[1], estimated=False)
     if completion is None:
         return _Tokens(0, 0, estimated=False)
     return await asyncio.to_thread(_count, plan.call.body, completion, request.model)

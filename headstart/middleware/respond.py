@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headstart.decisions import Outcome
-from headstart.errors import HeadstartError, RequestError, UpstreamError
+from headstart.errors import HeadstartError, RequestError, UpstreamError, UpstreamUnavailable
 
 if TYPE_CHECKING:
     from headstart.decisions import Lookup
@@ -108,6 +109,10 @@ def error_response(
     ]
     if status == 429:
         headers.append((b"retry-after", b"1"))
+    if isinstance(error, UpstreamError):
+        headers.append((b"x-should-retry", b"false"))  # we did, as often as it made sense
+    if isinstance(error, UpstreamUnavailable) and error.retry_after_s is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
     return status, tuple(headers), body
 
 

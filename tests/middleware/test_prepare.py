@@ -35,7 +35,7 @@ class Caller:
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            upstream=lambda dialect, request: "up",
+            upstream=lambda dialect, request, rule: "up",
             wrapped=wrapped,
             **options,
         )

@@ -62,6 +62,10 @@ class UpstreamDialect(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def request_id_header(self) -> bytes:
+        """The header in which the provider names a request, and so do our own answers."""
+
     def decoder(self) -> EventDecoder: ...
 
     def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
@@ -83,10 +87,6 @@ class Dialect(UpstreamDialect, Protocol):
 
     @property
     def content_types(self) -> ContentTypes: ...
-
-    @property
-    def request_id_header(self) -> bytes:
-        """The header in which the provider names a request, and so do our own answers."""
 
     @property
     def heartbeat(self) -> bytes | None:
@@ -123,3 +123,13 @@ class Dialect(UpstreamDialect, Protocol):
 
     def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
         """Return the one event that reports an error inside a stream. Nothing may follow it."""
+
+
+class Operations(Dialect, Protocol):
+    """A dialect whose paths name the model, and tell whether the answer streams."""
+
+    def answers(self, path: bytes, query: bytes) -> bool:
+        """Is this one of its operations?"""
+
+    def parse(self, path: bytes, query: bytes, body: bytes) -> ChatRequest:
+        """Read a request to a path that this dialect ``answers``. Raises InvalidRequest."""

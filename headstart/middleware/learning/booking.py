@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from headstart.attempts import total_cost_usd
 from headstart.decisions import Outcome
 from headstart.observe import Served
 
@@ -35,8 +36,9 @@ class AuditBooking:
     ) -> None:
         """Book the call's cost and outcome."""
         origin, error = flight.origin, flight.error
-        if origin is not None and origin.cost_usd is not None:
-            self._audits.allowance.pay(origin.cost_usd)
+        cost_usd = total_cost_usd(flight.attempts)
+        if cost_usd is not None:
+            self._audits.allowance.pay(cost_usd)
         total_s = time.perf_counter() - flight.began
         self._observer.notify(
             Served(
@@ -57,7 +59,8 @@ class AuditBooking:
                 error=type(error).__name__ if error is not None and not pump.cancelled() else None,
                 prompt_tokens=0 if origin is None else origin.prompt_tokens,
                 completion_tokens=0 if origin is None else origin.completion_tokens,
-                cost_usd=None if origin is None else origin.cost_usd,
+                cost_usd=cost_usd,
+                attempts=flight.attempts,
                 estimated=origin is not None and origin.estimated,
                 stored=flight.stored,
             )

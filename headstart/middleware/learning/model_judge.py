@@ -37,7 +37,7 @@ class ModelJudge:
         model: str,
         allowance: Allowance,
         *,
-        price: Callable[[str, str], Price | None],
+        price: Callable[[str], Price | None],
         clock: Callable[[], float],
         new_id: Callable[[], str],
         observer: Observer,
@@ -86,7 +86,7 @@ class ModelJudge:
 
     def _book(self, call: Call, collector: Collector, status: int, total_s: float) -> None:
         tokens = self._dialect.tokens(collector.usage or {})
-        price = self._price(self._upstream.name, self._model)
+        price = self._price(self._model)
         cost_usd = None if price is None else price.cost_usd(tokens)
         self._allowance.pay(cost_usd or 0.0)
         self._observer.notify(

@@ -103,6 +103,7 @@ class AppReply:
 
     upstream = "app"
     transforms: tuple[str, ...] = ()
+    storable = True
 
     def __init__(
         self,

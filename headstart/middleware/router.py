@@ -1,0 +1,171 @@
+"""Who answers a request: its route's strategy, else whoever knows its model or its dialect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.errors import NoUpstream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headstart.interfaces import Candidate
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.types import Call, ChatRequest, Headers
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An ``[[upstream]]`` as the router sees it."""
+
+    name: str
+    base_url: str
+    dialect: str
+    """Its wire format."""
+    models: Mapping[str, str]
+    """The provider's own names of models by those that callers may use."""
+    named: frozenset[str]
+    """Models that its settings say it is to be asked for."""
+    known: frozenset[str]
+    """Models that it is known to have."""
+    candidate: Candidate
+    relay: HTTPUpstream
+    """Takes what is only relayed."""
+
+    def real_name(self, model: str) -> str:
+        """Return the provider's own name of a model."""
+        model = model.removeprefix(self.name + "/")
+        return self.models.get(model, model)
+
+    def claims(self, model: str) -> tuple[bool, bool]:
+        """Return whether it is meant for a model, and whether it is known to have it."""
+        return model in self.named or model.startswith(self.name + "/"), model in self.known
+
+
+@dataclass(frozen=True)
+class RouteTaken:
+    """A ``[[route]]`` with upstreams of its own."""
+
+    candidate: Candidate
+    deadline_s: float | None = None
+    early_200_s: float | None = None
+    """When a streaming client is told 200 though no content has come."""
+
+
+class Router:
+    """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name that name who answers."""
+
+    def __init__(self, providers: Sequence[Provider], routes: Mapping[str, RouteTaken]) -> None:
+        self._providers = providers
+        self._by_name = {each.name: each for each in providers}
+        self._routes = routes
+
+    def pick(self, dialect: str, request: ChatRequest | None, rule: str) -> Candidate:
+        """Return who is to answer a request that takes ``rule``. Raises NoUpstream."""
+        route = self._routes.get(rule)
+        if route is not None and (request is not None or self._all_speak(route, dialect)):
+            return route.candidate
+        return self._choose(dialect, request).candidate
+
+    def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
+        """Return who is to answer a call, and the call as it needs it. Raises NoUpstream."""
+        candidate = self.pick(call.dialect, call.request, rule)
+        if call.request is not None and len(candidate.names) > 1:
+            call = msgspec.structs.replace(call, affinity=conversation(scope, call.request))
+        return candidate, call
+
+    def identity(self, dialect: str, request: ChatRequest, rule: str) -> str:
+        """Name who would answer: others, or another model behind an alias, are another key.
+
+        Raises NoUpstream.
+        """
+        names = self.pick(dialect, request, rule).names
+        return "\n".join(
+            f"{each.name} {each.base_url} {each.real_name(request.model)}"
+            for each in self._providers
+            if each.name in names
+        )
+
+    def deadline_s(self, rule: str) -> float | None:
+        """Return a route's own limit, if it has one."""
+        route = self._routes.get(rule)
+        return None if route is None else route.deadline_s
+
+    def early_200_s(self, rule: str) -> float | None:
+        """Return how long a streaming client waits for a status at most, if that is limited."""
+        route = self._routes.get(rule)
+        return None if route is None else route.early_200_s
+
+    def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
+        """Return who gets what is only relayed: the first upstream of its dialect.
+
+        Two dialects have a ``/v1/models``, so a header of Anthropic's tells whom the caller means.
+        Raises NoUpstream.
+        """
+        return self._choose(_dialect_of(path, headers), None).relay
+
+    def _all_speak(self, route: RouteTaken, dialect: str) -> bool:
+        """Can a body that we cannot read go to any of a route's upstreams as it is?"""
+        members = [each for each in self._providers if each.name in route.candidate.names]
+        return all(each.dialect == dialect for each in members)
+
+    def _choose(self, dialect: str, request: ChatRequest | None) -> Provider:
+        """Return the provider meant for the model, else one that has it, else of the dialect.
+
+        Without any of these it is the first that can be translated to, which needs a body that we
+        can read. Among equals the caller's dialect counts first, then the order of the settings.
+        """
+        model = "" if request is None else request.model
+
+        def rank(each: Provider) -> tuple[bool, ...]:
+            return (*(not claim for claim in each.claims(model)), each.dialect != dialect)
+
+        able = [each for each in self._providers if request is not None or each.dialect == dialect]
+        if able:
+            return min(able, key=rank)
+        raise NoUpstream(
+            "no upstream takes this request: add an [[upstream]] with "
+            f'dialect = "{_SETTING.get(dialect, dialect)}"'
+        )
+
+
+_SETTING = {
+    "openai-chat": "openai",
+    "anthropic-messages": "anthropic",
+    "gemini-generate": "gemini",
+}
+"""What ``upstream.dialect`` calls a wire format."""
+
+
+def _dialect_of(path: bytes, headers: Headers) -> str:
+    if path.startswith(b"/v1beta/") or any(name == b"x-goog-api-key" for name, _ in headers):
+        return "gemini-generate"
+    anthropic = (path + b"/").startswith(b"/v1/messages/") or any(
+        name == b"anthropic-version" for name, _ in headers
+    )
+    return "anthropic-messages" if anthropic else "openai-chat"
+
+
+def conversation(scope: str, request: ChatRequest) -> str:
+    """Return a digest of who talks about what: all turns of one conversation have the same.
+
+    A conversation is known by its caller, its system text and its first message.
+    """
+    document = request.document
+    parts: list[Any] = [scope, document.get("system"), document.get("systemInstruction")]
+    for name in ("messages", "contents"):
+        messages = document.get(name)
+        if isinstance(messages, list):
+            parts += _opening(messages)
+    return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
+
+
+def _opening(messages: list[Any]) -> list[Any]:
+    for place, message in enumerate(messages):
+        if isinstance(message, dict) and message.get("role") == "user":
+            return messages[: place + 1]
+    return messages[:1]

@@ -1,0 +1,139 @@
+"""Who answers a request, and what of that choice is in the cache key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from headstart.errors import NoUpstream
+from headstart.middleware.router import Provider, Router, RouteTaken, conversation
+from headstart.types import Call, ChatRequest
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Candidate
+    from headstart.middleware.upstreams.http import HTTPUpstream
+
+CHAT, MESSAGES, GEMINI = "openai-chat", "anthropic-messages", "gemini-generate"
+
+
+class Named:
+    """A candidate that is only looked at."""
+
+    def __init__(self, *names: str) -> None:
+        self.name = names[0]
+        self.names = frozenset(names)
+
+
+def request(model: str, **document: Any) -> ChatRequest:
+    return ChatRequest(model=model, stream=False, document=document, query=None)
+
+
+def provider(name: str, dialect: str = CHAT, **fields: Any) -> Provider:
+    values = {
+        "base_url": f"https://{name}.test",
+        "models": {},
+        "named": frozenset(fields.get("models", ())),
+        "known": frozenset(),
+        "candidate": cast("Candidate", Named(name)),
+        "relay": cast("HTTPUpstream", Named(name)),
+        **fields,
+    }
+    return Provider(name=name, dialect=dialect, **values)
+
+
+def picked(router: Router, dialect: str, model: str | None, rule: str = "") -> str:
+    return router.pick(dialect, None if model is None else request(model), rule).name
+
+
+def test_the_key_binds_provider_address_and_the_model_behind_an_alias() -> None:
+    one = provider("a", models={"fast": "small-1"})
+    moved = provider("a", base_url="https://b.test", models={"fast": "small-1"})
+    other = provider("a", models={"fast": "small-2"})
+    found = {Router([each], {}).identity(CHAT, request("fast"), "") for each in (one, moved, other)}
+    assert len(found) == 3
+
+
+def test_a_route_binds_all_who_may_answer() -> None:
+    providers = [provider("a", models={"m": "m-a"}), provider("b", models={"m": "m-b"})]
+    race = RouteTaken(cast("Candidate", Named("a", "b")))
+    router = Router(providers, {"race": race})
+    identity = router.identity(CHAT, request("m"), "race")
+    assert identity == "a https://a.test m-a\nb https://b.test m-b"
+    assert identity != router.identity(CHAT, request("m"), "")
+
+
+def test_settings_decide_before_the_model_table_and_that_before_the_dialect() -> None:
+    router = Router(
+        [
+            provider("first"),
+            provider("table", known=frozenset({"llama", "mixtral"})),
+            provider("settings", MESSAGES, models={"llama": "llama-3"}),
+            provider("claude", MESSAGES),
+        ],
+        {},
+    )
+    assert picked(router, CHAT, "llama") == "settings"
+    assert picked(router, CHAT, "mixtral") == "table"
+    assert picked(router, CHAT, "anything") == "first"
+    assert picked(router, MESSAGES, "anything") == "settings"
+    assert picked(router, CHAT, "claude/anything") == "claude"
+
+
+def test_a_foreign_dialect_is_translated_only_where_it_can_be_read() -> None:
+    router = Router([provider("claude", MESSAGES)], {})
+    assert picked(router, CHAT, "m") == "claude"
+    with pytest.raises(NoUpstream, match=r'add an .* dialect = "openai"'):
+        picked(router, CHAT, None)
+
+
+def test_an_unreadable_body_takes_a_route_only_if_all_its_members_speak_its_dialect() -> None:
+    providers = [provider("plain"), provider("a"), provider("claude", MESSAGES)]
+    mixed = RouteTaken(cast("Candidate", Named("a", "claude")))
+    same = RouteTaken(cast("Candidate", Named("a")))
+    router = Router(providers, {"mixed": mixed, "same": same})
+    assert picked(router, CHAT, None, "mixed") == "plain"
+    assert picked(router, CHAT, None, "same") == "a"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "name"),
+    [
+        (b"/v1/models", (), "chat"),
+        (b"/v1/models", ((b"anthropic-version", b"2023-06-01"),), "claude"),
+        (b"/v1/messages/count_tokens", (), "claude"),
+        (b"/v1beta/models", (), "gemini"),
+        (b"/v1/files", ((b"x-goog-api-key", b"k"),), "gemini"),
+    ],
+)
+def test_what_is_relayed_goes_to_the_first_of_its_dialect(
+    path: bytes, headers: tuple[tuple[bytes, bytes], ...], name: str
+) -> None:
+    router = Router(
+        [provider("chat"), provider("claude", MESSAGES), provider("gemini", GEMINI)], {}
+    )
+    assert router.relay(path, headers).name == name
+
+
+def test_a_conversation_keeps_its_digest_while_it_grows() -> None:
+    first = [{"role": "system", "content": "s"}, {"role": "user", "content": "hello"}]
+    more = [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "next"}]
+    digest = conversation("me", request("m", messages=first))
+    assert conversation("me", request("m", messages=first + more)) == digest
+    assert conversation("you", request("m", messages=first)) != digest
+    assert conversation("me", request("m", messages=[*first[:1], *more])) != digest
+
+
+def test_only_calls_that_have_a_choice_are_given_their_conversation() -> None:
+    call = Call(
+        id="1", method="POST", path=b"/v1/chat/completions", query_string=b"", headers=(),
+        body=b"{}", dialect=CHAT, endpoint="/v1/chat/completions", request=request("m"),
+    )  # fmt: skip
+    choice = RouteTaken(cast("Candidate", Named("a", "b")), deadline_s=3.0)
+    router = Router([provider("a"), provider("b")], {"r": choice})
+    assert router.assign(call, "me", "")[1] is call
+    assert router.assign(call, "me", "r")[1].affinity
+    assert (router.deadline_s("r"), router.deadline_s("")) == (3.0, None)
+    odd = msgspec.structs.replace(call, request=None)
+    assert router.assign(odd, "me", "")[1] is odd
