@@ -169,7 +169,7 @@ def test_what_merely_tunes_is_dropped_by_name_for_openai(
 
 @pytest.mark.parametrize("name", ["a\r\nset-cookie: b", "ä", "a,b", "x" * 65])
 def test_name_that_fits_no_header_is_not_repeated(name: str) -> None:
-    assert lose("openai", "anthropic", **{name: 1}) == ("other",)
+    assert lose("openai", "anthropic", None, **{name: 1}) == ("other",)
 
 
 def test_first_four_stop_sequences_are_kept() -> None:

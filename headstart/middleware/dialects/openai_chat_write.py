@@ -75,7 +75,7 @@ def _parameters(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
 def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -> dict[str, Any]:
     if not asked.stream:
         return {}
-    usage = {"include_usage": True} if quirks.stream_usage else {}
+    usage = {"include_usage": True} if asked.include_usage and quirks.stream_usage else {}
     options = {**extra.get("stream_options", {}), **usage}
     return {"stream": True, "stream_options": options or None}
 
