@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headstart.middleware.collect import Collector
 from headstart.middleware.dialects.gemini_errors import retry_delay_s
@@ -184,6 +186,59 @@ def test_what_is_no_answer_is_an_error(body: bytes) -> None:
     (error,) = DIALECT.decode_body(200, body)
     assert isinstance(error, ErrorReported)
     assert error.code == "upstream_protocol_error"
+
+
+_NAMES = [
+    "candidates",
+    "content",
+    "parts",
+    "text",
+    "thought",
+    "thoughtSignature",
+    "functionCall",
+    "name",
+    "args",
+    "partialArgs",
+    "jsonPath",
+    "stringValue",
+    "willContinue",
+    "finishReason",
+    "index",
+    "promptFeedback",
+    "blockReason",
+    "error",
+    "usageMetadata",
+    "logprobsResult",
+    "modelVersion",
+    "responseId",
+]
+_WORDS = st.sampled_from(["", "$.a", "$.a[0]", "STOP", "SAFETY", "r1"])
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | _WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=5)
+    ),
+    max_leaves=30,
+)
+_PARTS = st.lists(_ANYTHING | st.dictionaries(st.sampled_from(_NAMES), _ANYTHING), max_size=3)
+
+
+@given(parts=_PARTS, rest=st.dictionaries(st.sampled_from(_NAMES), _ANYTHING, max_size=4))
+def test_reading_and_replaying_never_raise(parts: list[Any], rest: dict[str, Any]) -> None:
+    candidate = {"content": {"parts": parts}, "finishReason": "STOP"}
+    document = {"candidates": [candidate], **rest}
+    events = DIALECT.decode_body(200, json.dumps(document).encode())
+    assert isinstance(events[-1], Ended | ErrorReported)
+    decoder = DIALECT.decoder()
+    collector = Collector()
+    for _ in range(2):
+        collector.feed(decoder.read(document))
+    collector.feed((Ended(),))
+    completion = collector.completion(now=0)
+    if completion is not None:
+        rendered = DIALECT.render(completion)
+        json.loads(rendered.json("r", 0))
+        events_in(rendered.sse("r", 0, include_usage=True))
 
 
 def test_texts_of_a_whole_answer_stay_apart() -> None:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from headstart.types import StreamEvent
 
-CALL = {"functionCall": {"name": "f", "args": {"city": "Oslo"}}, "thoughtSignature": "c2ln"}
+CALL: dict[str, Any] = {
+    "functionCall": {"name": "f", "args": {"city": "Oslo"}},
+    "thoughtSignature": "c2ln",
+}
 THOUGHT = {"text": "Hm.", "thought": True}
 CODE = {"executableCode": {"language": "PYTHON", "code": "print(1)"}}
 LAST = {"text": "", "thoughtSignature": "c2ln"}

@@ -16,6 +16,7 @@ class CohereChat:
     """UpstreamDialect of ``POST /v2/chat``: no client of ours speaks it."""
 
     name = cohere_write.NAME
+    request_id_header = b"x-debug-trace-id"
 
     def decoder(self) -> cohere_events.ChatV2Decoder:
         """Return a decoder for one stream."""

@@ -111,12 +111,12 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
 def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
     events: list[StreamEvent] = [Started(id=_text(document.get("id"))), TextDelta(text="")]
     events += _reasoning(message.get(PLAN), PLAN)
-    for index, block in enumerate(message.get("content") or ()):
+    for index, block in enumerate(_list(message.get("content"))):
         events += _content(block, index)
-    for index, call in enumerate(message.get("tool_calls") or ()):
+    for index, call in enumerate(_list(message.get("tool_calls"))):
         events.append(_call(call, index))
-    if message.get("citations"):
-        events.append(ExtraDelta(fields={"citations": message["citations"]}))
+    if citations := _list(message.get("citations")):
+        events.append(ExtraDelta(fields={"citations": citations}))
     events += _end(document)
     return events
 
@@ -168,6 +168,12 @@ def _object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _MalformedError(f"{what} is not an object")
     return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | None):
+        raise _MalformedError("what should be an array is none")
+    return value or []
 
 
 def _text(value: Any) -> str | None:

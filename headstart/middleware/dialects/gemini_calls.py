@@ -39,7 +39,8 @@ class PartialCall:
         self.fields = {**self.fields, **part, "functionCall": {**known, **own}}
         if isinstance(call.get("args"), dict):
             self._arguments.update(call["args"])
-        for piece in call.get("partialArgs") or ():
+        pieces = call.get("partialArgs")
+        for piece in pieces if isinstance(pieces, list) else ():
             if isinstance(piece, dict):
                 self._set(piece)
         return call.get("willContinue") is not True

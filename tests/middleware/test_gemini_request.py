@@ -1,0 +1,332 @@
+"""Reading Gemini's requests, and writing them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.canonical_request import CallPart, MediaPart, Quirks, ResultPart, Written
+from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from support.gemini_stream import DIALECT
+
+if TYPE_CHECKING:
+    from headstart.types import ChatRequest
+
+ASK = {"contents": [{"role": "user", "parts": [{"text": "Why?"}]}]}
+PATH = b"/v1beta/models/gemini-2.5-flash:"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def parse(document: dict[str, Any], method: bytes = b"generateContent") -> ChatRequest:
+    query = b"alt=sse" if method != b"generateContent" else b""
+    return DIALECT.parse(PATH + method, query, json.dumps(document).encode())
+
+
+def written(document: dict[str, Any], quirks: Quirks | None = None) -> Written:
+    """Write an OpenAI request for Gemini."""
+    chat = {"model": "gemini-2.5-flash", "messages": [{"role": "user", "content": "Hi"}]}
+    openai = OpenAIChat()
+    asked = openai.read_request(openai.parse_request(json.dumps({**chat, **document}).encode()))
+    return DIALECT.write_request(asked, quirks or Quirks())
+
+
+def body_of(document: dict[str, Any], **quirks: Any) -> Any:
+    return json.loads(written(document, Quirks(**quirks)).body)
+
+
+def through(document: dict[str, Any]) -> Any:
+    """Read a Gemini request and write it for Gemini again."""
+    return json.loads(DIALECT.write_request(DIALECT.read_request(parse(document)), Quirks()).body)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "answered"),
+    [
+        (b"/v1beta/models/m:generateContent", b"", True),
+        (b"/v1/models/m:generateContent", b"key=k", True),
+        (b"/v1beta/models/m%3AgenerateContent", b"alt=json", True),
+        (b"/v1beta/models/m:streamGenerateContent", b"key=k&alt=sse", True),
+        (b"/v1beta/models/m:streamGenerateContent", b"", False),
+        (b"/v1beta/models/m:generateContent", b"alt=proto", False),
+        (b"/v1beta/models/m:countTokens", b"", False),
+        (b"/v1beta/models/a/b:generateContent", b"", False),
+        (b"/v1beta/models", b"", False),
+        (b"/v1beta/models/\xff:generateContent", b"", False),
+    ],
+)
+def test_paths_that_are_answered(path: bytes, query: bytes, answered: bool) -> None:
+    assert DIALECT.answers(path, query) is answered
+
+
+def test_path_names_model_and_streaming() -> None:
+    request = parse(
+        {**ASK, "generation_config": {"max_output_tokens": 9}}, b"streamGenerateContent"
+    )
+    assert (request.model, request.stream) == ("gemini-2.5-flash", True)
+    assert (request.query, request.max_tokens, request.choices) == ("Why?", 9, 1)
+    assert not parse(ASK).stream
+
+
+def test_names_are_read_in_both_spellings_and_the_callers_own_are_left() -> None:
+    snake = {
+        "contents": [{"parts": [{"function_call": {"name": "f", "args": {"my_arg": 1}}}]}],
+        "system_instruction": {"parts": [{"text": "Be brief."}]},
+        "tools": [{"function_declarations": [{"name": "f", "parameters": {"any_of": []}}]}],
+    }
+    document = parse(snake).document
+    assert document["systemInstruction"] == snake["system_instruction"]
+    assert document["contents"][0]["parts"] == [
+        {"functionCall": {"name": "f", "args": {"my_arg": 1}}}
+    ]
+    assert document["tools"][0]["functionDeclarations"][0]["parameters"] == {"any_of": []}
+
+
+def test_a_name_in_two_spellings_counts_as_repeated() -> None:
+    both = {**ASK, "tool_config": {}, "toolConfig": {}}
+    assert parse(both).duplicate_keys
+    assert not parse(ASK).duplicate_keys
+
+
+@pytest.mark.parametrize(
+    ("contents", "query"),
+    [
+        ([{"parts": [{"text": "a"}, {"text": "b"}]}], "a\nb"),
+        ([{"role": "model", "parts": [{"text": "a"}]}], None),
+        ([{"parts": [{"text": "a"}, {"inlineData": {}}]}], None),
+        ([{"parts": [{"text": "a", "thought": True}]}], None),
+        ([{"parts": []}], None),
+        ([{}], None),
+        ([], None),
+    ],
+)
+def test_only_the_users_plain_text_is_the_query(contents: list[Any], query: str | None) -> None:
+    assert parse({"contents": contents}).query == query
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({}, "contents"),
+        ({"contents": ["Hi"]}, r"contents\[0\]"),
+        ({**ASK, "generationConfig": []}, "generationConfig"),
+        ({**ASK, "generationConfig": {"candidateCount": 0}}, "candidateCount"),
+        ({**ASK, "generationConfig": {"maxOutputTokens": "9"}}, "maxOutputTokens"),
+    ],
+)
+def test_a_field_at_fault_is_named(document: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        parse(document)
+
+
+# --- to and from other dialects --------------------------------------------------------------
+
+
+def test_a_request_of_our_own_dialect_comes_back_whole() -> None:
+    document = {
+        "systemInstruction": {"parts": [{"text": "Be brief."}]},
+        "contents": [
+            {
+                "role": "user",
+                "parts": [
+                    {"text": "Look"},
+                    {"inlineData": {"mimeType": "image/png", "data": "aQ=="}},
+                ],
+            },
+            {
+                "role": "model",
+                "parts": [
+                    {"text": "Hm.", "thought": True, "thoughtSignature": "s1"},
+                    {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "s2"},
+                    {"executableCode": {"code": "1"}},
+                ],
+            },
+            {
+                "role": "user",
+                "parts": [{"functionResponse": {"name": "f", "response": {"output": "x"}}}],
+            },
+        ],
+        "tools": [
+            {"functionDeclarations": [{"name": "f", "parametersJsonSchema": {"type": "object"}}]},
+            {"googleSearch": {}},
+        ],
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+        "safetySettings": [{"category": "x", "threshold": "y"}],
+        "cachedContent": "cachedContents/1",
+        "generationConfig": {
+            "temperature": 0.5,
+            "topP": 0.9,
+            "topK": 3,
+            "seed": 7,
+            "stopSequences": ["END"],
+            "candidateCount": 2,
+            "maxOutputTokens": 9,
+            "responseLogprobs": True,
+            "logprobs": 2,
+            "responseMimeType": "application/json",
+            "responseJsonSchema": {"type": "object"},
+            "mediaResolution": "LOW",
+            "responseModalities": ["TEXT", "IMAGE"],
+            "thinkingConfig": {"thinkingBudget": 100, "includeThoughts": False},
+        },
+    }
+    assert through(document) == document
+
+
+def test_calls_without_ids_are_paired_with_their_results_in_order() -> None:
+    call = {"functionCall": {"name": "f", "args": {}}}
+    result = {"functionResponse": {"name": "f", "response": {"error": "no"}}}
+    contents = [
+        *ASK["contents"],
+        {"role": "model", "parts": [call, call]},
+        {"role": "user", "parts": [result, result, {"text": "Well?"}]},
+    ]
+    messages = DIALECT.read_request(parse({"contents": contents})).messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
+    calls = [part.id for part in messages[1].parts if isinstance(part, CallPart)]
+    results = [part for part in messages[2].parts if isinstance(part, ResultPart)]
+    assert len(set(calls)) == 2
+    assert [part.id for part in results] == calls
+    assert all(part.is_error for part in results)
+
+
+def test_geminis_schemas_become_json_schema() -> None:
+    schema = {
+        "type": "OBJECT",
+        "properties": {"tags": {"type": "ARRAY", "items": {"type": "STRING"}, "maxItems": "3"}},
+        "propertyOrdering": ["tags"],
+        "nullable": True,
+    }
+    tools = [{"functionDeclarations": [{"name": "f", "parameters": schema}]}]
+    asked = DIALECT.read_request(parse({**ASK, "tools": tools}))
+    said = json.loads(OpenAIChat().write_request(asked, Quirks()).body)
+    assert said["tools"][0]["function"]["parameters"] == {
+        "type": ["object", "null"],
+        "properties": {"tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3}},
+    }
+
+
+@pytest.mark.parametrize("target", [OpenAIChat(), AnthropicMessages()])
+def test_what_other_dialects_cannot_say_is_dropped_or_refused(target: Any) -> None:
+    safe = DIALECT.read_request(parse({**ASK, "safetySettings": [{"category": "x"}]}))
+    assert target.write_request(safe, Quirks()).dropped == ("safetySettings",)
+    with pytest.raises(InvalidRequest, match="safetySettings"):
+        target.write_request(safe, Quirks(refuse=True))
+    search: dict[str, Any] = {"tools": [{"googleSearch": {}}]}
+    for foreign in ({"cachedContent": "c"}, search):
+        with pytest.raises(InvalidRequest):
+            target.write_request(DIALECT.read_request(parse({**ASK, **foreign})), Quirks())
+
+
+def test_openais_request_is_written_for_gemini() -> None:
+    request = written(
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Weather?"},
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": n, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                        for n in ("a", "b")
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "a", "content": "cold"},
+                {"role": "tool", "tool_call_id": "b", "content": '{"t": 3}'},
+            ],
+            "tools": [TOOL],
+            "tool_choice": "required",
+            "stream": True,
+            "max_completion_tokens": 9,
+            "response_format": {"type": "json_object"},
+            "user": "u",
+            "n": 2,
+        }
+    )
+    assert request.path == b"/v1beta/models/gemini-2.5-flash:streamGenerateContent"
+    assert request.query == b"alt=sse"
+    assert request.dropped == ("user",)
+    document = json.loads(request.body)
+    assert document["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    roles = [(content["role"], len(content["parts"])) for content in document["contents"]]
+    assert roles == [("user", 1), ("model", 2), ("user", 2)]
+    results = [part["functionResponse"] for part in document["contents"][2]["parts"]]
+    assert [(r["id"], r["name"], r["response"]) for r in results] == [
+        ("a", "f", {"output": "cold"}),
+        ("b", "f", {"t": 3}),
+    ]
+    assert document["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}
+    assert document["generationConfig"] == {
+        "maxOutputTokens": 9,
+        "candidateCount": 2,
+        "responseMimeType": "application/json",
+    }
+
+
+def test_ids_of_our_own_making_are_kept_from_the_api() -> None:
+    call = {"functionCall": {"name": "f", "args": {}}}
+    contents = [*ASK["contents"], {"role": "model", "parts": [call]}]
+    assert through({"contents": contents})["contents"][1]["parts"] == [call]
+
+
+def test_calls_that_come_back_unsigned_are_marked_for_models_that_ask() -> None:
+    made = {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}
+    messages = [{"role": "assistant", "tool_calls": [made, made]}]
+    for model, mark in (
+        ("gemini-3-pro", "skip_thought_signature_validator"),
+        ("gemini-2.5-pro", None),
+    ):
+        parts = body_of({"model": model, "messages": messages})["contents"][0]["parts"]
+        assert [part.get("thoughtSignature") for part in parts] == [mark, None]
+    signed = {**made, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+    document = {
+        "model": "gemini-3-pro",
+        "messages": [{"role": "assistant", "tool_calls": [signed]}],
+    }
+    assert body_of(document)["contents"][0]["parts"][0]["thoughtSignature"] == "c2ln"
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "config"),
+    [
+        ("gemini-3-pro", "low", {"thinkingLevel": "low"}),
+        ("gemini-3-pro", "none", {"thinkingLevel": "minimal"}),
+        ("gemini-2.5-flash", "medium", {"thinkingBudget": 8192}),
+        ("gemini-2.5-flash", "none", {"thinkingBudget": 0}),
+        ("gemini-2.5-pro", "none", {"thinkingBudget": 128}),
+        ("gemini-2.0-flash", "low", None),
+    ],
+)
+def test_efforts_are_told_as_each_generation_takes_them(
+    model: str, effort: str, config: dict[str, Any] | None
+) -> None:
+    request = written({"model": model, "reasoning_effort": effort})
+    said = json.loads(request.body).get("generationConfig", {}).get("thinkingConfig")
+    assert said == config
+    assert request.dropped == (("reasoning_effort",) if config is None else ())
+
+
+def test_quirks_of_an_upstream_are_kept() -> None:
+    asked = {"temperature": 0.5, "seed": 7}
+    request = written(asked, Quirks(sampling=False, drops=("seed",), default_max_tokens=64))
+    assert request.dropped == ("seed", "temperature")
+    assert json.loads(request.body)["generationConfig"] == {"maxOutputTokens": 64}
+    with pytest.raises(InvalidRequest, match="n:"):
+        written({"n": 3}, Quirks(max_choices=2))
+
+
+def test_media_are_told_by_their_bytes_or_their_address() -> None:
+    url = "https://example.com/cat.png"
+    images = [
+        {"type": "image_url", "image_url": {"url": u}} for u in (url, "data:image/gif;base64,aQ==")
+    ]
+    parts = body_of({"messages": [{"role": "user", "content": images}]})["contents"][0]["parts"]
+    assert parts == [
+        {"fileData": {"mimeType": "image/png", "fileUri": url}},
+        {"inlineData": {"mimeType": "image/gif", "data": "aQ=="}},
+    ]
+    (message,) = DIALECT.read_request(parse({"contents": [{"parts": parts}]})).messages
+    assert [part.url for part in message.parts if isinstance(part, MediaPart)] == [url, None]
