@@ -14,7 +14,7 @@ import msgspec
 
 from headstart.cli.config_report import LiveResult
 from headstart.config import model_at, model_table, strategy_of
-from headstart.errors import UpstreamError
+from headstart.errors import RequestError, UpstreamError
 from headstart.factory.clock import clock
 from headstart.factory.upstreams import open_upstreams
 from headstart.identifiers import new_ulid
@@ -76,7 +76,7 @@ def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
 
 
 async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | None) -> LiveResult:
-    """Ask for one token of ``model``, or of the first that is listed. Raises no UpstreamError."""
+    """Ask for one token of ``model``, or of the first that is listed. Errors are results."""
     listed: tuple[str, ...] = ()
     ttft_s = None
     error: str | None = f"{FailureKind.TIMEOUT}: no answer within {LIMIT_S:g} s"
@@ -93,6 +93,8 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
                 listed = listed or await _models(upstream, chosen.dialect)
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
+        except RequestError as refused:  # ours: the upstream's dialect cannot say it
+            error = error_line(FailureKind.BAD_REQUEST, str(refused))
     return LiveResult(
         upstream=chosen.name,
         model=model,
