@@ -1,0 +1,298 @@
+"""Targets: what counts as an answer, what is booked, and that all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.attempts import AttemptOutcome
+from headstart.errors import (
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+    UpstreamUnreachable,
+)
+from headstart.middleware.reading import Piece
+from headstart.middleware.upstreams.opening import AnswerWithheld
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    Finished,
+    RefusalDelta,
+    Started,
+    StreamEvent,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+from support.candidates import JSON, Actor, House, chat_call, read, say, text, thought, whole
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Chunk
+
+pytestmark = pytest.mark.anyio
+
+OPENING = say(Started(id="up-1"), TextDelta(text=""))
+DONE = say(Finished(reason="stop"), Ended())
+VETO = say(Finished(reason="content_filter"), Ended())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TextDelta(text="Hi"),
+        ToolCallDelta(index=0, name="f"),
+        RefusalDelta(text="No"),
+        thought("hm").events[0],
+    ],
+)
+async def test_entering_waits_for_the_first_content_and_loses_nothing(content: StreamEvent) -> None:
+    house, come = House(), asyncio.Event()
+    actor = Actor("a", [[OPENING, come, say(content), DONE]])
+    entered = asyncio.Event()
+
+    async def ask() -> list[Chunk]:
+        async with house.target(actor).stream(chat_call()) as reply:
+            entered.set()
+            return [piece async for piece in reply.chunks()]
+
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(ask())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not entered.is_set()
+        come.set()
+    assert asked.result() == [OPENING, say(content), DONE]
+    assert house.outcomes() == [("a", "won")]
+
+
+async def test_an_answer_is_booked_with_its_tokens_as_soon_as_it_ended() -> None:
+    house = House()
+    async with house.target(Actor("a", [whole("Hi", " there")])).stream(chat_call()) as reply:
+        assert await read(reply) == "Hi there"
+        (attempt,) = house.ledger.take("call")
+    assert (attempt.outcome, attempt.status, attempt.model) == (AttemptOutcome.WON, 200, "m")
+    assert (attempt.prompt_tokens, attempt.completion_tokens) == (30, 20)
+    assert attempt.cost_usd == pytest.approx((30 * 1 + 20 * 4) / 1e6)
+    assert not attempt.estimated
+    assert attempt.ttft_s is not None
+    assert house.ledger.take("call") == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "kind"),
+    [
+        ([], UpstreamProtocolError, "empty"),
+        ([OPENING], UpstreamProtocolError, "empty"),
+        ([say(Ended())], AnswerWithheld, "empty"),
+        ([OPENING, DONE], AnswerWithheld, "empty"),
+        ([OPENING, VETO], AnswerWithheld, "filtered"),
+        ([OPENING, UpstreamUnreachable("gone")], UpstreamUnreachable, "unreachable"),
+    ],
+)
+async def test_what_is_no_answer_does_not_enter(
+    steps: list[Piece], error: type[UpstreamError], kind: str
+) -> None:
+    house, actor = House(), Actor("a", [steps])
+    with pytest.raises(error):
+        async with house.target(actor).stream(chat_call()):
+            pytest.fail("entered")
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.outcome, attempt.error) == (AttemptOutcome.FAILED, kind)
+    assert actor.open == 0
+
+
+async def test_an_error_in_a_200_stream_is_a_proper_error_before_its_first_content() -> None:
+    house = House()
+    frame = say(ErrorReported(message="over capacity", code="overloaded_error", status=503))
+    with pytest.raises(UpstreamRefused) as caught:
+        async with house.target(Actor("a", [[OPENING, frame]])).stream(chat_call()):
+            pytest.fail("entered")
+    assert caught.value.status == 503
+    assert b"over capacity" in caught.value.body
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.error, attempt.cost_usd) == ("overloaded", 0.0)
+
+
+async def test_an_error_status_comes_with_the_providers_own_body() -> None:
+    house = House()
+    body = b'{"error":{"message":"no such model","code":"model_not_found"}}'
+    actor = Actor("a", [[Piece(body)]], status=404, headers=JSON)
+    with pytest.raises(UpstreamRefused) as caught:
+        async with house.target(actor).stream(chat_call()):
+            pytest.fail("entered")
+    assert (caught.value.status, caught.value.body) == (404, body)
+    assert house.ledger.attempts("call")[0].error == "no-such-model"
+
+
+async def test_an_endless_error_body_is_replaced() -> None:
+    pieces = [Piece(b"x" * 8192)] * 1000
+    actor = Actor("a", [pieces], status=500, headers=JSON)
+    with pytest.raises(UpstreamRefused) as caught:
+        async with House().target(actor).stream(chat_call()):
+            pytest.fail("entered")
+    assert len(caught.value.body) < 1000
+
+
+async def test_a_vetoed_answer_can_still_be_delivered() -> None:
+    with pytest.raises(AnswerWithheld) as caught:
+        async with House().target(Actor("a", [[OPENING, VETO]])).stream(chat_call()):
+            pytest.fail("entered")
+    assert [piece async for piece in caught.value.reply.chunks()] == [OPENING, VETO]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind"),
+    [
+        ([text("Hi")], "cut"),
+        ([text("Hi"), say(ErrorReported(message="boom", code="server_error"))], "server-error"),
+        ([text("Hi"), asyncio.Event()], "stalled"),
+    ],
+)
+async def test_a_broken_answer_is_never_taken_for_a_whole_one(
+    steps: list[Piece], kind: str
+) -> None:
+    house, actor = House(), Actor("a", [steps])
+    async with house.target(actor, stall_s=0.05).stream(chat_call()) as reply:
+        with pytest.raises(UpstreamError):
+            await read(reply)
+        assert actor.open == 0, "the broken call is closed though its context is still open"
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.outcome, attempt.error, attempt.estimated) == ("broken", kind, True)
+
+
+@pytest.mark.parametrize("last", [[], [asyncio.Event()]])
+async def test_finished_choices_stand_in_for_a_missing_end(last: list[Piece]) -> None:
+    house = House()
+    steps = [text("Hi"), say(Finished(reason="stop")), *last]
+    async with house.target(Actor("a", [steps])).stream(chat_call()) as reply:
+        assert await read(reply) == "Hi"
+    assert house.outcomes() == [("a", "won")]
+
+
+async def test_a_silent_provider_is_left_at_the_first_token_limit() -> None:
+    house, actor = House(), Actor("a", [[OPENING, asyncio.Event()]])
+    with pytest.raises(UpstreamTimeout):
+        async with house.target(actor, first_token_s=0.02).stream(chat_call()):
+            pytest.fail("entered")
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.error, attempt.estimated) == ("silent", True)
+    assert actor.open == 0
+
+
+async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider() -> None:
+    house, actor = House(), Actor("a", [[OPENING, asyncio.Event()]])
+    target = house.target(actor)
+    for _ in range(6):
+        deadline = asyncio.get_running_loop().time() + 0.005
+        with pytest.raises(UpstreamTimeout):
+            async with target.stream(chat_call(deadline=deadline)):
+                pytest.fail("entered")
+    assert target.outlook(chat_call()).ready
+    assert not target.outlook(chat_call()).degraded
+
+
+async def test_an_open_breaker_refuses_without_a_call() -> None:
+    house, actor = House(), Actor("a", [[UpstreamUnreachable("down")]])
+    target = house.target(actor)
+    for _ in range(5):
+        with pytest.raises(UpstreamUnreachable):
+            async with target.stream(chat_call()):
+                pytest.fail("entered")
+    with pytest.raises(UpstreamUnavailable) as caught:
+        async with target.stream(chat_call()):
+            pytest.fail("entered")
+    assert caught.value.retry_after_s is not None
+    assert len(actor.calls) == len(house.ledger.attempts("call")) == 5
+    assert not target.outlook(chat_call()).ready
+
+
+@pytest.mark.parametrize("stop_after", [0, 1])
+async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> None:
+    house, actor = House(), Actor("a", [[text("Hi")] * stop_after + [asyncio.Event()]])
+    target = house.target(actor)
+
+    async def ask() -> None:
+        async with target.stream(chat_call()) as reply:
+            await read(reply)
+
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(ask())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        asked.cancel()
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.outcome, attempt.estimated) == (AttemptOutcome.ABANDONED, True)
+    assert actor.open == 0
+    assert not target.outlook(chat_call()).degraded
+
+
+async def test_a_caller_that_leaves_halfway_is_booked_as_such() -> None:
+    house, actor = House(), Actor("a", [whole("a", "b", "c")])
+    async with house.target(actor).stream(chat_call()) as reply:
+        async for _ in reply.chunks():
+            break
+    assert house.outcomes() == [("a", "abandoned")]
+    assert actor.open == 0
+
+
+async def test_whole_answers_enter_at_their_end() -> None:
+    body = b'{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}]}'
+    events = (TextDelta(text="Hi"), Finished(reason="stop"), Ended())
+    actor = Actor("a", [[Piece(body[:20]), Piece(body[20:]), Piece(b"", events)]], headers=JSON)
+    house = House()
+    async with house.target(actor).stream(chat_call(stream=False)) as reply:
+        assert b"".join([piece.data async for piece in reply.chunks()]) == body
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.outcome, attempt.ttft_s) == ("won", None)
+
+
+async def test_a_body_that_nobody_can_read_enters_at_its_first_byte_and_passes() -> None:
+    call = chat_call(editable=False)
+    actor = Actor("a", [[Piece(b"\x00"), Piece(b"\x01")]], headers=JSON)
+    house = House()
+    async with house.target(actor).stream(call) as reply:
+        assert b"".join([piece.data async for piece in reply.chunks()]) == b"\x00\x01"
+    assert house.outcomes() == [("a", "won")]
+
+
+async def test_a_providers_own_limits_are_obeyed() -> None:
+    limits = ((b"x-ratelimit-limit-requests", b"1"), (b"x-ratelimit-remaining-requests", b"0"),
+              (b"x-ratelimit-reset-requests", b"60s"))  # fmt: skip
+    actor = Actor(
+        "a", [whole("Hi")], headers=(*JSON[:0], (b"content-type", b"text/event-stream"), *limits)
+    )
+    house = House()
+    target = house.target(actor)
+    async with target.stream(chat_call()) as reply:
+        await read(reply)
+    with pytest.raises(UpstreamUnavailable):
+        async with target.stream(chat_call()):
+            pytest.fail("entered")
+    assert len(actor.calls) == 1
+
+
+async def test_a_conversation_is_warm_where_it_was_served() -> None:
+    house = House()
+    target = house.target(Actor("a", [whole("Hi")]))
+    call = chat_call(affinity="talk")
+    assert not target.outlook(call).warm
+    async with target.stream(call) as reply:
+        await read(reply)
+    assert target.outlook(call).warm
+
+
+async def test_what_was_billed_for_nothing_is_booked() -> None:
+    veto = say(
+        Finished(reason="content_filter"), UsageReported(usage={"prompt_tokens": 1000}), Ended()
+    )
+    house = House()
+    with pytest.raises(AnswerWithheld):
+        async with house.target(Actor("a", [[veto]])).stream(chat_call()):
+            pytest.fail("entered")
+    (attempt,) = house.ledger.attempts("call")
+    assert attempt.cost_usd == pytest.approx(1000 / 1e6)
