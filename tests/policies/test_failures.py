@@ -229,8 +229,10 @@ def test_a_lasting_outage_is_looked_at_again_soon_whatever_the_header_says() -> 
 
 
 def test_a_request_larger_than_the_limit_closes_nothing() -> None:
-    found = judge(429, {"retry-after": "5"}, "Request too large for gpt-4 on tokens per min (TPM)")
-    assert (found.retry_here, found.fail_over, found.closes_s) == (False, True, None)
+    for status in (429, 413, 400):
+        words = "Request too large for gpt-4 on tokens per min (TPM)"
+        found = judge(status, {"retry-after": "5"}, words)
+        assert (found.retry_here, found.fail_over, found.closes_s) == (False, True, None)
 
 
 def test_a_400_never_closes_by_its_words_for_they_may_be_the_callers() -> None:
@@ -287,6 +289,11 @@ def test_a_refusal_is_judged_by_its_body(body: object, kind: FailureKind) -> Non
     assert failure_of(error, NOW).kind is kind
 
 
-def test_a_refusal_coded_with_a_kind_is_of_that_kind() -> None:
-    error = UpstreamRefused("x", status=502, headers=(), body=b"<html>", code="empty")
-    assert failure_of(error, NOW) == failure(K.EMPTY)
+def test_a_refusal_without_a_readable_body_is_judged_by_its_status() -> None:
+    error = UpstreamRefused("x", status=503, headers=(), body=b"<html>", code="upstream_error")
+    assert failure_of(error, NOW).kind is K.OVERLOADED
+
+
+def test_an_error_that_names_its_kind_is_of_that_kind() -> None:
+    assert failure_of(UpstreamProtocolError("x", kind="empty"), NOW) == failure(K.EMPTY)
+    assert failure_of(UpstreamTimeout("x", kind="silent"), NOW) == failure(K.SILENT)

@@ -127,7 +127,7 @@ _FAILURES = {
     )
 }
 
-_CODES = {kind.value: kind for kind in FailureKind} | {
+_CODES = {
     code: kind
     for kind, codes in {
         FailureKind.QUOTA: "insufficient_quota billing_error billing_not_active"
@@ -187,8 +187,10 @@ def classify(
 def failure_of(error: UpstreamError, now: float) -> Failure:
     """Judge an error that an upstream raised. ``now`` is Unix seconds.
 
-    The code of an UpstreamRefused may be a FailureKind's value: then it is the kind.
+    What the error itself says of its kind holds.
     """
+    if error.kind is not None:
+        return _FAILURES[FailureKind(error.kind)]
     match error:
         case UpstreamRefused():
             codes, message = error_texts.read_error(error.body)
