@@ -155,7 +155,7 @@ def _pieces(choice: Choice) -> Iterator[dict[str, Any]]:
     """Yield the pieces of a candidate's stream; its last one tells how it ended."""
     pieces: list[dict[str, Any]] = []
     for part in _parts(choice):
-        if part.keys() in _ONLY_TEXT:
+        if part.keys() in _ONLY_TEXT and isinstance(part["text"], str):
             pieces += ({**part, "text": text} for text in split_text(part["text"]))
         else:
             # What a part holds beside its text belongs to all of it.
