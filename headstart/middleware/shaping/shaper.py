@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.upstreams.opening import AnswerWithheld
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from headstart.types import Call, Headers
 
 _BYTES_PER_TOKEN = 4
-_GEMINI = "gemini"
 
 
 class _Unset(Enum):
@@ -125,7 +125,7 @@ def with_document(
     if request is None:
         raise ValueError("a call that was not read has no document")
     old, new = request.document, document
-    if call.dialect == _GEMINI:  # the model stands in the path, not in the body
+    if call.dialect == GeminiGenerate.name:  # the model stands in the path, not in the body
         old, new = ({k: v for k, v in each.items() if k != "model"} for each in (old, new))
     body = bytes(_edit(old, new, msgspec.Raw(call.body)))
     limit = request.max_tokens if max_tokens is UNSET else max_tokens
