@@ -37,6 +37,7 @@ class Held:
         self._changed = changed
         self._whole = whole
         self._released = asyncio.Event()
+        self._cancelled = False
         self._task = group.create_task(self._keep(upstream))
 
     def release(self) -> None:
@@ -44,8 +45,10 @@ class Held:
         self._released.set()
 
     def cancel(self) -> None:
-        """Abort the call now; the group waits for what that takes."""
-        self._task.cancel()
+        """Abort the call now; the group waits for what that takes. Once: closing may take turns."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
 
     async def _keep(self, upstream: Upstream) -> None:
         try:
