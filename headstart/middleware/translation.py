@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.middleware.dialects import gemini_events, gemini_read
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.gemini_errors import retry_delay_s
 from headstart.types import (
     ErrorReported,
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.types import Headers, StreamEvent
 
-_ANTHROPIC = "anthropic-messages"
-_REASONING = {"gemini": "thought"}
+_REASONING = {gemini_read.NAME: gemini_events.THOUGHT}
 """Under which name clients look for reasoning, where it is not OpenAI's. Not Anthropic's: its
 clients get none from others (``anthropic_encode``)."""
 _CAPACITY = frozenset({498, 529})
@@ -81,7 +82,7 @@ def _translate(event: StreamEvent, source: Dialect, target: Dialect) -> StreamEv
 
 def translate_status(status: int, target: Dialect) -> int:
     """Return an error's status as the target's clients know it."""
-    if status in _CAPACITY and not (status == 529 and target.name == _ANTHROPIC):
+    if status in _CAPACITY and not (status == 529 and target.name == AnthropicMessages.name):
         return 503
     return status
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import msgspec
 import openai
 import pytest
@@ -211,11 +211,11 @@ def test_sdk_reads_the_stream_and_raises_its_error() -> None:
     events = (START, TextDelta(text="Hi"), ErrorReported(message="over", status=503))
     content = encoded(DIALECT, events)
 
-    def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
     with openai.OpenAI(
-        api_key="k", http_client=httpx.Client(transport=httpx.MockTransport(answer))
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))
     ) as client:
         stream = client.chat.completions.create(model="m", messages=[], stream=True)
         texts: list[str] = []

@@ -38,7 +38,7 @@ _NEUTRAL = frozenset(
 _BEARER = (b"authorization", b"Bearer ")
 _KEY_FORMS = {
     "anthropic-messages": (b"x-api-key", b""),
-    "gemini": (b"x-goog-api-key", b""),
+    "gemini-generate": (b"x-goog-api-key", b""),
 }
 """By dialect, the header of a key and what precedes it; others take a bearer token."""
 

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware import reading_translated
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.reading import BodyReader, FrameReader
+from headstart.middleware.reading_translated import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.types import Ended, ErrorReported
+from support.events import decoded, folded, said
+from support.scripted import USAGE_CHUNK, chunk
+from support.scripted_messages import _block_events, event, opening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.types import StreamEvent
+
+OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+NAMING = Naming("01H", "own-id", 7)
+DONE = b"data: [DONE]\n\n"
+CHAT = (
+    chunk({"role": "assistant", "content": ""})
+    + chunk({"content": "Hé 🙂"})
+    + chunk({}, "stop")
+    + USAGE_CHUNK
+    + DONE
+)
+MESSAGE = b"".join(
+    (
+        opening(),
+        _block_events(0, {"type": "thinking", "thinking": "hm", "signature": "s"}),
+        _block_events(1, {"type": "text", "text": "Hé 🙂"}),
+        _block_events(2, {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}),
+        event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 20}),
+        event("message_stop"),
+    )
+)
+
+
+def read(reader: BodyReader, *pieces: bytes) -> tuple[bytes, list[StreamEvent]]:
+    data = b""
+    events: list[StreamEvent] = []
+    for arrived in pieces:
+        piece = reader.feed(arrived)
+        data += piece.data
+        events += piece.events
+        if reader.failed:
+            break
+    last = reader.end()
+    return data + last.data, [*events, *last.events]
+
+
+def to_chat() -> Reencoder:
+    encoder = OPENAI.encoder(NAMING.answer_id, NAMING.created, include_usage=True)
+    return Reencoder(ANTHROPIC, OPENAI, NAMING, encoder)
+
+
+def to_messages() -> Reencoder:
+    encoder = ANTHROPIC.encoder(NAMING.answer_id, NAMING.created, include_usage=True)
+    return Reencoder(OPENAI, ANTHROPIC, NAMING, encoder)
+
+
+READERS: dict[str, tuple[Callable[[], BodyReader], bytes]] = {
+    "passed": (lambda: FrameReader(OPENAI, "01H"), CHAT),
+    "stripped": (lambda: FrameReader(OPENAI, "01H", strip=True), CHAT),
+    "to OpenAI": (to_chat, MESSAGE),
+    "to Anthropic": (to_messages, CHAT),
+    "folded": (lambda: Folder(OPENAI, OPENAI, NAMING), CHAT),
+    "folded to OpenAI": (lambda: Folder(ANTHROPIC, OPENAI, NAMING), MESSAGE),
+}
+
+
+@pytest.mark.parametrize(("make", "stream"), READERS.values(), ids=READERS)
+def test_every_split_gives_the_same_bytes_and_events(
+    make: Callable[[], BodyReader], stream: bytes
+) -> None:
+    whole = read(make(), stream)
+    for at in range(1, len(stream)):
+        assert read(make(), stream[:at], stream[at:]) == whole
+    assert isinstance(whole[1][-1], Ended)
+
+
+@pytest.mark.parametrize("make", [to_chat, lambda: Folder(ANTHROPIC, OPENAI, NAMING)])
+def test_translated_answer_says_the_same_and_has_the_clients_names(
+    make: Callable[[], BodyReader],
+) -> None:
+    data, events = read(make(), MESSAGE)
+    streamed = data.startswith(b"data:")
+    there = decoded(OPENAI, data) if streamed else list(OPENAI.decode_body(200, data))
+    (choice,) = folded(there).choices
+    assert sorted(said(choice)) == sorted(
+        [("reasoning", "hm"), ("text", "Hé 🙂"), ("call", "t", "f", '{"x": 1}')]
+    )
+    assert choice.finish == "tool_calls"
+    assert (folded(there).created, folded(events).created) == (7, 7)
+    assert b'"id":"own-id"' in data
+    assert b'"signature"' not in data
+
+
+def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
+    data, events = read(to_messages(), CHAT.removesuffix(DONE))
+    assert data == read(to_messages(), CHAT)[0]
+    assert isinstance(events[-1], Ended)
+    body, _ = read(Folder(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
+    assert json.loads(body)["usage"]["total_tokens"] == 50
+
+
+def test_cut_stream_is_never_ended_for_the_client() -> None:
+    cut = CHAT[: CHAT.index(b'"stop"')]
+    data, events = read(to_messages(), cut)
+    assert b"message_stop" not in data
+    assert not any(isinstance(event, Ended) for event in events)
+    with pytest.raises(UpstreamProtocolError):
+        read(Folder(OPENAI, OPENAI, NAMING), cut)
+
+
+ERROR = b'data: {"error":{"message":"over","code":503}}\n\n'
+
+
+@pytest.mark.parametrize("broken", [ERROR, b"data: {\n\n"])
+@pytest.mark.parametrize("make", [lambda: FrameReader(OPENAI, "01H"), to_messages])
+def test_error_comes_last_and_alone(make: Callable[[], BodyReader], broken: bytes) -> None:
+    reader = make()
+    first = reader.feed(chunk({"content": "a"}) + broken + chunk({"content": "b"}))
+    assert reader.failed
+    assert not any(isinstance(event, ErrorReported) for event in first.events)
+    last = reader.end()
+    assert isinstance(last.events[-1], ErrorReported)
+    assert b"error" in last.data
+    assert b'"b"' not in first.data + last.data
+
+
+def test_errors_own_frame_passes_as_it_came() -> None:
+    assert read(FrameReader(OPENAI, "01H"), chunk({"content": "a"}) + ERROR)[0].endswith(ERROR)
+
+
+def test_error_while_folding_becomes_the_body_and_an_event() -> None:
+    body, events = read(Folder(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR)
+    assert json.loads(body)["error"]["message"] == "over"
+    assert json.loads(body)["request_id"] == "01H"
+    assert isinstance(events[-1], ErrorReported)
+
+
+def test_document_is_written_as_a_stream_where_the_client_asked_for_one() -> None:
+    document = json.dumps(
+        {"content": [{"type": "text", "text": "a"}], "stop_reason": "end_turn", "model": "m"}
+    ).encode()
+    encoder = OPENAI.encoder("own-id", 7, include_usage=False)
+    data, events = read(DocumentTranslator(ANTHROPIC, OPENAI, 200, NAMING, encoder), document)
+    assert data.endswith(DONE)
+    assert said(folded(events).choices[0]) == [("text", "a")]
+
+
+def test_document_that_is_no_answer_is_an_error() -> None:
+    data, events = read(DocumentTranslator(ANTHROPIC, OPENAI, 200, NAMING), b"<html>")
+    assert isinstance(events[0], ErrorReported)
+    assert "error" in json.loads(data)
+
+
+def test_document_past_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_translated, "MAX_DOCUMENT_BYTES", 3)
+    reader = DocumentTranslator(ANTHROPIC, OPENAI, 200, NAMING)
+    with pytest.raises(UpstreamProtocolError, match="too long"):
+        reader.feed(b"long")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from headstart.middleware.collect import events_of
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.translation import (
+    translate_events,
+    translate_headers,
+    translate_status,
+    with_retry_after,
+)
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    ReasoningDelta,
+    Refusal,
+    Started,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
+from support.completions import completions
+from support.events import crumbled, decoded, encoded, folded, said
+
+if TYPE_CHECKING:
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.types import Completion, StreamEvent
+
+OPENAI, ANTHROPIC, GEMINI = OpenAIChat(), AnthropicMessages(), GeminiGenerate()
+
+
+def texts_and_calls(completion: Completion) -> tuple[str, list[tuple[str, object]]]:
+    """Return what all dialects must agree on."""
+    (choice,) = completion.choices
+    text = "".join(part[1] for part in said(choice) if part[0] == "text")
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    return text, [(call.name, json.loads(call.arguments or "{}")) for call in calls]
+
+
+def is_plain(completion: Completion) -> bool:
+    """Can every dialect say it: one choice, no refusal, functions, and arguments that are an object?"""
+    (choice, *others) = completion.choices
+    if others or choice.index or any(isinstance(part, Refusal) for part in choice.parts):
+        return False
+    return all(_is_function(part) for part in choice.parts if isinstance(part, ToolCall))
+
+
+def _is_function(call: ToolCall) -> bool:
+    return call.kind == "function" and call.arguments in ("", "{}", '{"x": [1]}')
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@given(completions().filter(is_plain))
+@pytest.mark.parametrize("target", [ANTHROPIC, GEMINI, OPENAI])
+def test_texts_and_calls_agree_across_dialects(target: Dialect, completion: Completion) -> None:
+    events = crumbled(events_of(completion))
+    there = decoded(target, encoded(target, translate_events(events, OPENAI, target)))
+    read = folded(there if isinstance(there[-1], Ended) else [*there, Ended()])
+    assert texts_and_calls(read) == texts_and_calls(completion)
+
+
+ONLY_HERE: dict[str, tuple[StreamEvent, StreamEvent | None]] = {
+    "a fingerprint": (
+        Started(id="i", model="m", fingerprint="f", tier="t"),
+        Started(id="i", model="m"),
+    ),
+    "a signed thought": (
+        ReasoningDelta(text="hm", field="thinking", signature="s", block=1),
+        ReasoningDelta(text="hm", block=1),
+    ),
+    "a call's own fields": (
+        ToolCallDelta(index=0, id="a", name="f", extra={"caller": {}}),
+        ToolCallDelta(index=0, id="a", name="f"),
+    ),
+    "unknown fields": (ExtraDelta(fields={"provider": "x"}), None),
+    "logprobs": (LogprobsDelta(value={}), None),
+    "usage": (
+        UsageReported(usage={"input_tokens": 3, "output_tokens": 4}),
+        UsageReported(
+            usage={
+                "prompt_tokens": 3,
+                "completion_tokens": 4,
+                "total_tokens": 7,
+                "prompt_tokens_details": {"cached_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 0},
+            }
+        ),
+    ),
+    "a native reason": (
+        Finished(reason="stop", native="end_turn"),
+        Finished(reason="stop", native="end_turn"),
+    ),
+    "a status of its own": (
+        ErrorReported(message="m", status=529),
+        ErrorReported(message="m", status=503),
+    ),
+}
+
+
+@pytest.mark.parametrize(("event", "translated"), ONLY_HERE.values(), ids=ONLY_HERE)
+def test_what_one_dialect_alone_knows_stays_there(
+    event: StreamEvent, translated: StreamEvent | None
+) -> None:
+    wanted = () if translated is None else (translated,)
+    assert translate_events((event,), ANTHROPIC, OPENAI) == wanted
+    assert translate_events((event,), ANTHROPIC, ANTHROPIC) == (event,)
+
+
+def test_reasoning_of_others_does_not_pass_for_anthropics_or_geminis_own() -> None:
+    thought = ReasoningDelta(text="hm", field="thinking")
+    (there,) = translate_events((thought,), OPENAI, ANTHROPIC)
+    assert isinstance(there, ReasoningDelta)
+    assert there.field == "reasoning_content"
+    (there,) = translate_events((thought,), ANTHROPIC, GEMINI)
+    assert isinstance(there, ReasoningDelta)
+    assert there.field == "thought"
+
+
+@pytest.mark.parametrize(
+    ("status", "target", "known"),
+    [
+        (529, OPENAI, 503),
+        (529, ANTHROPIC, 529),
+        (498, OPENAI, 503),
+        (498, ANTHROPIC, 503),
+        (429, OPENAI, 429),
+        (400, ANTHROPIC, 400),
+    ],
+)
+def test_status_is_one_that_the_clients_know(status: int, target: Dialect, known: int) -> None:
+    assert translate_status(status, target) == known
+
+
+def test_headers_of_the_body_go_and_the_request_id_takes_the_clients_name() -> None:
+    headers = (
+        (b"content-length", b"3"),
+        (b"content-type", b"application/json"),
+        (b"request-id", b"req_1"),
+        (b"retry-after", b"2"),
+    )
+    assert translate_headers(headers, ANTHROPIC, OPENAI, content_type=b"x/y") == (
+        (b"request-id", b"req_1"),
+        (b"retry-after", b"2"),
+        (b"x-request-id", b"req_1"),
+        (b"content-type", b"x/y"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "wait"),
+    [
+        ((), b'{"error":{"details":[{"retryDelay":"34.07s"}]}}', [b"35"]),
+        (((b"retry-after", b"1"),), b'{"error":{"details":[{"retryDelay":"9s"}]}}', [b"1"]),
+        ((), b'{"error":{"details":[{"retryDelay":"soon"}]}}', []),
+        ((), b"busy", []),
+    ],
+)
+def test_geminis_wait_becomes_a_header(
+    headers: tuple[tuple[bytes, bytes], ...], body: bytes, wait: list[bytes]
+) -> None:
+    assert [value for _, value in with_retry_after(headers, body)] == wait
