@@ -19,6 +19,7 @@ FIRST = {
     "demo": "Watch it work: simulated providers, scripted traffic, savings.",
     "tune": "Learn from a log, and say what each error target would give.",
     "report": "Show what the cache saved.",
+    "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {
     "simulate": "Run simulated providers on loopback.",
