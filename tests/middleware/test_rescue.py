@@ -1,0 +1,185 @@
+"""Rescue: the caller of an answer that breaks off sees one answer, or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
+from headstart.middleware.reading import Piece
+from headstart.middleware.upstreams.contest import Contest, ContestOptions
+from headstart.middleware.upstreams.rescue import Rescued
+from headstart.policies.routing.hedging import ExtraBudget
+from headstart.policies.routing.retries import RetryBudget
+from headstart.types import Ended, Finished, Started, TextDelta, ToolCallDelta, UsageReported
+from support.candidates import CHAT, DIALECTS, UNIX, Actor, House, chat_call, read, text, thought
+
+if TYPE_CHECKING:
+    from headstart.types import StreamEvent
+    from support.candidates import Step
+
+pytestmark = pytest.mark.anyio
+
+USAGE = {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 50}
+
+
+def spoken(*words: str, id: str = "up-1", end: bool = True) -> list[Step]:
+    """Return the pieces of an answer as a provider streams them, bytes and all."""
+    encoder = CHAT.encoder(id, 7, include_usage=True)
+    events: list[StreamEvent] = [Started(id=id, model="m", created=7)]
+    events += [TextDelta(text=word) for word in words]
+    if end:
+        events += [Finished(reason="stop"), UsageReported(usage=USAGE), Ended()]
+    return [Piece(encoder.feed((event,)), (event,)) for event in events]
+
+
+def rescued(house: House, *actors: Actor, mode: Any = "restart") -> Rescued:
+    members = [house.target(each, stall_s=0.05) for each in actors]
+    strategy = Contest(
+        "route",
+        members,
+        ContestOptions("fallback", retries=0),
+        ledger=house.ledger,
+        extra=ExtraBudget(0.0, 0.0),
+        retrying=RetryBudget(),
+        draw=lambda: 0.0,
+        clock=lambda: UNIX,
+    )
+    return Rescued(strategy, DIALECTS, mode=mode)
+
+
+def chunks_of(stream: bytes) -> list[dict[str, Any]]:
+    frames = stream.decode().split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+
+
+@pytest.mark.parametrize("end", [[], [asyncio.Event()], [UpstreamUnreachable("reset")]])
+async def test_a_broken_answer_goes_on_elsewhere_as_one_stream(end: list[Step]) -> None:
+    house = House()
+    first = Actor("a", [[*spoken("Once upon", " a ti", end=False), *end]])
+    second = Actor("b", [spoken("Once", " upon a", " time", ".", id="up-2")])
+    async with rescued(house, first, second).stream(chat_call()) as reply:
+        stream = b"".join([piece.data async for piece in reply.chunks()])
+        assert first.open == 0
+        assert (reply.storable, reply.transforms) == (False, ("rescued",))
+    chunks = chunks_of(stream)
+    assert {each["id"] for each in chunks} == {"up-1"}
+    deltas = [each["choices"][0]["delta"] for each in chunks if each["choices"]]
+    assert "".join(each.get("content") or "" for each in deltas) == "Once upon a time."
+    assert sum("role" in each for each in deltas) == 1
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert house.outcomes() == [("a", "broken"), ("b", "won")]
+    assert house.roles() == [("a", "first"), ("b", "rescue")]
+    assert second.open == 0
+
+
+async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> None:
+    house = House()
+    actor = Actor("a", [spoken("Hello", end=False), spoken("Hel", "lo you")])
+    async with rescued(house, actor).stream(chat_call()) as reply:
+        assert await read(reply) == "Hello you"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        spoken("Once there", " was"),
+        spoken("Once"),
+        spoken("Once up", end=False),
+        [UpstreamUnreachable("down")],
+        [Piece(b"t", (ToolCallDelta(index=0, name="f"),)), Piece(b"", (Ended(),))],
+    ],
+    ids=["diverges", "shorter", "breaks too", "down", "calls a tool"],
+)
+async def test_where_it_cannot_go_on_the_first_error_comes_out(other: list[Step]) -> None:
+    house = House()
+    actors = Actor("a", [spoken("Once upon", end=False)]), Actor("b", [other])
+    async with rescued(house, *actors).stream(chat_call()) as reply:
+        with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
+            await read(reply)
+    assert [each.open for each in actors] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown", "fields"),
+    [
+        ("off", spoken("Once", end=False), {}),
+        (
+            "restart",
+            [Piece(b"t", (ToolCallDelta(index=0, name="f", arguments='{"a'),))],
+            {},
+        ),
+        ("restart", spoken("Once", end=False), {"editable": False}),
+    ],
+    ids=["switched off", "tools half shown", "passes untouched"],
+)
+async def test_some_answers_are_not_rescued(
+    mode: str, shown: list[Step], fields: dict[str, Any]
+) -> None:
+    house, second = House(), Actor("b", [spoken("Once")])
+    upstream = rescued(house, Actor("a", [shown]), second, mode=mode)
+    async with upstream.stream(chat_call(**fields)) as reply:
+        with pytest.raises(UpstreamError):
+            await read(reply)
+    assert second.calls == []
+
+
+async def test_an_answer_that_broke_while_it_thought_thinks_no_second_time() -> None:
+    house = House()
+    first = Actor("a", [[*spoken(end=False), thought("Let me see")]])
+    second = Actor("b", [[*spoken(end=False), thought("Well"), *spoken("Four.")[1:]]])
+    async with rescued(house, first, second).stream(chat_call()) as reply:
+        events = [event async for piece in reply.chunks() for event in piece.events]
+    assert "Well" not in repr(events)
+    assert TextDelta(text="Four.") in events
+
+
+async def test_a_folded_answer_is_simply_begun_anew() -> None:
+    house = House()
+    body = Piece(b'{"whole":true}', (Finished(reason="stop"), Ended()))
+    first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), UpstreamUnreachable("cut")]])
+    second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
+    async with rescued(house, first, second).stream(chat_call(stream=False, fold=True)) as reply:
+        assert b"".join([piece.data async for piece in reply.chunks()]) == body.data
+
+
+async def test_there_is_no_rescue_after_the_deadline() -> None:
+    house, second = House(), Actor("b", [spoken("Once")])
+    first = Actor("a", [[*spoken("Once", end=False), asyncio.Event()]])
+    call = chat_call(deadline=asyncio.get_running_loop().time() + 0.03)
+    async with rescued(house, first, second).stream(call) as reply:
+        with pytest.raises(UpstreamError):
+            await read(reply)
+    assert second.calls == []
+
+
+async def test_a_vetoed_answer_is_delivered_when_nobody_gave_another() -> None:
+    veto = [text(""), Piece(b"veto", (Finished(reason="content_filter"), Ended()))]
+    house = House()
+    async with rescued(house, Actor("a", [veto]), Actor("b", [veto])).stream(chat_call()) as reply:
+        assert [piece async for piece in reply.chunks()] == veto
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+async def test_leaving_ends_the_rescue_too(turns: int) -> None:
+    house = House()
+    first = Actor("a", [spoken("Once", end=False)])
+    second = Actor("b", [[5, *spoken("Once", " more", end=False), asyncio.Event()]])
+    upstream = rescued(house, first, second)
+
+    async def ask() -> None:
+        async with upstream.stream(chat_call()) as reply:
+            await read(reply)
+
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(ask())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asked.cancel()
+    assert first.open == second.open == 0
+    calls = len(first.calls) + len(second.calls)
+    assert len(house.ledger.attempts("call")) == calls
