@@ -13,6 +13,7 @@ from headstart.canonical_request import Quirks
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.upstreams.headers import headers_across
 from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
 from headstart.types import Call, ErrorReported
 from support.events import decoded, folded, said
@@ -282,3 +283,28 @@ async def test_frame_is_passed_on_when_it_is_whole() -> None:
 async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, sent: str) -> None:
     upstream = HTTPUpstream(HTTPOptions(name="u", base_url="http://h" + base), DIALECTS)
     assert str(upstream.url(path, b"")) == "http://h" + sent
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        (((b"authorization", b"Bearer k"),), b""),
+        (((b"x-api-key", b"k"),), b""),
+        (((b"x-goog-api-key", b"k"),), b""),
+        ((), b"alt=sse&key=k"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("dialect", "sent"),
+    [
+        ("openai-chat", ("authorization", "Bearer k")),
+        ("cohere-chat", ("authorization", "Bearer k")),
+        ("anthropic-messages", ("x-api-key", "k")),
+        ("gemini-generate", ("x-goog-api-key", "k")),
+    ],
+)
+async def test_callers_key_takes_the_providers_form(
+    headers: Headers, query: bytes, dialect: str, sent: tuple[str, str]
+) -> None:
+    across = headers_across(headers, query, None, dialect)
+    assert [pair for pair in across if pair[1].endswith("k")] == [sent]

@@ -48,7 +48,7 @@ def texts_and_calls(completion: Completion) -> tuple[str, list[tuple[str, object
 
 
 def is_plain(completion: Completion) -> bool:
-    """Can every dialect say it: one choice, no refusal, functions, and arguments that are an object?"""
+    """Can every dialect say it: one choice of texts and calls whose arguments are objects?"""
     (choice, *others) = completion.choices
     if others or choice.index or any(isinstance(part, Refusal) for part in choice.parts):
         return False
