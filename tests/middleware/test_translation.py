@@ -59,7 +59,7 @@ def _is_function(call: ToolCall) -> bool:
     return call.kind == "function" and call.arguments in ("", "{}", '{"x": [1]}')
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
 @given(completions().filter(is_plain))
 @pytest.mark.parametrize("target", [ANTHROPIC, GEMINI, OPENAI])
 def test_texts_and_calls_agree_across_dialects(target: Dialect, completion: Completion) -> None:
