@@ -59,11 +59,12 @@ class HeadstartMiddleware(Gateway):
     """ASGI middleware: ``app.add_middleware(HeadstartMiddleware)``.
 
     Answers repeats of ``POST /v1/chat/completions``, of ``POST /v1/messages`` (Anthropic's), of
-    ``POST /v1beta/models/…:generateContent`` (Gemini's) and of your ``endpoints`` from the cache; on a miss it calls the wrapped app. ``settings`` are
-    Settings, the path of a ``headstart.toml``, or None for defaults; keyword arguments override
-    ``[cache]`` keys. ``scope`` maps the ASGI scope to who may share answers (None: bypass); by
-    default the Authorization, Cookie and key headers do. A hit skips whatever stands behind the
-    middleware: mount it inside authentication.
+    ``POST /v1beta/models/…:generateContent`` (Gemini's) and of your ``endpoints`` from the cache;
+    on a miss it calls the wrapped app. ``settings`` are Settings, the path of a
+    ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
+    ``scope`` maps the ASGI scope to who may share answers (None: bypass); by default the
+    Authorization, Cookie and key headers do. A hit skips whatever stands behind the middleware:
+    mount it inside authentication.
     """
 
     def __init__(

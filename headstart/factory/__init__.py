@@ -100,7 +100,7 @@ async def start_engine(
         if not wrapped:
             conditions = await open_conditions(site)
             opened = await open_upstreams(settings, conditions, ledger, stack)
-            router = make_router(settings, opened, conditions, ledger)
+            router = make_router(settings, opened, ledger)
         second = make_second_opinion(site, opened)
         oversight = open_oversight(site, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)

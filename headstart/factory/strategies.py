@@ -1,11 +1,16 @@
-"""Routes and their strategies from their settings."""
+"""Routes and their strategies from their settings, and the router that picks among them."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
-from headstart.factory.upstreams import provider_of
-from headstart.middleware.router import Router
+from headstart.config.strategies import Strategy, strategy_of
+from headstart.factory.clock import clock
+from headstart.factory.upstreams import dialects, provider_of
+from headstart.middleware.router import Router, RouteTaken
+from headstart.policies.routing.hedging import ExtraBudget
+from headstart.policies.routing.retries import RetryBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,17 +18,86 @@ if TYPE_CHECKING:
     from headstart.config import Settings
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
-    from headstart.middleware.upstreams.conditions import Conditions
     from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.middleware.upstreams.rescue import Mode
+
+# Draws break ties between upstreams: nothing that a caller could gain by foreseeing.
+_draw = random.random
 
 
-def make_router(
-    settings: Settings, opened: Sequence[Opened], conditions: Conditions, ledger: Ledger
-) -> Router:
-    """Return who picks among the upstreams."""
-    return Router([provider_of(each, each.candidate) for each in opened], {})
+def make_router(settings: Settings, opened: Sequence[Opened], ledger: Ledger) -> Router:
+    """Return who picks among the upstreams, by route, model and dialect."""
+    builder = Builder(opened, ledger)
+    providers = [provider_of(each, builder.alone(each.settings.name)) for each in opened]
+    routes = {}
+    for route in settings.route:
+        if route.upstreams:
+            chosen = strategy_of(route)
+            routes[route.name] = RouteTaken(
+                builder.route(route.name, chosen), chosen.deadline_s, chosen.early_200_s
+            )
+    return Router(providers, routes)
 
 
-def first_that_answers(name: str, members: Sequence[Candidate]) -> Candidate:
-    """Return one that asks ``members`` in order."""
-    return members[0]
+class Builder:
+    """Makes candidates of candidates."""
+
+    def __init__(self, opened: Sequence[Opened], ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
+
+    def alone(self, upstream: str) -> Candidate:
+        """Return what answers where no route says otherwise: one upstream, retried if need be."""
+        return self._rescued(
+            Strategy(), self.build(upstream, Strategy(), self._upstreams[upstream])
+        )
+
+    def route(self, name: str, strategy: Strategy) -> Candidate:
+        """Return what answers a route, whatever may break off rescued."""
+        members = (self._member(name, each) for each in strategy.upstreams)
+        return self._rescued(strategy, self.build(name, strategy, *members))
+
+    def _rescued(self, strategy: Strategy, candidate: Candidate) -> Candidate:
+        from headstart.middleware.upstreams.rescue import Rescued
+
+        mode: Mode = "off" if strategy.rescue == "off" else "restart"
+        return Rescued(candidate, dialects(), mode=mode)
+
+    def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
+        """Return members that answer together."""
+        from headstart.middleware.upstreams.contest import Contest, ContestOptions
+
+        assert strategy.strategy != "cascade"
+        options = ContestOptions(
+            strategy=strategy.strategy,
+            retries=strategy.retries,
+            extra_calls=strategy.extra_calls,
+            hedge_floor_s=strategy.hedge_floor_s,
+            within_s=strategy.within_s,
+            max_usd=strategy.max_usd,
+            race_billed=strategy.race_billed,
+            first_complete=strategy.first_complete,
+        )
+        return Contest(
+            name,
+            members,
+            options,
+            ledger=self._ledger,
+            extra=ExtraBudget(strategy.extra_calls, strategy.extra_cost),
+            retrying=RetryBudget(),
+            draw=_draw,
+            clock=clock,
+        )
+
+    def _any_key(self, opened: Opened) -> Candidate:
+        """Another key is asked where one is refused or has used up its limits."""
+        if len(opened.targets) == 1:
+            return opened.targets[0]
+        fallback = Strategy(strategy="fallback", retries=0)
+        return self.build(opened.settings.name, fallback, *opened.targets)
+
+    def _member(self, route: str, member: str | Strategy) -> Candidate:
+        if isinstance(member, str):
+            return self._upstreams[member]
+        inside = (self._member(route, each) for each in member.upstreams)
+        return self.build(f"{route}.{member.strategy}", member, *inside)

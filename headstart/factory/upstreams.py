@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headstart.config import Settings, UpstreamSettings
     from headstart.interfaces import Candidate
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.router import Provider
     from headstart.middleware.upstreams.conditions import Conditions
     from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
@@ -48,7 +48,8 @@ class Opened(NamedTuple):
     settings: UpstreamSettings
     http: HTTPUpstream
     """Under its first key."""
-    candidate: Candidate
+    targets: tuple[Target, ...]
+    """One for each key."""
 
 
 async def open_upstreams(
@@ -78,21 +79,13 @@ def _open(
     targets: list[Target] = []
     for number, credential in enumerate(_credentials(chosen, settings), 1):
         name = chosen.name if number == 1 else f"{chosen.name}#{number}"
-        upstream = HTTPUpstream(_http_options(name, chosen, credential), dialects())
+        options = _http_options(name, chosen, credential)
+        upstream = HTTPUpstream(options, dialects(), clock, spoken=upstream_dialects())
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
-        options = _target_options(name, number, chosen)
-        targets.append(Target(upstream, options, conditions, ledger, dialects(), clock))
-    return Opened(chosen, http[0], _under_any_key(chosen.name, targets))
-
-
-def _under_any_key(name: str, targets: list[Target]) -> Candidate:
-    """Another key is asked where one is refused or has used up its limits."""
-    if len(targets) == 1:
-        return targets[0]
-    from headstart.factory.strategies import first_that_answers
-
-    return first_that_answers(name, targets)
+        terms = _target_options(name, number, chosen)
+        targets.append(Target(upstream, terms, conditions, ledger, dialects(), clock))
+    return Opened(chosen, http[0], tuple(targets))
 
 
 def _http_options(name: str, chosen: UpstreamSettings, credential: Headers | None) -> HTTPOptions:
@@ -187,9 +180,14 @@ def price_of(upstream: UpstreamSettings, model: str) -> Price | None:
 
 
 def dialects() -> dict[str, Dialect]:
-    """Return the wire formats by name."""
+    """Return the wire formats that clients may speak, by name."""
     formats: tuple[Dialect, ...] = (OpenAIChat(), AnthropicMessages(), GeminiGenerate())
     return {each.name: each for each in formats}
+
+
+def upstream_dialects() -> dict[str, UpstreamDialect]:
+    """Return the wire formats that upstreams may speak, by name."""
+    return {**dialects(), CohereChat.name: CohereChat()}
 
 
 def paths() -> dict[str, Dialect]:

@@ -23,7 +23,7 @@ from headstart.types import Ended, ErrorReported, Finished, Started
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect, EventEncoder
+    from headstart.middleware.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.types import StreamEvent
 
 
@@ -41,7 +41,7 @@ class Naming:
 class _Translated:
     """The events of a stream in the client's canonical form, up to an error."""
 
-    def __init__(self, source: Dialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
         self._source = source
         self._target = target
         self._naming = naming
@@ -62,7 +62,7 @@ class _Translated:
 
 
 def _translated(
-    events: tuple[StreamEvent, ...], source: Dialect, target: Dialect, naming: Naming
+    events: tuple[StreamEvent, ...], source: UpstreamDialect, target: Dialect, naming: Naming
 ) -> tuple[StreamEvent, ...]:
     """Return the events in the target's canonical form, named as the client gets them."""
     if source.name == target.name:
@@ -82,7 +82,7 @@ class Reencoder(BodyReader):
     """
 
     def __init__(
-        self, source: Dialect, target: Dialect, naming: Naming, encoder: EventEncoder
+        self, source: UpstreamDialect, target: Dialect, naming: Naming, encoder: EventEncoder
     ) -> None:
         self._stream = _Translated(source, target, naming)
         self._encoder = encoder
@@ -121,7 +121,7 @@ class Folder(BodyReader):
     becomes an error's body; its event tells so, for the status was 200.
     """
 
-    def __init__(self, source: Dialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
         self._target = target
         self._stream = _Translated(source, target, naming)
         self._answer = _WholeAnswer(target, naming)
@@ -149,7 +149,7 @@ class DocumentTranslator(BodyReader):
 
     def __init__(
         self,
-        source: Dialect,
+        source: UpstreamDialect,
         target: Dialect,
         status: int,
         naming: Naming,

@@ -23,7 +23,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.types import Headers, StreamEvent
 
 _REASONING = {gemini_read.NAME: gemini_events.THOUGHT}
@@ -45,7 +45,7 @@ _OF_THE_BODY = frozenset(
 
 
 def translate_events(
-    events: Sequence[StreamEvent], source: Dialect, target: Dialect
+    events: Sequence[StreamEvent], source: UpstreamDialect, target: Dialect
 ) -> tuple[StreamEvent, ...]:
     """Return what ``events`` of one dialect say in another's canonical form.
 
@@ -61,7 +61,7 @@ def translate_events(
     )
 
 
-def _translate(event: StreamEvent, source: Dialect, target: Dialect) -> StreamEvent | None:
+def _translate(event: StreamEvent, source: UpstreamDialect, target: Dialect) -> StreamEvent | None:
     translated: StreamEvent | None = event
     match event:
         case UsageReported(usage=usage):
@@ -88,7 +88,7 @@ def translate_status(status: int, target: Dialect) -> int:
 
 
 def translate_headers(
-    headers: Headers, source: Dialect, target: Dialect, *, content_type: bytes
+    headers: Headers, source: UpstreamDialect, target: Dialect, *, content_type: bytes
 ) -> Headers:
     """Return an answer's headers for a body in another dialect.
 

@@ -28,7 +28,7 @@ from headstart.middleware.upstreams.outgoing import outgoing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.reading import Piece
     from headstart.types import Call
 
@@ -45,11 +45,15 @@ class HTTPUpstream:
         options: HTTPOptions,
         dialects: Mapping[str, Dialect],
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
+        *,
+        spoken: Mapping[str, UpstreamDialect] | None = None,
     ) -> None:
+        """Know ``dialects``, which callers speak, and those that only providers do."""
         self.name = options.name
         self._options = options
         self._clock = clock
         self._dialects = dialects
+        self._spoken = spoken or dialects
         self._base = URL(options.base_url.rstrip("/"))
         self._session: aiohttp.ClientSession | None = None
 
@@ -125,9 +129,9 @@ class HTTPUpstream:
 
     def _incoming(self, call: Call) -> Incoming:
         client = self._dialects.get(call.dialect) if call.request is not None else None
-        own = client
-        if client is not None and self._options.dialect:
-            own = self._dialects[self._options.dialect]
+        own: UpstreamDialect | None = client
+        if client is not None and self._options.dialect not in ("", client.name):
+            own = self._spoken[self._options.dialect]
         return Incoming(call, client, own, self._clock())
 
 

@@ -21,7 +21,7 @@ from headstart.middleware.upstreams.headers import headers_down
 from headstart.types import UsageReported
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect, EventEncoder
+    from headstart.middleware.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.types import Call, ChatRequest, Headers
 
 
@@ -31,7 +31,7 @@ class Incoming:
 
     call: Call
     client: Dialect | None
-    own: Dialect | None
+    own: UpstreamDialect | None
     """The upstream's."""
     now: float
     """Unix seconds."""
@@ -82,7 +82,13 @@ class Incoming:
         return DocumentReader(self.client, status)
 
     def _translator(
-        self, client: Dialect, own: Dialect, request: ChatRequest, status: int, *, streams: bool
+        self,
+        client: Dialect,
+        own: UpstreamDialect,
+        request: ChatRequest,
+        status: int,
+        *,
+        streams: bool,
     ) -> BodyReader:
         naming = self._naming(client)
         if status >= 400:

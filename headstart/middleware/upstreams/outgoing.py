@@ -17,7 +17,7 @@ from headstart.middleware.upstreams.headers import headers_across, headers_up
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.upstreams.options import HTTPOptions
     from headstart.types import Call, ChatRequest
 
@@ -42,7 +42,7 @@ class Outgoing:
 
 
 def outgoing(
-    call: Call, options: HTTPOptions, client: Dialect | None, own: Dialect | None
+    call: Call, options: HTTPOptions, client: Dialect | None, own: UpstreamDialect | None
 ) -> Outgoing:
     """Return what to send. ``client`` is the call's dialect, ``own`` the provider's.
 
@@ -53,7 +53,7 @@ def outgoing(
         return Outgoing(call.path, call.query_string, _complete(headers, options), call.body)
     if client.name != own.name:
         return _translate(call, call.request, options, client, own)
-    return _edit(call, call.request, options, own)
+    return _edit(call, call.request, options, client)
 
 
 def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) -> Outgoing:
@@ -97,7 +97,7 @@ def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) 
 
 
 def _translate(
-    call: Call, request: ChatRequest, options: HTTPOptions, client: Dialect, own: Dialect
+    call: Call, request: ChatRequest, options: HTTPOptions, client: Dialect, own: UpstreamDialect
 ) -> Outgoing:
     """Return the request in the provider's dialect."""
     asked = client.read_request(request)
