@@ -4,7 +4,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headstart.middleware.collect import events_of
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
@@ -17,24 +18,26 @@ from headstart.middleware.translation import (
     with_retry_after,
 )
 from headstart.types import (
+    Choice,
+    Completion,
     Ended,
     ErrorReported,
     ExtraDelta,
     Finished,
     LogprobsDelta,
     ReasoningDelta,
-    Refusal,
     Started,
+    Text,
     ToolCall,
     ToolCallDelta,
     UsageReported,
 )
-from support.completions import completions
+from support.completions import some_text
 from support.events import crumbled, decoded, encoded, folded, said
 
 if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import Completion, StreamEvent
+    from headstart.types import Part, StreamEvent
 
 OPENAI, ANTHROPIC, GEMINI = OpenAIChat(), AnthropicMessages(), GeminiGenerate()
 
@@ -47,20 +50,19 @@ def texts_and_calls(completion: Completion) -> tuple[str, list[tuple[str, object
     return text, [(call.name, json.loads(call.arguments or "{}")) for call in calls]
 
 
-def is_plain(completion: Completion) -> bool:
-    """Can every dialect say it: one choice of texts and calls whose arguments are objects?"""
-    (choice, *others) = completion.choices
-    if others or choice.index or any(isinstance(part, Refusal) for part in choice.parts):
-        return False
-    return all(_is_function(part) for part in choice.parts if isinstance(part, ToolCall))
+@st.composite
+def plain_answers(draw: st.DrawFn) -> Completion:
+    """Return what every dialect can say: texts, and calls whose arguments are objects."""
+    arguments = st.sampled_from(("{}", '{"x": [1]}'))
+    drawn = draw(st.lists(st.builds(ToolCall, id=some_text, name=some_text, arguments=arguments)))
+    parts: list[Part] = [*drawn]
+    for at in range(len(drawn), -1, -1):
+        parts[at:at] = [Text(text=text) for text in draw(st.lists(some_text, max_size=1))]
+    choice = Choice(index=0, parts=tuple(parts), finish="tool_calls" if drawn else "stop")
+    return Completion(model="m", choices=(choice,), created=1)
 
 
-def _is_function(call: ToolCall) -> bool:
-    return call.kind == "function" and call.arguments in ("", "{}", '{"x": [1]}')
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
-@given(completions().filter(is_plain))
+@given(plain_answers())
 @pytest.mark.parametrize("target", [ANTHROPIC, GEMINI, OPENAI])
 def test_texts_and_calls_agree_across_dialects(target: Dialect, completion: Completion) -> None:
     events = crumbled(events_of(completion))
