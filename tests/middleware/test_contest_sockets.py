@@ -72,13 +72,15 @@ async def test_losers_sockets_close_while_the_winner_streams(serve: Serve) -> No
     winner.hold = asyncio.Semaphore(0)
     losers = [silent(), silent()]
     losers[1].head_hold = asyncio.Event()  # not even headers
-    async with strategy(serve, "race", [*losers, winner], ledger) as race:
-        async with race.stream(chat_call()) as reply:
-            for loser in losers:
-                await loser.calls[0].left.wait()
-            for _ in winner.words:
-                winner.hold.release()
-            assert await read(reply) == "Hello from upstream"
+    async with (
+        strategy(serve, "race", [*losers, winner], ledger) as race,
+        race.stream(chat_call()) as reply,
+    ):
+        for loser in losers:
+            await loser.calls[0].left.wait()
+        for _ in winner.words:
+            winner.hold.release()
+        assert await read(reply) == "Hello from upstream"
     assert sorted((each.upstream, each.outcome.value) for each in ledger.take("call")) == [
         ("p0", "lost"),
         ("p1", "lost"),
@@ -132,9 +134,11 @@ async def test_a_cut_stream_is_rescued_over_real_connections(serve: Serve) -> No
     cut, whole, ledger = ScriptedUpstream(), ScriptedUpstream(), Ledger()
     cut.terminal = False
     cut.words = cut.words[:2]
-    async with strategy(serve, "fallback", [cut, whole], ledger) as fallback:
-        async with fallback.stream(chat_call()) as reply:
-            stream = b"".join([piece.data async for piece in reply.chunks()])
+    async with (
+        strategy(serve, "fallback", [cut, whole], ledger) as fallback,
+        fallback.stream(chat_call()) as reply,
+    ):
+        stream = b"".join([piece.data async for piece in reply.chunks()])
     assert stream.count(b"[DONE]") == 1
     assert b" upstream" in stream
     assert stream.count(b"Hello") == 1

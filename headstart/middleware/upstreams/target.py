@@ -13,6 +13,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.upstreams.opening import Progress, is_readable, judge, open_answer
+from headstart.middleware.upstreams.patience import Patience
 from headstart.middleware.upstreams.recording import Recording, Terms
 from headstart.middleware.upstreams.watched import WatchedReply
 from headstart.policies.routing.failures import FailureKind
@@ -161,6 +162,8 @@ class Target:
             raise
         recording.first(_now())
         stall_s = self._options.stall_s or self._conditions.measures.stall_limit_s(recording.key)
+        patience = Patience()
+        stack.callback(patience.stop)
         return WatchedReply(
             reply,
             source,
@@ -170,6 +173,7 @@ class Target:
             dialect,
             stall_s=stall_s,
             clock=self._clock,
+            patience=patience,
             close=stack.aclose,
         )
 

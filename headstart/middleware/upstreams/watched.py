@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Chunk, UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.upstreams.opening import Progress
+    from headstart.middleware.upstreams.patience import Patience
     from headstart.middleware.upstreams.recording import Recording
 
 AFTER_END_S = 1.0
@@ -40,6 +41,7 @@ class WatchedReply:
         *,
         stall_s: float,
         clock: Callable[[], float],
+        patience: Patience,
         close: Callable[[], Awaitable[None]],
     ) -> None:
         self.upstream = reply.upstream
@@ -53,6 +55,7 @@ class WatchedReply:
         self._dialect = dialect
         self._stall_s = stall_s
         self._clock = clock
+        self._patience = patience
         self._close = close
         self._over = False
 
@@ -97,8 +100,7 @@ class WatchedReply:
         """Return the next piece, or None at the clean end."""
         progress, now = self._progress, _now()
         try:
-            async with asyncio.timeout_at(self._until(now)):
-                piece = await anext(self._source, None)
+            piece = await self._patience.next(self._source, self._until(now))
         except TimeoutError as error:
             if progress.whole:
                 return None

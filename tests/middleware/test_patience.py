@@ -1,0 +1,82 @@
+"""One timer for many waits: late is late, and cancellation is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.middleware.reading import Piece
+from headstart.middleware.upstreams.patience import Patience
+from support.candidates import act
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+PIECE = Piece(b"x")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_pieces_in_time_come_through_and_the_end_is_none() -> None:
+    patience, source = Patience(), act([PIECE, 3, PIECE])
+    got = [await patience.next(source, now() + 9) for _ in range(3)]
+    patience.stop()
+    assert got == [PIECE, PIECE, None]
+
+
+async def test_a_late_piece_is_a_timeout_also_after_waits_that_were_not() -> None:
+    patience, source = Patience(), act([PIECE, PIECE, asyncio.Event()])
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(2):
+        await patience.next(source, now() + 0.01)
+    await asyncio.sleep(0.02)
+    with pytest.raises(TimeoutError):
+        await patience.next(source, now() + 0.01)
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_shorter_limit_moves_the_timer() -> None:
+    patience, source = Patience(), act([PIECE, asyncio.Event()])
+    await patience.next(source, now() + 999)
+    async with asyncio.timeout(5):
+        with pytest.raises(TimeoutError):
+            await patience.next(source, now() + 0.01)
+
+
+@pytest.mark.parametrize("late_too", [False, True])
+async def test_cancellation_from_elsewhere_stays_cancellation(*, late_too: bool) -> None:
+    patience = Patience()
+
+    async def wait() -> None:
+        await patience.next(act([asyncio.Event()]), now() + (0.0 if late_too else 99))
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(wait())
+        await asyncio.sleep(0)
+        if late_too:
+            patience._look()
+        task.cancel()
+    patience.stop()
+    assert task.cancelled()
+
+
+async def test_a_source_that_answers_its_cancellation_leaves_none_behind() -> None:
+    async def stubborn() -> AsyncIterator[Piece]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            yield PIECE
+
+    task = asyncio.current_task()
+    assert task is not None
+    assert await Patience().next(stubborn(), now()) == PIECE
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
