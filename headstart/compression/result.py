@@ -12,7 +12,7 @@ from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Mode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
 Transform: TypeAlias = Literal[
@@ -60,12 +60,12 @@ class Compression:
     @cached_property
     def before(self) -> TokenCount:
         """Tokens of the source's texts, as ``model`` counts; providers add a few a message."""
-        return _count(self.source, self.model)
+        return count_messages(self.source, self.model)
 
     @cached_property
     def after(self) -> TokenCount:
         """Tokens of the texts to send."""
-        return _count(self.messages, self.model) if self.spans else self.before
+        return count_messages(self.messages, self.model) if self.spans else self.before
 
     @property
     def tokens_before(self) -> int:
@@ -95,7 +95,14 @@ class Compression:
         return messages
 
 
-def _count(messages: Sequence[Mapping[str, Any]], model: str) -> TokenCount:
-    counts = [count_tokens(text, model) for message in messages for text in texts(message)]
-    estimated = any(count.estimated for count in counts)
-    return TokenCount(sum(count.tokens for count in counts), estimated)
+def count_messages(
+    messages: Sequence[Mapping[str, Any]],
+    model: str,
+    count: Callable[[str, str], TokenCount] = count_tokens,
+) -> TokenCount:
+    """Count what a model reads of messages: providers add a few tokens a message.
+
+    ``count`` counts one text, as ``model`` would.
+    """
+    counts = [count(text, model) for message in messages for text in texts(message)]
+    return TokenCount(sum(each.tokens for each in counts), any(each.estimated for each in counts))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.body import Body
     from headstart.middleware.endpoints import Route
+    from headstart.observe import Shaped
     from headstart.types import ChatRequest, Headers, Origin
 
 
@@ -49,6 +50,7 @@ class Exchange:
         "scope",
         "scope_name",
         "send",
+        "shaped",
         "started",
         "status",
         "stored",
@@ -71,6 +73,7 @@ class Exchange:
         self.rule = ""
         self.deadline: float | None = None
         self.attempts: tuple[Attempt, ...] = ()
+        self.shaped: tuple[Shaped, ...] = ()
         self.domain = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
@@ -140,10 +143,10 @@ class Exchange:
         self.upstream = origin.upstream
         self.cost_usd = 0.0
 
-    def pay(self, attempts: tuple[Attempt, ...]) -> None:
-        """Book the upstream calls that this very request caused."""
+    def pay(self, attempts: tuple[Attempt, ...], shaped: tuple[Shaped, ...]) -> None:
+        """Book the upstream calls that this very request caused, and what was done for them."""
         if attempts:
-            self.attempts = attempts
+            self.attempts, self.shaped = attempts, shaped
             self.cost_usd = total_cost_usd(attempts)
             self.upstream = self.upstream or attempts[-1].upstream
 
@@ -183,6 +186,7 @@ class Exchange:
             cost_usd=self.cost_usd,
             estimated=self.estimated,
             route=self.rule,
+            shaped=self.shaped,
             attempts=self.attempts,
             overhead_s=sum(v for k, v in self.timings.items() if k != "upstream"),
             stored=self.stored,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from headstart.attempts import Attempt
+    from headstart.observe import Shaped
     from headstart.types import Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
@@ -140,7 +141,7 @@ class Flight:
 
     The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
     content passes, ``origin`` and ``stored`` before it publishes the clean end, and ``attempts``
-    before it publishes any end.
+    and ``shaped`` before it publishes any end.
     """
 
     def __init__(self, log_bytes: int = LOG_BYTES) -> None:
@@ -152,6 +153,7 @@ class Flight:
         self.first_content: float | None = None
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
+        self.shaped: tuple[Shaped, ...] = ()
         self.stored = False
         self.pump: asyncio.Task[None] | None = None
         self._log_bytes = log_bytes

@@ -48,6 +48,8 @@ class Finder:
             if prepared.ttl_s is not None and now - entry.created > prepared.ttl_s:
                 # Routes of different lives may share an entry.
                 return "stale"
+            if directives.refuses(entry.transforms):
+                return "compressed"
             return self._admission.refuse_serve(request, entry) if request is not None else None
 
         began = time.perf_counter()

@@ -252,6 +252,7 @@ class Engine:
             request.max_tokens,
             request.choices,
             request.logprobs,
+            prepared.directives.compress,
         )
         flight = self._flights.find(identity)
         if flight is not None and not exchange.holdout:
@@ -313,7 +314,7 @@ class Engine:
                 exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
             if flight.origin is not None:
                 exchange.take_origin(flight.origin)
-            exchange.pay(flight.claim(client))
+            exchange.pay(flight.claim(client), flight.shaped)
 
 
 def _note_times(exchange: Exchange, lookup: Lookup) -> None:

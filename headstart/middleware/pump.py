@@ -123,6 +123,7 @@ class Pump:
     def _settle(self, flight: Flight, plan: Plan) -> None:
         """Hand over what the calls cost, also where the answer never came."""
         flight.attempts += self._ledger.take(plan.call.id)
+        flight.shaped += self._ledger.shaped(plan.call.id)
 
     async def _audit(self, flight: Flight, plan: Plan) -> Entry | None:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""

@@ -11,6 +11,7 @@ from headstart.attempts import AttemptOutcome
 
 if TYPE_CHECKING:
     from headstart.attempts import Attempt
+    from headstart.observe import Shaped
 
 MOST_CALLS = 10_000
 _GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
@@ -69,6 +70,20 @@ class Ledger:
         self._drop_empty(call_id, page)
         return taken
 
+    def shape(self, call_id: str, shaped: Shaped) -> None:
+        """Note what was done to a call's prompt or answer on its way."""
+        self._page(call_id).shaped.append(shaped)
+
+    def shaped(self, call_id: str) -> tuple[Shaped, ...]:
+        """Return what was noted of a call by ``shape`` since the last time, and let go of it."""
+        page = self._pages.get(call_id)
+        if page is None:
+            return ()
+        taken = tuple(page.shaped)
+        page.shaped = []
+        self._drop_empty(call_id, page)
+        return taken
+
     def __len__(self) -> int:
         """Number of calls of which something is kept."""
         return len(self._pages)
@@ -82,16 +97,17 @@ class Ledger:
         return page
 
     def _drop_empty(self, call_id: str, page: _Page) -> None:
-        if not (page.rows or page.rulings):
+        if not (page.rows or page.rulings or page.shaped):
             del self._pages[call_id]
 
 
 class _Page:
-    __slots__ = ("rows", "rulings")
+    __slots__ = ("rows", "rulings", "shaped")
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, Attempt]] = []
         self.rulings: dict[str, AttemptOutcome] = {}
+        self.shaped: list[Shaped] = []
 
     def ruling(self, branch: str) -> AttemptOutcome | None:
         """Return the ruling on a branch, or on the nearest one above it."""

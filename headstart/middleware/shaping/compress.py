@@ -1,0 +1,210 @@
+"""Prompts made shorter before they go up, where ``headstart.compression`` says that it pays."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.compression.compress import compress
+from headstart.compression.gate import Profile
+from headstart.compression.memo import Memo
+from headstart.compression.result import count_messages
+from headstart.compression.tokens import count_tokens, estimate_tokens, warm
+from headstart.middleware.shaping.prompts import read_prompt
+from headstart.middleware.shaping.shaper import Shaper, plain, with_document
+from headstart.observe import Shaped, StageFailed, logger
+from headstart.policies.directives import asked_compression, compressed, stricter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeVar
+
+    from headstart.compression.result import Compression, Mode
+    from headstart.compression.tokens import TokenCount
+    from headstart.interfaces import Candidate, Observer, UpstreamReply
+    from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.types import Call
+
+    T = TypeVar("T")
+
+INLINE_BYTES = 20_000
+"""Of a body. A shorter one is compressed on the loop: at worst that takes what two hops to a
+thread and back may take on a busy machine."""
+
+
+@dataclass(frozen=True)
+class CompressingOptions:
+    """What is done to prompts; ``docs/compression.md`` describes the modes."""
+
+    mode: Mode = "safe"
+    """The most; a caller's ``x-headstart-compress`` may ask for less."""
+    profile: Profile = field(default_factory=Profile)
+    clear_history: bool = False
+    dry_run: bool = False
+    """Book what would have been saved, and send the prompt as it came."""
+
+
+class Workbench:
+    """Where prompts are compressed and counted: the loop, and one thread for what is long.
+
+    Each keeps a memo of its own, since neither may use the other's. One instance serves all
+    routes of a process; ``close`` ends the thread.
+    """
+
+    def __init__(self) -> None:
+        self._inline = Memo()
+        self._memo = Memo()
+        self._thread = ThreadPoolExecutor(1, "headstart-compress")
+        self._warm = threading.Event()
+
+    def warm(self) -> None:
+        """Load the tokenizers in the background; until then counts are estimates."""
+        threading.Thread(target=self._load, name="headstart-tokens", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop after the work under way. What waits is dropped."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, size: int, work: Callable[[Memo], T]) -> T:
+        """Return ``work(memo)``, done here if a body of ``size`` bytes is short."""
+        if size <= INLINE_BYTES:
+            return work(self._inline)
+        return await self._on_thread(work)
+
+    def count(self, done: Compression) -> asyncio.Future[Counts]:
+        """Count on the thread what a compression was made from and what it made."""
+        return self._on_thread(partial(self._count, done))
+
+    def _on_thread(self, work: Callable[[Memo], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work, self._memo)
+
+    def _count(self, done: Compression, memo: Memo) -> Counts:
+        def count(text: str, model: str) -> TokenCount:
+            if self._warm.is_set():
+                return memo.call(count_tokens, text, model)
+            return estimate_tokens(text, model)
+
+        before = count_messages(done.source, done.model, count)
+        after = count_messages(done.messages, done.model, count)
+        return Counts(before.tokens, after.tokens, before.estimated)
+
+    def _load(self) -> None:
+        warm()
+        self._warm.set()
+
+
+class Counts(NamedTuple):
+    """Tokens of a prompt's texts."""
+
+    before: int
+    after: int
+    estimated: bool
+
+
+class Compressing(Shaper):
+    """Sends calls on with shorter prompts. Its answers bear the transform ``compressed:MODE``.
+
+    The cache's key is that of the request as it came; ``policies.directives`` keeps callers who
+    asked for less from the answers to what was compressed more. When compression fails, the
+    prompt goes up as it came.
+    """
+
+    def __init__(
+        self,
+        inner: Candidate,
+        options: CompressingOptions,
+        bench: Workbench,
+        ledger: Ledger,
+        observer: Observer,
+    ) -> None:
+        super().__init__(inner)
+        self._options = options
+        self._bench = bench
+        self._ledger = ledger
+        self._observer = observer
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
+        """Send the call. Raises UpstreamError."""
+        mode = stricter(self._options.mode, asked_compression(call.headers))
+        if mode == "off" or not plain(call):
+            return self._inner.stream(call)
+        return self._compress_and_send(call, mode)
+
+    @asynccontextmanager
+    async def _compress_and_send(self, call: Call, mode: Mode) -> AsyncIterator[UpstreamReply]:
+        began = time.perf_counter()
+        shorter = await self._try(call, mode)
+        if shorter is None:
+            async with self._inner.stream(call) as reply:
+                yield reply
+            return
+        own_s = time.perf_counter() - began
+        counting = self._bench.count(shorter.done)
+        if self._options.dry_run:
+            sending = self._inner.stream(call)
+        else:
+            sending = self.pass_on(shorter.call, compressed(mode))
+        async with sending as reply:
+            await self._book(call.id, counting, own_s)
+            yield reply
+
+    async def _try(self, call: Call, mode: Mode) -> _Shorter | None:
+        """Return the call with a shorter prompt; None if nothing was done, or it failed."""
+        try:
+            return await self._bench.run(
+                len(call.body), partial(_shorten, call, mode, self._options)
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
+            self._note(error)
+            return None
+
+    async def _book(self, call_id: str, counting: asyncio.Future[Counts], own_s: float) -> None:
+        """Book what was saved. By an answer's first content the counting is long done."""
+        try:
+            counts = await counting
+        except Exception as error:  # noqa: BLE001 - an uncounted saving is saved all the same
+            self._note(error)
+            return
+        row = Shaped(
+            kind="compress-dry-run" if self._options.dry_run else "compress",
+            tokens_before=counts.before,
+            tokens_after=counts.after,
+            own_s=own_s,
+            estimated=counts.estimated,
+        )
+        self._ledger.shape(call_id, row)
+
+    def _note(self, error: Exception) -> None:
+        # The error's text may hold a piece of the prompt: its type alone is told.
+        logger.warning("a prompt was not compressed: %s", type(error).__name__)
+        self._observer.notify(StageFailed(stage="compression", error=type(error).__name__))
+
+
+class _Shorter(NamedTuple):
+    call: Call
+    done: Compression
+
+
+def _shorten(call: Call, mode: Mode, options: CompressingOptions, memo: Memo) -> _Shorter | None:
+    assert call.request is not None
+    prompt = read_prompt(call.dialect, call.request.document)
+    if prompt is None:
+        return None
+    done = compress(
+        prompt.messages,
+        model=call.request.model,
+        mode=mode,
+        profile=options.profile,
+        clear_history=options.clear_history,
+        memo=memo,
+    )
+    if not done.spans:
+        return None
+    return _Shorter(with_document(call, prompt.with_messages(done.messages)), done)
