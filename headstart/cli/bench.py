@@ -204,10 +204,10 @@ def _print(figures: list[Figures], route: Recommendation | None) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("\n", max_width=24, overflow="ellipsis")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("\n", min_width=13, max_width=24, overflow="ellipsis")
     for name in (
-        "errors\n", "first\np50", "token\np95", "s\np99", "\ncold", "tokens\np50", "a s\np95",
+        "errs\n", "first\np50", "token\np95", "s\np99", "\ncold", "tokens\np50", "a s\np95",
         "whole\np50", "answer\np95", "s\np99", "$ for\n1,000",
     ):  # fmt: skip
         table.add_column(name, justify="right")

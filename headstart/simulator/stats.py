@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from headstart.simulator.incoming import CREDENTIALS
 from headstart.simulator.player import Outcome
@@ -102,13 +103,25 @@ class Snapshot(Frozen, omit_defaults=False):
     cancellations: tuple[Cancelled, ...]
 
 
-class Seen(Frozen):
+class Seen(NamedTuple):
     """A call as it came in."""
 
     incoming: Incoming
     told: Told
     at: float
     since_reset: int
+
+
+class _Ended(NamedTuple):
+    """What a record is made of, once somebody asks for it. The request is without its body."""
+
+    seen: Seen
+    outcome: Outcome
+    at: float
+    head_s: float | None
+    first_token_s: float | None
+    deltas: int
+    sent: int
 
 
 class Stats:
@@ -125,7 +138,7 @@ class Stats:
         self._endpoints: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
         self._cancellations: deque[Cancelled] = deque(maxlen=_CANCELLATIONS)
-        self._records: deque[Record] = deque(maxlen=_RECORDS)
+        self._ended: deque[_Ended] = deque(maxlen=_RECORDS)
 
     def reset(self) -> None:
         """Start from zero; calls still in flight are no longer counted when they end."""
@@ -137,7 +150,7 @@ class Stats:
         self._in_flight += 1
         self._bytes_in += len(incoming.body)
         self._endpoints[told.endpoint] += 1
-        return Seen(incoming=incoming, told=told, at=self._clock(), since_reset=self._resets)
+        return Seen(incoming, told, self._clock(), self._resets)
 
     def finish(self, seen: Seen, outcome: Outcome, performance: Performance) -> None:
         """Count how a call ended."""
@@ -159,11 +172,22 @@ class Stats:
                 deltas=performance.deltas,
             )
             self._cancellations.append(cancelled)
-        self._records.append(_record(seen, outcome, performance, now))
+        incoming = replace(seen.incoming, body=b"")
+        self._ended.append(
+            _Ended(
+                seen._replace(incoming=incoming),
+                outcome,
+                now,
+                performance.head_s,
+                performance.first_token_s,
+                performance.deltas,
+                performance.sent,
+            )
+        )
 
     def records(self, since: int = 0) -> tuple[Record, ...]:
         """Return the calls that have ended, in that order, whose number is ``since`` or more."""
-        return tuple(record for record in self._records if record.number >= since)
+        return tuple(map(_record, (e for e in self._ended if e.seen.incoming.number >= since)))
 
     def snapshot(self) -> Snapshot:
         """Return the counts as they are now."""
@@ -179,26 +203,24 @@ class Stats:
             bytes_out=self._bytes_out,
             deltas=self._deltas,
             endpoints=dict(self._endpoints),
-            cancellations=tuple(
-                msgspec.structs.replace(call, ago_s=now - call.at) for call in self._cancellations
-            ),
+            cancellations=tuple(replace(call, ago_s=now - call.at) for call in self._cancellations),
         )
 
 
-def _record(seen: Seen, outcome: Outcome, performance: Performance, now: float) -> Record:
-    incoming = seen.incoming
+def _record(ended: _Ended) -> Record:
+    seen, incoming = ended.seen, ended.seen.incoming
     return Record(
         **msgspec.structs.asdict(seen.told),
         request_id=incoming.id,
         number=incoming.number,
         at=seen.at,
-        head_s=performance.head_s,
-        first_token_s=performance.first_token_s,
-        ended_s=now - seen.at,
-        cancelled_at=now if outcome is Outcome.CANCELLED else None,
-        outcome=outcome,
-        sent_tokens=performance.deltas,
-        bytes_out=performance.sent,
+        head_s=ended.head_s,
+        first_token_s=ended.first_token_s,
+        ended_s=ended.at - seen.at,
+        cancelled_at=ended.at if ended.outcome is Outcome.CANCELLED else None,
+        outcome=ended.outcome,
+        sent_tokens=ended.deltas,
+        bytes_out=ended.sent,
         credential=_mark(incoming.credential),
         headers={
             name.decode("latin-1"): value.decode("latin-1")

@@ -30,6 +30,31 @@ def test_first_token_times_are_lognormal_around_the_median() -> None:
     assert _percentile(times, 0.99) == pytest.approx(3.19, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "p95", "p99"),
+    [("lognormal-05", 2.28, 3.19), ("lognormal-08", 3.73, 6.44), ("lognormal-10", 5.18, 10.3)],
+)
+def test_the_named_lognormals_are_those_of_the_racing_tables(
+    name: str, p95: float, p99: float
+) -> None:
+    profile = find_profile(name)
+    times = [profile.draw(3, call).ttft_s / profile.ttft_ms * 1000 for call in range(CALLS)]
+    assert _percentile(times, 0.50) == pytest.approx(1.0, rel=0.05)
+    assert _percentile(times, 0.95) == pytest.approx(p95, rel=0.07)
+    assert _percentile(times, 0.99) == pytest.approx(p99, rel=0.10)
+
+
+def test_the_faster_of_two_providers_is_as_fast_as_theory_says() -> None:
+    profile = find_profile("lognormal-08")
+    pairs = (
+        min(profile.draw(seed, call).ttft_s for seed in (1, 2)) / profile.ttft_ms * 1000
+        for call in range(CALLS)
+    )
+    times = list(pairs)
+    assert _percentile(times, 0.50) == pytest.approx(0.65, rel=0.05)
+    assert _percentile(times, 0.95) == pytest.approx(1.84, rel=0.07)
+
+
 def test_stalls_are_as_frequent_and_as_long_as_the_profile_says() -> None:
     profile = find_profile("stalls")
     draws = [profile.draw(0, call) for call in range(CALLS)]
