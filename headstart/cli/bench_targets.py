@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-_DIALECTS: dict[str, DialectName] = {"anthropic": "anthropic", "google": "gemini"}
+_DIALECTS: dict[str, DialectName] = {
+    "anthropic": "anthropic",
+    "google": "gemini",
+    "cohere": "cohere",
+}
 """Of simulated providers; the others speak OpenAI's."""
 
 _PRESETS = {"google": "gemini"}

@@ -48,7 +48,7 @@ def test_simulated_providers_are_measured_and_a_route_is_recommended() -> None:
     assert route["match"] == {"model": "mixtral-8x7b"}
 
 
-@pytest.mark.parametrize("name", ["anthropic", "google"])
+@pytest.mark.parametrize("name", ["anthropic", "google", "cohere"])
 def test_a_provider_is_measured_in_its_own_dialect(name: str) -> None:
     (found,) = _bench("--simulate", name, *QUICK)["measured"]
     assert found["errors"] == {}
