@@ -22,6 +22,8 @@ from headstart.config import (
 )
 from headstart.config.masking import masked_url
 from headstart.errors import ConfigError
+from headstart.factory.compression import compressing_options
+from headstart.middleware.shaping.compress import CompressingOptions
 from headstart.policies.match import GUARDS as POLICY_GUARDS
 from headstart.policies.match import StaticMatch
 
@@ -197,7 +199,7 @@ def test_refusal_names_the_setting_and_the_fix(toml: str, words: list[str], tmp_
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize("toml", ["[compression]\nmode = 'safe'", "[output]\nmax_tokens = 'guard'"])
+@pytest.mark.parametrize("toml", ["[output]\nmax_tokens = 'guard'"])
 def test_setting_of_a_later_version_is_refused_and_not_ignored(toml: str, tmp_path: Path) -> None:
     assert "not supported in this version" in refusal(toml, tmp_path)
 
@@ -315,7 +317,7 @@ def test_masked_settings_are_plain_data_without_secrets() -> None:
     assert document["server"]["client_keys"] == ["***"]
     assert document["upstream"][0]["headers"] == {"x-api-key": "***"}
     assert document["cache"]["store"] == "redis://***@h:6379/0?***"
-    assert set(document) == {"server", "cache", "encoder", "upstream", "route", "record"}
+    assert set(document) == set(Settings.__struct_fields__)
 
 
 def test_refusals_show_no_secret() -> None:
@@ -360,3 +362,25 @@ def test_providers_are_found_by_their_usual_variables() -> None:
 
 def test_nothing_is_found_in_an_empty_environment() -> None:
     assert discover_upstreams({}) == ((), ())
+
+
+def test_a_route_has_its_own_mode_of_compression(tmp_path: Path) -> None:
+    settings = load(
+        "[compression]\nmode = 'balanced'\ndry_run = true\n"
+        "[[route]]\nname = 'a'\ncompression = 'off'\n[[route]]\nname = 'b'",
+        tmp_path,
+    )
+    modes = [compressing_options(settings, route).mode for route in (*settings.route, None)]
+    assert modes == ["off", "balanced", "balanced"]
+    assert compressing_options(settings, None).dry_run
+
+
+def test_without_a_setting_compression_is_what_the_library_does_by_default() -> None:
+    assert compressing_options(load(), None) == CompressingOptions()
+
+
+@pytest.mark.parametrize("key", ["compression.mode", "route[0].compression"])
+def test_a_mode_of_compression_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
+    table = "[compression]\nmode"
+    inner = table if key == "compression.mode" else "[[route]]\nname = 'a'\ncompression"
+    assert f"{key}: 'save' is no choice" in refusal(f"{inner} = 'save'", tmp_path)

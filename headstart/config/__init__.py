@@ -1,6 +1,7 @@
 """Settings from ``headstart.toml``, the environment and the command line."""
 
 from headstart.config.checks import checked
+from headstart.config.compression import CompressionSettings
 from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.models import ModelTable, aliases, context_at, model_at, model_table, price_at
@@ -27,6 +28,7 @@ __all__ = [
     "GUARDS",
     "AuditSettings",
     "CacheSettings",
+    "CompressionSettings",
     "EncoderSettings",
     "JudgeSettings",
     "ModelTable",

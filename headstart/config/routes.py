@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from headstart.config.compression import CompressionMode  # noqa: TC001 - msgspec reads it
 from headstart.config.section import Dollars, Seconds, Section, Share
 
 StrategyName: TypeAlias = Literal[
@@ -72,6 +73,8 @@ class RouteSettings(StrategySettings, kw_only=True):
     """Answer 200 with a comment when no content has come by then; None: never."""
     rescue: Rescue | None = None
     """What becomes of an answer that breaks off."""
+    compression: CompressionMode | None = None
+    """None: ``compression.mode``."""
     max_error: float | None = None
     query: str | None = None
     """Regular expression whose group ``query`` is the question in the last user text."""

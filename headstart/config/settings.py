@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from headstart.config.compression import CompressionSettings
 from headstart.config.masking import masked_fields
 from headstart.config.routes import RouteSettings  # noqa: TC001 - msgspec reads it
 from headstart.config.section import Count, Dollars, Seconds, Section, Share
@@ -153,9 +154,10 @@ class Settings(Section):
     upstream: tuple[UpstreamSettings, ...] = ()
     route: tuple[RouteSettings, ...] = ()
     record: RecordSettings = RecordSettings()
+    compression: CompressionSettings = CompressionSettings()
 
 
-LATER: dict[str, frozenset[str]] = {"": frozenset({"compression", "output"})}
+LATER: dict[str, frozenset[str]] = {"": frozenset({"output"})}
 """Settings of later versions, by section: refused by name, so that nobody believes they act."""
 
 
