@@ -24,7 +24,9 @@ from headstart.errors import (
     Unauthorized,
     UpstreamError,
     UpstreamProtocolError,
+    UpstreamRefused,
     UpstreamTimeout,
+    UpstreamUnavailable,
     UpstreamUnreachable,
     VectorIndexError,
 )
@@ -32,7 +34,16 @@ from headstart.errors import (
 if TYPE_CHECKING:
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
-    from headstart.config import Settings
+    from headstart.config import Settings, UpstreamSettings
+    from headstart.config.composing import (
+        cascade,
+        cheapest,
+        fallback,
+        fastest,
+        hedge,
+        race,
+        route,
+    )
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
 
@@ -57,12 +68,22 @@ __all__ = [
     "Unauthorized",
     "UpstreamError",
     "UpstreamProtocolError",
+    "UpstreamRefused",
+    "UpstreamSettings",
     "UpstreamTimeout",
+    "UpstreamUnavailable",
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "cascade",
+    "cheapest",
     "compress",
+    "fallback",
+    "fastest",
     "gateway",
+    "hedge",
+    "race",
+    "route",
 ]
 
 _LAZY = {
@@ -70,8 +91,13 @@ _LAZY = {
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
     "Settings": "headstart.config",
+    "UpstreamSettings": "headstart.config",
     "compress": "headstart.compression.compress",
     "gateway": "headstart.mount",
+    **dict.fromkeys(
+        ("cascade", "cheapest", "fallback", "fastest", "hedge", "race", "route"),
+        "headstart.config.composing",
+    ),
 }
 
 

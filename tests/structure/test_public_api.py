@@ -23,12 +23,22 @@ PUBLIC = [
     "Unauthorized",
     "UpstreamError",
     "UpstreamProtocolError",
+    "UpstreamRefused",
+    "UpstreamSettings",
     "UpstreamTimeout",
+    "UpstreamUnavailable",
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "cascade",
+    "cheapest",
     "compress",
+    "fallback",
+    "fastest",
     "gateway",
+    "hedge",
+    "race",
+    "route",
 ]
 
 
