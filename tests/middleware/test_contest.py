@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headstart.attempts import Outlook
 from headstart.errors import (
-    UpstreamError,
     UpstreamRefused,
     UpstreamUnavailable,
     UpstreamUnreachable,
@@ -327,55 +325,6 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
             assert await read(reply) == "w"
         assert sorted(house.outcomes(f"{number}")) == [("loser", "lost"), ("w", "won")]
     assert not house.target(loser).outlook(chat_call()).degraded
-
-
-async def test_every_attempt_is_booked_once_whatever_happens() -> None:
-    draw = random.Random(7)
-
-    def steps() -> list[Step]:
-        choice = draw.random()
-        wait = draw.randint(0, 12)
-        if choice < 0.5:
-            return [wait, *whole("a", "b")]
-        if choice < 0.6:
-            return [wait, text("cut")]
-        ends: list[Step] = [UpstreamUnreachable("x"), refusal(500, "x"), asyncio.Event()]
-        return [wait, draw.choice(ends)]
-
-    for number in range(400):
-        house = House()
-        actors = [Actor(name, [steps(), steps()]) for name in "abcd"]
-        a, b, c, d = map(house.target, actors)
-        inner = contest(house, draw.choice(("race", "hedge", "fallback")), b, c, retries=1)
-        upstream = contest(house, draw.choice(("race", "hedge", "fallback")), a, inner, d)
-        stops = draw.randint(0, 40)
-
-        async def ask(upstream: Contest = upstream) -> str:
-            async with upstream.stream(chat_call()) as reply:
-                return await read(reply)
-
-        async with asyncio.TaskGroup() as group:
-
-            async def guarded() -> None:
-                try:
-                    await ask()
-                except (UpstreamError, asyncio.CancelledError):
-                    return
-
-            asked = group.create_task(guarded())
-            for _ in range(stops):
-                await asyncio.sleep(0)
-            asked.cancel()
-        calls = sum(len(each.calls) for each in actors)
-        attempts = house.ledger.take("call")
-        assert len(attempts) == calls, (number, attempts)
-        assert sum(each.open for each in actors) == 0
-        assert sum(each.outcome == "won" for each in attempts) <= 1
-        assert len(house.ledger) == 0
-        assert all(
-            house.conditions.measures.in_flight((each.upstream, "m")) == 0  # type: ignore[arg-type]
-            for each in attempts
-        )
 
 
 async def test_pieces_are_the_winners_own() -> None:

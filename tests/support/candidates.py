@@ -94,9 +94,8 @@ class Acted:
     transforms: tuple[str, ...] = ()
     storable: bool = True
 
-    async def chunks(self) -> AsyncIterator[Piece]:
-        async for piece in act(self.steps):
-            yield piece
+    def chunks(self) -> AsyncIterator[Piece]:
+        return act(self.steps)
 
 
 async def act(steps: Sequence[Step]) -> AsyncIterator[Piece]:

@@ -88,7 +88,11 @@ class _Rescuer:
         avoid = self._call.avoid | {failed}
         if self._inner.names <= avoid:
             avoid = self._call.avoid
-        call = msgspec.structs.replace(self._call, role=AttemptRole.RESCUE, avoid=avoid)
+        # A branch of its own: the first call's losers are still ruled out by theirs.
+        branch = f"{self._call.branch}.rescue"
+        call = msgspec.structs.replace(
+            self._call, role=AttemptRole.RESCUE, avoid=avoid, branch=branch
+        )
         known = asyncio.Event()
         self._held = Held(self._group, self._inner, call, lambda _: known.set())
         await known.wait()
