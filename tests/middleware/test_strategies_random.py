@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Any
 
@@ -38,7 +39,7 @@ def steps(draw: random.Random) -> list[Step]:
     choice, wait = draw.random(), draw.randint(0, 6)
     text = OTHER if choice > 0.95 else ANSWER
     cuts = [0, *sorted(draw.sample(range(1, len(text)), 4)), len(text)]
-    words = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    words = [text[a:b] for a, b in itertools.pairwise(cuts)]
     pieces = [say(Started(id="x")), *(say(TextDelta(text=word)) for word in words)]
     if choice < 0.4 or choice > 0.95:
         return [wait, *pieces, say(Finished(reason="stop"), Ended())]

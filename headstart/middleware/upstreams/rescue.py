@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.types import Call
 
-Mode: TypeAlias = Literal["restart", "off"]
+Mode: TypeAlias = Literal["restart", "prefill", "off"]
+"""``prefill`` restarts, too: matching is right on every provider, continuing on few."""
 
 
 class Rescued:
