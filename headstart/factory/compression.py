@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from headstart.compression.gate import Profile
@@ -19,7 +20,7 @@ def open_workbench(settings: Settings, stack: AsyncExitStack) -> Workbench | Non
         return None
     bench = Workbench()
     stack.callback(bench.close)
-    bench.warm()
+    threading.Thread(target=bench.warm, name="headstart-tokens", daemon=True).start()
     return bench
 
 

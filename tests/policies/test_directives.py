@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from headstart.policies.directives import Directives, parse_directives
+from headstart.compression.result import Mode
+from headstart.config.compression import CompressionMode as ConfiguredMode
+from headstart.errors import InvalidRequest
+from headstart.policies.directives import (
+    CompressionMode,
+    Directives,
+    compressed,
+    parse_directives,
+    stricter,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,3 +42,57 @@ def test_no_header_allows_everything() -> None:
 def test_repeated_headers_add_up() -> None:
     headers = ((b"cache-control", b"no-cache"), (b"cache-control", b"no-store"))
     assert parse_directives(headers) == Directives(no_cache=True, no_store=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [
+        ([b"off"], "off"),
+        ([b" Balanced"], "balanced"),
+        ([b"aggressive", b"safe"], "safe"),
+    ],
+)
+def test_the_strictest_mode_of_compression_asked_for_counts(
+    values: list[bytes], mode: CompressionMode
+) -> None:
+    headers = tuple((b"x-headstart-compress", value) for value in values)
+    assert parse_directives(headers) == Directives(compress=mode)
+    cached = (*headers, (b"cache-control", b"no-cache"))
+    assert parse_directives(cached) == Directives(compress=mode, no_cache=True)
+
+
+def test_a_mode_of_compression_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="off, safe, balanced, aggressive"):
+        parse_directives(((b"x-headstart-compress", b"on"),))
+
+
+def test_the_modes_of_compression_are_the_same_everywhere() -> None:
+    assert get_args(CompressionMode) == get_args(Mode) == get_args(ConfiguredMode)
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        (None, set()),
+        ("off", {"safe", "balanced", "aggressive"}),
+        ("safe", {"balanced", "aggressive"}),
+        ("balanced", {"aggressive"}),
+        ("aggressive", set()),
+    ],
+)
+def test_answers_to_prompts_compressed_more_than_allowed_are_refused(
+    asked: CompressionMode | None, refused: set[str]
+) -> None:
+    directives = Directives(compress=asked)
+    modes = get_args(CompressionMode)
+    assert {mode for mode in modes if directives.refuses(("model", compressed(mode)))} == refused
+    assert not directives.refuses(("model", "include-usage"))
+
+
+def test_an_answer_from_a_mode_of_another_version_is_refused_to_who_asked_for_less() -> None:
+    assert Directives(compress="aggressive").refuses(("compressed:newer",))
+
+
+def test_the_stricter_of_two_modes() -> None:
+    assert stricter("balanced", "safe") == stricter("safe", "balanced") == "safe"
+    assert stricter("balanced", None) == "balanced"

@@ -65,8 +65,12 @@ class Workbench:
         self._warm = threading.Event()
 
     def warm(self) -> None:
-        """Load the tokenizers in the background; until then counts are estimates."""
-        threading.Thread(target=self._load, name="headstart-tokens", daemon=True).start()
+        """Load the tokenizers: half a second of CPU, for any thread but the loop's.
+
+        Until then counts are estimates.
+        """
+        warm()
+        self._warm.set()
 
     def close(self) -> None:
         """Stop after the work under way. What waits is dropped."""
@@ -94,10 +98,6 @@ class Workbench:
         before = count_messages(done.source, done.model, count)
         after = count_messages(done.messages, done.model, count)
         return Counts(before.tokens, after.tokens, before.estimated)
-
-    def _load(self) -> None:
-        warm()
-        self._warm.set()
 
 
 class Counts(NamedTuple):

@@ -1,0 +1,189 @@
+"""Prompts compressed on their way up: what is sent, what is said of it, and what can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from headstart.compression.json_text import expand
+from headstart.errors import InvalidRequest
+from headstart.middleware.shaping import compress as module
+from headstart.middleware.shaping.compress import Compressing, CompressingOptions, Workbench
+from headstart.middleware.upstreams.opening import AnswerWithheld
+from headstart.observe import Observers, StageFailed
+from headstart.types import Finished
+from support.candidates import CHAT, Actor, House, chat_call, read, say, whole
+from support.prompts import ROWS, TABLE, chat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.observe import Observation, Shaped
+    from headstart.types import Call
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    bench = Workbench()
+    yield bench
+    bench.close()
+
+
+class Scene:
+    """One provider, and compression before it."""
+
+    def __init__(self, bench: Workbench, *script: Any, **options: Any) -> None:
+        self.house = House()
+        self.observed: list[Observation] = []
+        self.actor = Actor("a", [list(script) or whole("Hi")])
+        observers = Observers()
+        observers.add(self)
+        self.candidate = Compressing(
+            self.house.target(self.actor),
+            CompressingOptions(**options),
+            bench,
+            self.house.ledger,
+            observers,
+        )
+
+    def notify(self, observation: Observation) -> None:
+        self.observed.append(observation)
+
+    async def ask(self, call: Call) -> tuple[str, ...]:
+        async with self.candidate.stream(call) as reply:
+            assert await read(reply) == "Hi"
+            return reply.transforms
+
+    @property
+    def sent(self) -> Call:
+        return self.actor.calls[-1]
+
+    def booked(self) -> tuple[Shaped, ...]:
+        return self.house.ledger.shaped("call")
+
+
+def call_of(document: dict[str, Any], mode: str | None = None, **fields: Any) -> Call:
+    body = msgspec.json.encode(document)
+    headers = () if mode is None else ((b"x-headstart-compress", mode.encode()),)
+    return msgspec.structs.replace(
+        chat_call(), body=body, request=CHAT.parse_request(body), headers=headers, **fields
+    )
+
+
+async def test_a_long_result_goes_up_shorter_and_is_booked(bench: Workbench) -> None:
+    scene = Scene(bench)
+    call = call_of(chat())
+    assert await scene.ask(call) == ("compressed:safe",)
+    sent = msgspec.json.decode(scene.sent.body)
+    assert json.loads(expand(sent["messages"][3]["content"])) == ROWS
+    assert scene.sent.request is not None
+    assert scene.sent.request.document == sent
+    (row,) = scene.booked()
+    assert (row.kind, row.estimated) == ("compress", True)
+    assert row.tokens_after < 0.6 * row.tokens_before
+    assert row.own_s > 0
+
+
+@pytest.mark.parametrize("length", ["short", "long"])
+async def test_the_loop_and_the_thread_make_the_same_bytes(
+    length: str, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "INLINE_BYTES", 10**9 if length == "short" else 0)
+    scene = Scene(bench)
+    await scene.ask(call_of(chat()))
+    document = chat()
+    document["messages"][3]["content"] = msgspec.json.decode(scene.sent.body)["messages"][3][
+        "content"
+    ]
+    assert scene.sent.body == msgspec.json.encode(document)
+
+
+async def test_counts_are_exact_once_the_tokenizers_are_there(bench: Workbench) -> None:
+    await asyncio.to_thread(bench.warm)
+    scene = Scene(bench)
+    await scene.ask(call_of(chat()))
+    (row,) = scene.booked()
+    assert not row.estimated
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        call_of({"model": "m", "messages": [{"role": "user", "content": "x" * 5000}]}),
+        call_of(chat(), editable=False),
+        call_of(chat(), mode="off"),
+    ],
+    ids=["nothing-to-do", "bypass", "asked-not-to"],
+)
+async def test_a_prompt_that_is_left_alone_keeps_its_very_bytes(
+    call: Call, bench: Workbench
+) -> None:
+    scene = Scene(bench)
+    assert await scene.ask(call) == ()
+    assert scene.sent.body is call.body
+    assert scene.booked() == ()
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "transforms"),
+    [
+        ("off", "aggressive", ()),
+        ("safe", "balanced", ("compressed:safe",)),
+        ("balanced", "safe", ("compressed:safe",)),
+        ("balanced", " Balanced ", ("compressed:balanced",)),
+        ("balanced", None, ("compressed:balanced",)),
+    ],
+)
+async def test_a_caller_may_ask_for_less_and_not_for_more(
+    configured: str, asked: str | None, transforms: tuple[str, ...], bench: Workbench
+) -> None:
+    scene = Scene(bench, mode=configured)
+    assert await scene.ask(call_of(chat(), asked)) == transforms
+
+
+async def test_a_mode_that_is_none_is_the_callers_mistake(bench: Workbench) -> None:
+    with pytest.raises(InvalidRequest, match="x-headstart-compress"):
+        Scene(bench).candidate.stream(call_of(chat(), "yes"))
+
+
+async def test_a_dry_run_books_and_sends_what_came(bench: Workbench) -> None:
+    scene = Scene(bench, dry_run=True)
+    call = call_of(chat())
+    assert await scene.ask(call) == ()
+    assert scene.sent.body is call.body
+    (row,) = scene.booked()
+    assert row.kind == "compress-dry-run"
+    assert row.tokens_after < row.tokens_before
+
+
+async def test_what_compression_cannot_read_goes_up_as_it_came(bench: Workbench) -> None:
+    document = chat()
+    document["messages"][2]["tool_calls"] = 7
+    scene = Scene(bench)
+    call = call_of(document)
+    assert await scene.ask(call) == ()
+    assert scene.sent.body is call.body
+    assert scene.observed == [StageFailed(stage="compression", error="TypeError")]
+
+
+async def test_a_closed_bench_costs_nothing_but_the_saving(bench: Workbench) -> None:
+    bench.close()
+    scene = Scene(bench)
+    long = chat(TABLE.replace("available", "available, but only on request" * 3))
+    assert await scene.ask(call_of(long)) == ()
+    assert [type(each) for each in scene.observed] == [StageFailed]
+
+
+async def test_an_answer_that_is_withheld_says_that_its_prompt_was_compressed(
+    bench: Workbench,
+) -> None:
+    scene = Scene(bench, say(Finished(reason="content_filter")), say(*whole()[-1].events))  # type: ignore[union-attr]
+    with pytest.raises(AnswerWithheld) as caught:
+        await scene.ask(call_of(chat()))
+    assert caught.value.reply.transforms == ("compressed:safe",)

@@ -1,0 +1,133 @@
+"""Prompts of three dialects in the form that compression reads, and back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from headstart.compression.compress import compress
+from headstart.compression.json_text import expand
+from headstart.middleware.shaping.prompts import read_prompt
+from support.prompts import ROWS, TABLE, chat, contents, messages
+
+DIALECTS = {
+    "openai-chat": chat,
+    "anthropic-messages": messages,
+    "gemini-generate": contents,
+}
+
+
+def compressed(dialect: str, document: dict[str, Any]) -> dict[str, Any]:
+    prompt = read_prompt(dialect, document)
+    assert prompt is not None
+    return prompt.with_messages(compress(prompt.messages).messages)
+
+
+def result_of(dialect: str, document: dict[str, Any]) -> Any:
+    match dialect:
+        case "openai-chat":
+            return document["messages"][3]["content"]
+        case "anthropic-messages":
+            return document["messages"][2]["content"][0]["content"]
+    return document["contents"][2]["parts"][0]["functionResponse"]["response"]["output"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_only_the_result_changes_and_can_be_read_back(dialect: str) -> None:
+    document = DIALECTS[dialect]()
+    before = copy.deepcopy(document)
+    sent = compressed(dialect, document)
+    short = result_of(dialect, sent)
+    assert len(short) < 0.6 * len(TABLE)
+    assert json.loads(expand(short)) == ROWS
+    assert document == before
+    whole = copy.deepcopy(sent)
+    match dialect:
+        case "openai-chat":
+            whole["messages"][3]["content"] = TABLE
+        case "anthropic-messages":
+            whole["messages"][2]["content"][0]["content"] = TABLE
+        case _:
+            whole["contents"][2]["parts"][0]["functionResponse"]["response"]["output"] = TABLE
+    assert whole == before
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_nothing_was_done_to_keeps_its_objects(dialect: str) -> None:
+    document = DIALECTS[dialect]("short")
+    field = "contents" if dialect == "gemini-generate" else "messages"
+    sent = compressed(dialect, document)
+    assert all(new is old for new, old in zip(sent[field], document[field], strict=True))
+    document = DIALECTS[dialect]()
+    sent = compressed(dialect, document)
+    assert [new is old for new, old in zip(sent[field], document[field], strict=True)] == [
+        *[True] * (len(document[field]) - 1),
+        False,
+    ]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_results_that_show_files_are_left_alone(dialect: str) -> None:
+    document = DIALECTS[dialect](tool="read_file")
+    assert result_of(dialect, compressed(dialect, document)) is result_of(dialect, document)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cache_control": {"type": "ephemeral"}}, {"is_error": True}], ids=str
+)
+def test_a_result_with_a_breakpoint_or_an_error_is_left_alone(fields: dict[str, Any]) -> None:
+    document = messages()
+    document["messages"][2]["content"][0].update(fields)
+    assert compressed("anthropic-messages", document) == document
+
+
+def test_of_a_result_in_parts_only_plain_text_is_touched() -> None:
+    image = {"type": "image", "source": {"type": "base64", "data": "aa"}}
+    kept = {"type": "text", "text": TABLE, "cache_control": {"type": "ephemeral"}}
+    parts = [image, {"type": "text", "text": TABLE}, kept]
+    sent = compressed("anthropic-messages", messages(parts))["messages"][2]["content"][0]["content"]
+    assert sent[0] is image
+    assert len(sent[1]["text"]) < len(TABLE)
+    assert sent[2] is kept
+
+
+def test_geminis_answers_without_a_call_before_them_are_left_alone() -> None:
+    document = contents()
+    del document["contents"][1]
+    assert compressed("gemini-generate", document) == document
+
+
+def test_geminis_calls_of_one_name_are_told_apart_by_their_order() -> None:
+    document = contents()
+    path = {"functionCall": {"name": "look", "args": {"path": "/etc/hosts"}}}
+    other = {"functionCall": {"name": "look", "args": {"topic": "flights"}}}
+    answer = {"functionResponse": {"name": "look", "response": {"output": TABLE}}}
+    document["contents"][1]["parts"] = [path, other]
+    document["contents"][2]["parts"] = [answer, copy.deepcopy(answer)]
+    first, second = compressed("gemini-generate", document)["contents"][2]["parts"]
+    assert first is answer
+    assert len(second["functionResponse"]["response"]["output"]) < len(TABLE)
+
+
+def test_geminis_structured_answers_are_left_alone() -> None:
+    document = contents()
+    response = document["contents"][2]["parts"][0]["functionResponse"]
+    response["response"] = {"output": TABLE, "more": TABLE}
+    assert compressed("gemini-generate", document) == document
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_was_sent_begins_what_is_sent_next(dialect: str) -> None:
+    document = DIALECTS[dialect]()
+    field = "contents" if dialect == "gemini-generate" else "messages"
+    sent = compressed(dialect, document)
+    longer = {**document, field: [*document[field], *document[field]]}
+    again = compressed(dialect, longer)[field]
+    assert again[: len(document[field])] == sent[field]
+
+
+def test_a_dialect_that_is_not_known_has_no_prompt() -> None:
+    assert read_prompt("", {"messages": []}) is None
