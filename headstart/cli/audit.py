@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,11 +12,14 @@ import click
 import msgspec
 
 from headstart.cli import admin_api
+from headstart.cli.configured import config_option
 from headstart.cli.lab import Share
 from headstart.cli.report import parse_duration
 from headstart.cli.stores import existing_store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from headstart.middleware.learning.certificates import AuditReport, CertificateRow
@@ -37,9 +39,7 @@ MOST_WRONG_HITS = 20
 @click.option("--url", metavar="URL", help="Ask the server that runs here, such as "
               f"{admin_api.DEFAULT_URL}, in place of reading a store.")  # fmt: skip
 @click.option("--store", metavar="URL", help="The store.  [default: the one configured]")
-@click.option(
-    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="headstart.toml"
-)
+@config_option
 @click.option(
     "--since",
     type=parse_duration,

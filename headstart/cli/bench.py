@@ -9,6 +9,8 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.configured import config_option
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -27,12 +29,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="headstart.toml; without it, the providers whose keys are in the usual variables.",
-)
+@config_option
 @click.option("--simulate", metavar="NAME,NAME", help="Simulated providers: no key, no network.")
 @click.option("--upstream", "names", multiple=True, help="Measure only this one. Repeat it.")
 @click.option("--model", "models", multiple=True, help="What to ask for. Repeat it.")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 import msgspec
 
+from headstart.cli.configured import config_option
 from headstart.config import discover_upstreams, load_settings, masked
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headstart.cli.config_report import ConfigReport
 
 EPILOG = """\b
@@ -23,13 +25,6 @@ Examples:
   headstart config check --json | jq .problems
 """
 
-_path = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="headstart.toml; without it, defaults and the environment.",
-)
-
 
 @click.group(epilog="\b\nExample:\n  headstart config check --config headstart.toml")
 def config() -> None:
@@ -37,7 +32,7 @@ def config() -> None:
 
 
 @config.command(epilog=EPILOG)
-@_path
+@config_option
 @click.option("--live", is_flag=True, help="Ask each upstream for one token (costs next to none).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(path: Path | None, live: bool, as_json: bool) -> None:
@@ -75,7 +70,7 @@ def check(path: Path | None, live: bool, as_json: bool) -> None:
 
 
 @config.command(epilog="\b\nExample:\n  headstart config show")
-@_path
+@config_option
 def show(path: Path | None) -> None:
     """Print the settings in force as JSON, secrets masked and presets filled in."""
     _print_json(masked(load_settings(path, os.environ)))

@@ -12,6 +12,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.configured import config_option
 from headstart.cli.report_tables import print_tables
 from headstart.cli.stores import existing_store
 from headstart.errors import ConfigError
@@ -60,9 +61,7 @@ def parse_duration(text: str) -> float:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one self-contained page with plots.",
 )
-@click.option(
-    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="headstart.toml"
-)
+@config_option
 def report(
     store: str | None,
     log: Path | None,

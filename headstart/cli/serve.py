@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from headstart.cli.configured import config_option
 from headstart.cli.serve_route import billed_notes, with_route
 from headstart.config import (
     checked,
@@ -23,6 +23,7 @@ from headstart.config.masking import masked_url
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headstart.cli.serve_route import Kind
     from headstart.config import CacheSettings, Settings
@@ -39,9 +40,7 @@ Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="headstart.toml"
-)
+@config_option
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to bind.  [default: 8080]")
 @click.option("--upstream", metavar="URL", help="One OpenAI-dialect upstream; callers' keys pass.")
