@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 MAX_ERROR_HEADER = b"x-headstart-max-error"
+ROUTE_HEADER = b"x-headstart-route"
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,23 @@ NO_RULE = RouteRule("")
 
 
 def first_rule(rules: Sequence[RouteRule], *, model: str, path: str, headers: Headers) -> RouteRule:
-    """Return the first rule that fits, or one that sets nothing."""
+    """Return the rule that ``x-headstart-route`` names, else the first that fits, else none's.
+
+    Raises RequestError for a name that no rule has.
+    """
+    for name, value in headers:
+        if name == ROUTE_HEADER:
+            return _named(rules, decoded(value).strip())
     fitting = (rule for rule in rules if rule.fits(model=model, path=path, headers=headers))
     return next(fitting, NO_RULE)
+
+
+def _named(rules: Sequence[RouteRule], name: str) -> RouteRule:
+    for rule in rules:
+        if rule.name == name:
+            return rule
+    known = ", ".join(rule.name for rule in rules) or "none"
+    raise RequestError(f"x-headstart-route: there is no route {name!r}; there is: {known}")
 
 
 def requested_max_error(headers: Headers) -> float | None:

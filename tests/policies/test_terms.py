@@ -78,3 +78,12 @@ def test_scope_path_rule_and_learner_divide_what_is_learned() -> None:
     }
     assert len(domains) == 5
     assert all(len(domain) == 16 for domain in domains)
+
+
+def test_a_request_may_name_its_route() -> None:
+    rules = (RouteRule("a"), RouteRule("b", model="never"))
+    named = ((b"x-headstart-route", b" b "),)
+    assert first_rule(rules, model="m", path="/p", headers=named).name == "b"
+    assert first_rule(rules, model="m", path="/p", headers=()).name == "a"
+    with pytest.raises(RequestError, match="there is no route 'c'; there is: a, b"):
+        first_rule(rules, model="m", path="/p", headers=((b"x-headstart-route", b"c"),))
