@@ -70,6 +70,8 @@ PRIORS: Mapping[Basis, Calibration] = {
     Basis.AGREEMENT: prior((0.35, 0.38, 0.42, 0.48, 0.55, 0.62, 0.68, 0.74, 0.80, 0.86)),
     # Measured: Mixtral 8x7B on GSM8K and MMLU. A prompt alone tells little (docs/cascade.md).
     Basis.PROMPT: prior((0.40, 0.40, 0.40, 0.40, 0.40, 0.53, 0.54, 0.60, 0.70, 0.72)),
+    # Taken at its word until drafts show otherwise.
+    Basis.CALLER: prior((0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)),
 }
 
 

@@ -46,6 +46,8 @@ class Basis(StrEnum):
     """Two cheap answers say the same."""
     PROMPT = "prompt"
     """The prompt alone; nothing is known of the draft."""
+    CALLER = "caller"
+    """A judge of the user's own, who gives a probability."""
 
 
 class Score(Frozen):
@@ -55,15 +57,18 @@ class Score(Frozen):
     value: float
 
 
-def veto_draft(request: ChatRequest, draft: Completion) -> str | None:
+def veto_draft(
+    request: ChatRequest, draft: Completion, *, refusals: bool = True, formats: bool = True
+) -> str | None:
     """Return why a finished draft must not be the answer, or None.
 
-    ``truncated``, ``refusal`` (a refusal, an "I don't know", a filtered or an empty answer),
-    ``format`` (not the JSON that was asked for), ``no-code`` or ``arithmetic`` (an equation in it
-    is wrong). What a limit of the caller's own cut off is not vetoed: the next would be, too.
+    ``truncated``; with ``refusals`` also ``refusal`` (a refusal, an "I don't know", a filtered or
+    an empty answer); with ``formats`` also ``format`` (not the JSON that was asked for),
+    ``no-code`` and ``arithmetic`` (an equation in it is wrong). What a limit of the caller's own
+    cut off is not vetoed: the next would be, too.
     """
     for reply in read_answer(draft) or ():
-        reason = _veto_reply(request, reply)
+        reason = _veto_reply(request, reply, refusals=refusals, formats=formats)
         if reason is not None:
             return reason
     return None if draft.choices else "refusal"
@@ -143,12 +148,12 @@ def _log_of(token: Any) -> float | None:
     return min(0.0, max(float(value), -100.0))
 
 
-def _veto_reply(request: ChatRequest, reply: Reply) -> str | None:
+def _veto_reply(request: ChatRequest, reply: Reply, *, refusals: bool, formats: bool) -> str | None:
     if reply.truncated:
         return None if request.max_tokens is not None else "truncated"
-    if reply.refuses:
+    if reply.refuses and refusals:
         return "refusal"
-    if reply.calls:
+    if reply.calls or not formats:
         return None
     if breaks_format(reply.text, _asked_format(request.document)):
         return "format"
