@@ -65,9 +65,10 @@ class Builder:
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return members that answer together."""
+        if strategy.strategy == "cascade":
+            return self._cascade(name, strategy, *members)
         from headstart.middleware.upstreams.contest import Contest, ContestOptions
 
-        assert strategy.strategy != "cascade"
         options = ContestOptions(
             strategy=strategy.strategy,
             retries=strategy.retries,
@@ -85,6 +86,26 @@ class Builder:
             ledger=self._ledger,
             extra=ExtraBudget(strategy.extra_calls, strategy.extra_cost),
             retrying=RetryBudget(),
+            draw=_draw,
+            clock=clock,
+        )
+
+    def _cascade(
+        self, name: str, strategy: Strategy, fast: Candidate, slow: Candidate
+    ) -> Candidate:
+        """Return a fast member that a judge stands behind; each is retried before it has failed."""
+        from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
+
+        alone = Strategy(retries=strategy.retries)
+        options = CascadeOptions(strategy.judge, strategy.min_confidence, strategy.escalate_early)
+        return Cascade(
+            name,
+            self.build(f"{name}.fast", alone, fast),
+            self.build(f"{name}.slow", alone, slow),
+            options,
+            ledger=self._ledger,
+            dialects=dialects(),
+            extra=ExtraBudget(strategy.extra_calls, strategy.extra_cost),
             draw=_draw,
             clock=clock,
         )
