@@ -41,13 +41,13 @@ _READ = 8000
 class Basis(StrEnum):
     """What a score rests on, best first."""
 
+    CALLER = "caller"
+    """A judge of the user's own, who gives a probability."""
     LOGPROBS = "logprobs"
     AGREEMENT = "agreement"
     """Two cheap answers say the same."""
     PROMPT = "prompt"
     """The prompt alone; nothing is known of the draft."""
-    CALLER = "caller"
-    """A judge of the user's own, who gives a probability."""
 
 
 class Score(Frozen):

@@ -1,0 +1,177 @@
+"""Cascades on real sockets: what providers see of a rejected draft and of a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from headstart.config import load_settings
+from headstart.middleware.asgi import not_found
+from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
+from headstart.middleware.upstreams.conditions import Conditions
+from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.upstreams.ledger import Ledger
+from headstart.middleware.upstreams.target import Target, TargetOptions
+from headstart.mount import build_gateway
+from headstart.observe import Committed, Observers, Served
+from headstart.policies.routing.hedging import ExtraBudget
+from support.candidates import DIALECTS, UNIX, chat_call, read
+from support.scripted import ScriptedUpstream, chunk
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 10.0
+REFUSAL = ["I'm sorry, but", " I can't help", " with that."]
+
+
+def provider(*words: str) -> ScriptedUpstream:
+    app = ScriptedUpstream()
+    app.words = list(words)
+    return app
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
+        yield stack
+
+
+async def cascade(
+    stack: contextlib.AsyncExitStack,
+    ledger: Ledger,
+    *apps: ScriptedUpstream,
+    **options: Any,
+) -> Cascade:
+    conditions, members = Conditions(), []
+    for name, app in zip(("fast", "slow"), apps, strict=True):
+        url = await stack.enter_async_context(serving(app))
+        upstream = HTTPUpstream(HTTPOptions(name, url, dialect="openai-chat"), DIALECTS)
+        stack.push_async_callback(upstream.aclose)
+        members.append(
+            Target(upstream, TargetOptions(name), conditions, ledger, DIALECTS, lambda: UNIX)
+        )
+    fast, slow = members
+    return Cascade(
+        "cascade",
+        fast,
+        slow,
+        CascadeOptions(**options),
+        ledger=ledger,
+        dialects=DIALECTS,
+        extra=ExtraBudget(1.0, 1.0),
+        draw=lambda: 1.0,
+        clock=lambda: UNIX,
+    )
+
+
+async def test_a_draft_passes_byte_for_byte(stack: contextlib.AsyncExitStack) -> None:
+    fast, slow, ledger = provider("Hello", " there"), provider("no"), Ledger()
+    upstream = await cascade(stack, ledger, fast, slow)
+    async with upstream.stream(chat_call()) as reply:
+        stream = b"".join([piece.data async for piece in reply.chunks()])
+    assert stream.startswith(chunk({"role": "assistant", "content": ""}))
+    assert chunk({"content": " there"}) in stream
+    assert slow.calls == []
+    assert [each.outcome for each in ledger.take("call")] == ["won"]
+
+
+async def test_a_whole_answer_is_escalated_and_passes(stack: contextlib.AsyncExitStack) -> None:
+    fast, slow, ledger = provider(*REFUSAL), provider("Of course."), Ledger()
+    upstream = await cascade(stack, ledger, fast, slow)
+    async with upstream.stream(chat_call(stream=False)) as reply:
+        body = b"".join([piece.data async for piece in reply.chunks()])
+    assert json.loads(body)["choices"][0]["message"]["content"] == "Of course."
+    assert [each.outcome for each in ledger.take("call")] == ["rejected", "won"]
+
+
+async def test_an_accepted_draft_closes_the_strong_models_socket(
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    fast, slow, ledger = provider("Fine."), provider("", "never"), Ledger()
+    fast.head_hold = asyncio.Event()
+    slow.hold = asyncio.Semaphore(0)
+    upstream = await cascade(stack, ledger, fast, slow, escalate_early=True)
+    request = chat_call().request
+    assert request is not None
+    for _ in range(30):
+        upstream.jury.rule(request, None, None)
+
+    async def release() -> None:
+        while not slow.calls:
+            await asyncio.sleep(0.001)
+        assert fast.head_hold is not None
+        fast.head_hold.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(release())
+        async with upstream.stream(chat_call()) as reply:
+            assert await read(reply) == "Fine."
+            await slow.calls[0].left.wait()
+    found = sorted((each.upstream, each.outcome.value) for each in ledger.take("call"))
+    assert found == [("fast", "won"), ("slow", "lost")]
+
+
+@pytest.mark.parametrize("words", [["", "never"], [*REFUSAL]])
+async def test_a_client_that_leaves_closes_every_socket(
+    stack: contextlib.AsyncExitStack, words: list[str]
+) -> None:
+    fast, slow, ledger = provider(*words), provider("", "never"), Ledger()
+    waits = slow if words == REFUSAL else fast
+    waits.hold = asyncio.Semaphore(0)
+    upstream = await cascade(stack, ledger, fast, slow)
+
+    async def ask() -> None:
+        async with upstream.stream(chat_call()):
+            pytest.fail("entered")
+
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(ask())
+        while not waits.calls:
+            await asyncio.sleep(0.001)
+        asked.cancel()
+    await waits.calls[0].left.wait()
+    outcomes = [each.outcome for each in ledger.take("call")]
+    assert outcomes == (["rejected", "abandoned"] if waits is slow else ["abandoned"])
+
+
+async def test_a_route_with_a_cascade_answers_stores_and_says_who_answered() -> None:
+    observed: list[Any] = []
+
+    class Notes:
+        def notify(self, observation: Any) -> None:
+            observed.append(observation)
+
+    async with serving(provider(*REFUSAL)) as fast, serving(provider("Of course.")) as slow:
+        overrides = {
+            "cache.store": "memory:",
+            "cache.mode": "exact-only",
+            "upstream": [{"name": "fast", "base_url": fast}, {"name": "slow", "base_url": slow}],
+            "route": [{"name": "all", "strategy": "cascade", "upstreams": ["fast", "slow"]}],
+        }
+        settings = await asyncio.to_thread(load_settings, None, {}, overrides)
+        app = build_gateway(settings, not_found, observers=Observers([Notes()]))
+        async with serving(app) as url, aiohttp.ClientSession() as session:
+            path = f"{url}/v1/chat/completions"
+            for transforms in ("include-usage,cascade:slow", None):
+                async with session.post(path, data=chat_call().body) as response:
+                    body = await response.read()
+                    assert response.headers.get("x-headstart-transforms") == transforms
+                assert b"Of course." in body
+                assert b"sorry" not in body
+                while not any(isinstance(each, Committed) for each in observed):
+                    await asyncio.sleep(0.005)
+    first, second = (each for each in observed if isinstance(each, Served))
+    assert [(each.upstream, each.role, each.outcome) for each in first.attempts] == [
+        ("fast", "draft", "rejected"),
+        ("slow", "escalation", "won"),
+    ]
+    assert not second.attempts, "it came from the cache"
