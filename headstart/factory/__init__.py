@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
+    from headstart.middleware.upstreams.conditions import Conditions
     from headstart.observe import Observers
     from headstart.types import ChatRequest
 
@@ -68,6 +69,8 @@ class Parts:
     gate: Gate
     supervisor: Supervisor
     oversight: Oversight | None
+    conditions: Conditions | None
+    """What is known of upstreams; None where a wrapped app answers."""
     learning: str
     """Encoder and guards that a learning domain belongs to."""
 
@@ -96,7 +99,7 @@ async def start_engine(
         cache = await open_cache(site, encoder, policy)
         ledger = Ledger()
         opened: tuple[Opened, ...] = ()
-        router = None
+        router = conditions = None
         if not wrapped:
             conditions = await open_conditions(site)
             opened = await open_upstreams(settings, conditions, ledger, stack)
@@ -120,6 +123,7 @@ async def start_engine(
             gate,
             supervisor,
             oversight,
+            conditions,
             learning,
         )
         secret = await store.secret()

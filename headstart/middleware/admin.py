@@ -31,6 +31,7 @@ from headstart.errors import StoreError
 from headstart.middleware.admin_cache import ENTRY_HANDLERS, Admin, Engine
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
 from headstart.middleware.admin_state import AdminState, EngineParts, read_levels
+from headstart.middleware.admin_upstreams import upstreams
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
 from headstart.types import Frozen
@@ -83,7 +84,16 @@ def admin_app(state: AdminState, *, token: bytes | None, open_access: bool) -> L
 
     return Litestar(
         path=PREFIX,
-        route_handlers=[health, ready, metrics, stats, config, *ENTRY_HANDLERS, *LEARNING_HANDLERS],
+        route_handlers=[
+            health,
+            ready,
+            metrics,
+            stats,
+            config,
+            upstreams,
+            *ENTRY_HANDLERS,
+            *LEARNING_HANDLERS,
+        ],
         guards=[guard],
         dependencies={
             "admin": Provide(lambda: state, sync_to_thread=False),
@@ -139,6 +149,9 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
 async def config(admin: Admin) -> dict[str, Any]:
     """Show the settings in force, secrets masked."""
     return dict(admin.config)
+
+
+OWN_HANDLERS: tuple[Any, ...] = (health, ready, metrics, stats, config)
 
 
 async def _reasons_to_wait(admin: AdminState) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headstart.middleware.limits import Gate
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.recent import RecentRequests
+    from headstart.middleware.upstreams.conditions import Conditions
 
 
 class EngineParts(Protocol):
@@ -39,6 +40,9 @@ class EngineParts(Protocol):
 
     @property
     def gate(self) -> Gate: ...
+
+    @property
+    def conditions(self) -> Conditions | None: ...
 
 
 @dataclass(frozen=True)
