@@ -11,6 +11,7 @@ import msgspec
 
 from headstart.cli import lab
 from headstart.cli.lab_input import play_all, query_option, read_material
+from headstart.cli.tune_cascade import tune_cascade
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,12 +29,21 @@ Examples:
   headstart tune log.jsonl --max-error 2% --out headstart-state.bin --html tune.html
   headstart tune log.jsonl --write headstart.toml
   headstart tune log.jsonl --max-error 1% --fail-over 1% --json
+  headstart tune --cascade outcomes.csv
+  headstart tune --cascade outcomes/ --cheap small-model --strong large-model --json
 
 \b
 Lines of a log:  {"at": 1767225600, "scope": "…", "request": {…}, "response": {…}}
                  {"messages": […, {"role": "assistant", "content": "…"}]}
 
 Pairs and streams as for headstart evaluate are read too. docs/tuning.md has the details.
+
+\b
+Outcomes of two models, as CSV or JSON lines:
+  prompt,cheap,strong          (outcomes: true, false, or 0 to 1)
+  prompt,cheap_answer,strong_answer          (texts that are compared)
+
+docs/cascade.md has the details.
 """
 STATE = Path("headstart-state.bin")
 
@@ -43,7 +53,6 @@ STATE = Path("headstart-state.bin")
     "paths",
     metavar="LOG.jsonl...",
     nargs=-1,
-    required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
 @click.option(
@@ -68,6 +77,18 @@ STATE = Path("headstart-state.bin")
 @click.option(
     "--fail-over", type=lab.Share(), help="Exit with 1 if more hits are wrong for certain."
 )
+@click.option(
+    "--cascade",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE_OR_DIR",
+    help="Outcomes of two models: say what a cascade of both would cost and give.",
+)
+@click.option(
+    "--cheap", default="cheap", show_default=True, help="Column of the cheap model's outcomes."
+)
+@click.option(
+    "--strong", default="strong", show_default=True, help="Column of the strong model's outcomes."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def tune(
     paths: tuple[Path, ...],
@@ -77,13 +98,23 @@ def tune(
     write: Path | None,
     pattern: re.Pattern[str] | None,
     fail_over: float | None,
+    cascade: Path | None,
+    cheap: str,
+    strong: str,
     as_json: bool,
 ) -> None:
     """Replay a log in time order: every logged answer is a label.
 
     Says how many hits each error target would give, draws it, and writes what was learned for
-    serve to start from.
+    serve to start from. With --cascade: says for which prompts a cheap model is good enough.
     """
+    if cascade is not None:
+        if paths:
+            raise click.UsageError("--cascade reads its own table: give no log beside it")
+        tune_cascade(cascade, cheap, strong, as_json=as_json)
+        return
+    if not paths:
+        raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")
     from headstart.lab.contenders import Setup
     from headstart.policies.ratchet.settings import Promise
 

@@ -8,6 +8,7 @@ calls that recovers half.
 from __future__ import annotations
 
 import csv
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +16,11 @@ import msgspec
 import numpy as np
 
 from headstart.errors import ConfigError
+from headstart.policies.agreement.judge import judge
+from headstart.policies.cascade.calibration import PRIORS
 from headstart.policies.cascade.difficulty import expected_gain
-from headstart.types import Frozen
+from headstart.policies.cascade.scores import Basis, veto_draft
+from headstart.types import ChatRequest, Choice, Completion, Frozen, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,6 +44,8 @@ class Row(NamedTuple):
     strong: float
     cheap_usd: float = 0.0
     strong_usd: float = 0.0
+    length: int = 0
+    """Characters of the prompt."""
 
 
 class Point(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -71,6 +77,65 @@ class CascadeReport(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The cheapest point that keeps ``KEPT`` of the gap; None: the strong model is not better."""
 
 
+class Baseline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """What another way to choose makes of the same prompts."""
+
+    name: str
+    apgr: float | None
+    cpt50: float | None
+    cpt80: float | None
+
+
+class CascadeTuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """What a table of outcomes says about a cascade, and the settings that follow from it."""
+
+    report: CascadeReport
+    baselines: tuple[Baseline, ...]
+    judge: str
+    """The scoring judge whose settings these are."""
+    min_confidence: float | None
+    """None: the strong model is not better, so there is nothing to escalate for."""
+    at_min_confidence: Point | None
+    """What it makes of these prompts, once the scores are calibrated."""
+
+
+def study_cascade(rows: Sequence[Row]) -> CascadeTuning:
+    """Measure a cascade beside chance and the length of the prompt, and suggest its settings.
+
+    ``min_confidence`` is a calibrated probability, not a score: the scores are calibrated on the
+    rows, from the prior that a cascade begins with. Raises ConfigError without rows.
+    """
+    report = tune_cascade(rows)
+    by_prompt = all(row.length for row in rows)
+    basis = Basis.PROMPT if by_prompt else Basis.LOGPROBS
+    calibration = PRIORS[basis]
+    for row in rows:
+        calibration = calibration.learn(row.score, good=row.cheap >= row.strong)
+    confident = [row._replace(score=calibration.probability(row.score)) for row in rows]
+    suggested = tune_cascade(confident).suggested
+    better = report.apgr is not None
+    # In expectation; drawing would only add noise.
+    baselines = [_baseline("chance", *((0.5, 0.5, 0.8) if better else (None, None, None)))]
+    if by_prompt:
+        shortest = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
+        baselines.append(
+            _baseline("length of the prompt", shortest.apgr, shortest.cpt50, shortest.cpt80)
+        )
+    return CascadeTuning(
+        report=report,
+        baselines=tuple(baselines),
+        judge="prompt" if by_prompt else "logprob",
+        min_confidence=None
+        if suggested is None
+        else min(1.0, math.floor(suggested.threshold * 1000) / 1000),
+        at_min_confidence=suggested,
+    )
+
+
+def _baseline(name: str, apgr: float | None, cpt50: float | None, cpt80: float | None) -> Baseline:
+    return Baseline(name=name, apgr=apgr, cpt50=cpt50, cpt80=cpt80)
+
+
 def tune_cascade(rows: Sequence[Row]) -> CascadeReport:
     """Measure a cascade on prompts that both models answered. Raises ConfigError without any.
 
@@ -100,12 +165,20 @@ def tune_cascade(rows: Sequence[Row]) -> CascadeReport:
 
 
 def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[Row]:
-    """Read a table of outcomes: CSV with a header, or JSON lines.
+    """Read a table of outcomes, or all tables of a folder: CSV with a header, or JSON lines.
 
-    ``cheap`` and ``strong`` name the columns with the outcomes (true, false, or 0 to 1). A
-    ``score`` column is used as it is; without one the ``prompt`` is scored. ``cheap_usd`` and
-    ``strong_usd`` are optional. Raises ConfigError for a table without these columns.
+    ``cheap`` and ``strong`` name the columns with the outcomes (true, false, or 0 to 1). Without
+    outcomes the texts of both answers will do, in ``cheap_answer`` and ``strong_answer`` (or
+    ``_response``): the cheap one is then as good as it agrees with the other. A ``score`` column
+    is used as it is; without one the ``prompt`` is scored, and a draft that would be vetoed scores
+    nothing. ``cheap_usd`` and ``strong_usd`` are optional. Raises ConfigError for a table
+    without these columns.
     """
+    if path.is_dir():
+        tables = sorted(each for each in path.iterdir() if each.suffix in (".csv", ".jsonl"))
+        if not tables:
+            raise ConfigError(f"{path.name}: no .csv and no .jsonl file is in it")
+        return [row for table in tables for row in read_rows(table, cheap, strong)]
     with path.open(newline="", encoding="utf-8") as file:
         records: Iterable[dict[str, Any]]
         records = csv.DictReader(file) if path.suffix == ".csv" else map(msgspec.json.decode, file)
@@ -119,17 +192,41 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
 
 
 def _read_row(record: dict[str, Any], cheap: str, strong: str) -> Row:
-    score = record.get("score")
+    score: Any = record.get("score")
+    draft, other = _answer(record, cheap), _answer(record, strong)
+    outcomes = record.get(cheap), record.get(strong)
+    if outcomes == (None, None) and draft is not None and other is not None:
+        agreed = judge(draft, other, [record.get("prompt")], None)
+        outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
+    given = score not in (None, "")
     return Row(
-        score=1.0 - expected_gain(record["prompt"]) if score in (None, "") else float(score),
-        cheap=_quality(record[cheap]),
-        strong=_quality(record[strong]),
+        score=float(score) if given else _score(record["prompt"], draft),
+        cheap=_quality(outcomes[0], cheap),
+        strong=_quality(outcomes[1], strong),
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
+        length=0 if given else len(record["prompt"]),
     )
 
 
-def _quality(value: object) -> float:
+def _answer(record: dict[str, Any], name: str) -> Completion | None:
+    text = record.get(f"{name}_answer") or record.get(f"{name}_response")
+    if not isinstance(text, str):
+        return None
+    choice = Choice(index=0, parts=(Text(text=text),), finish="stop")
+    return Completion(model=name, choices=(choice,), created=0)
+
+
+def _score(prompt: str, draft: Completion | None) -> float:
+    request = ChatRequest(model="", stream=False, document={}, query=prompt)
+    if draft is not None and veto_draft(request, draft) is not None:
+        return 0.0
+    return 1.0 - expected_gain(prompt)
+
+
+def _quality(value: object, name: str) -> float:
+    if value is None:
+        raise KeyError(name)
     text = str(value).strip().lower()
     if text in _TRUE:
         return 1.0
@@ -144,7 +241,7 @@ def _points(table: NDArray[np.float64]) -> list[Point]:
     spent = np.concatenate([[0.0], np.cumsum(table[:, 4])]) / n
     cheap, gap = float(table[:, 1].mean()), float(gains[-1])
     drafts = float(table[:, 3].mean())
-    ends = [0, *(np.flatnonzero(np.diff(scores)) + 1), n]
+    ends = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
     return [
         Point(
             threshold=float(scores[end]) if end < n else float(np.nextafter(scores[-1], np.inf)),
