@@ -5,6 +5,7 @@ from headstart.config.compression import CompressionSettings
 from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.models import ModelTable, aliases, context_at, model_at, model_table, price_at
+from headstart.config.output import OutputSettings
 from headstart.config.providers import Preset, preset, providers
 from headstart.config.resolving import resolved
 from headstart.config.routes import RouteMatch, RouteSettings, StrategySettings
@@ -32,6 +33,7 @@ __all__ = [
     "EncoderSettings",
     "JudgeSettings",
     "ModelTable",
+    "OutputSettings",
     "Preset",
     "PriceSettings",
     "RecordSettings",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from headstart.config.settings import LATER, Settings
+from headstart.config.settings import Settings
 from headstart.config.upstreams import PriceSettings
 from headstart.errors import ConfigError
 
@@ -28,7 +28,7 @@ def check_document(document: Mapping[str, object]) -> None:
 
 def check_name(section: str, name: str, shown: str) -> None:
     """Raise ConfigError unless ``name`` is a setting of ``section`` (``""``: a section)."""
-    _check_known(name, tuple(fields_of(section)), shown, later=LATER.get(section, frozenset()))
+    _check_known(name, tuple(fields_of(section)), shown)
 
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
@@ -97,11 +97,7 @@ def _check_prices(shown: str, prices: object) -> None:
             _check_known(name, PriceSettings.__struct_fields__, f"{shown}.{model}.{name}")
 
 
-def _check_known(
-    name: str, known: tuple[str, ...], shown: str, later: frozenset[str] = frozenset()
-) -> None:
-    if name in later:
-        raise ConfigError(f"{shown}: not supported in this version")
+def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:
     if name not in known:
         raise ConfigError(f"{shown}: unknown setting; {hint(name, known)}")
 

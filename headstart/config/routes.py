@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from headstart.config.compression import CompressionMode  # noqa: TC001 - msgspec reads it
+from headstart.config.output import Level, MaxOutput  # noqa: TC001 - the same
 from headstart.config.section import Dollars, Seconds, Section, Share
 
 StrategyName: TypeAlias = Literal[
@@ -75,6 +76,10 @@ class RouteSettings(StrategySettings, kw_only=True):
     """What becomes of an answer that breaks off."""
     compression: CompressionMode | None = None
     """None: ``compression.mode``."""
+    max_output: MaxOutput | None = None
+    """None: ``output.max_tokens``."""
+    concise: Level | None = None
+    """None: ``output.concise``."""
     max_error: float | None = None
     query: str | None = None
     """Regular expression whose group ``query`` is the question in the last user text."""

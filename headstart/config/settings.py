@@ -13,6 +13,7 @@ import msgspec
 
 from headstart.config.compression import CompressionSettings
 from headstart.config.masking import masked_fields
+from headstart.config.output import OutputSettings
 from headstart.config.routes import RouteSettings  # noqa: TC001 - msgspec reads it
 from headstart.config.section import Count, Dollars, Seconds, Section, Share
 from headstart.config.upstreams import UpstreamSettings  # noqa: TC001 - the same
@@ -155,10 +156,7 @@ class Settings(Section):
     route: tuple[RouteSettings, ...] = ()
     record: RecordSettings = RecordSettings()
     compression: CompressionSettings = CompressionSettings()
-
-
-LATER: dict[str, frozenset[str]] = {"": frozenset({"output"})}
-"""Settings of later versions, by section: refused by name, so that nobody believes they act."""
+    output: OutputSettings = OutputSettings()
 
 
 def is_loopback_host(host: str) -> bool:
