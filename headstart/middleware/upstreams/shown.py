@@ -65,9 +65,14 @@ class Shown:
         return next((start.created for start in starts if start.created), 0)
 
     @property
+    def is_kept(self) -> bool:
+        """All that passed is remembered."""
+        return self._size <= MOST_BYTES
+
+    @property
     def joinable(self) -> bool:
         """Whether another answer could go on from here."""
-        if self._size > MOST_BYTES:
+        if not self.is_kept:
             return False
         return all(isinstance(event, _REPEATABLE) or _is_beside(event) for event in self.events)
 

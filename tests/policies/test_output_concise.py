@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.canonical_request import (
+    CanonicalRequest,
+    Message,
+    ReasoningWish,
+    ResponseFormat,
+    TextPart,
+    Tool,
+)
+from headstart.policies.output.concise import (
+    directive,
+    refuse_concise,
+    refuses_concise,
+    with_directive,
+)
+
+if TYPE_CHECKING:
+    from headstart.canonical_request import Role
+
+WORDS = directive(2, examples=False)
+
+
+def turn(role: Role, text: str) -> Message:
+    return Message(role=role, parts=(TextPart(text=text),))
+
+
+def asked(*texts: str, system: str | None = None, **fields: Any) -> CanonicalRequest:
+    roles: tuple[Role, Role] = ("user", "assistant")
+    turns = [turn(roles[place % 2], text) for place, text in enumerate(texts)]
+    if system is not None:
+        turns.insert(0, turn("system", system))
+    return CanonicalRequest(**{"model": "gpt-4o", "messages": tuple(turns), **fields})
+
+
+QUESTION = "Why does the moon move the sea?"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (asked(QUESTION), None),
+        (asked(QUESTION, system="You are kind."), None),
+        (asked(QUESTION, "Gravity.", "And what does the sun do?"), None),
+        (asked(QUESTION, tools=(Tool(name="f"),)), "tools"),
+        (asked(QUESTION, response_format=ResponseFormat(kind="schema")), "format"),
+        (asked(QUESTION, system="Reply in JSON."), "format"),
+        (asked("What is the moon? Answer as a YAML document"), "format"),
+        (asked(QUESTION, reasoning=ReasoningWish(effort="high")), "reasoning"),
+        (asked(QUESTION, reasoning=ReasoningWish(effort="none")), None),
+        (asked(QUESTION, model="o3-mini"), "reasoning"),
+        (asked(QUESTION, model="openai/gpt-5-mini"), "reasoning"),
+        (asked(QUESTION, model="deepseek-reasoner"), "reasoning"),
+        (asked("What is 12 * 17?"), "reasoning"),
+        (asked("Tom has 3 apples and eats one. How many are left for him?"), "reasoning"),
+        (asked("How do I sort this with a regex?"), "code"),
+        (asked("Why does ```x = 1``` fail?"), "code"),
+        (asked("Explain the tides in detail"), "length"),
+        (asked("What is this in French? Translate: the sea"), "length"),
+        (asked("Warum bewegt der Mond das Meer?"), "language"),
+        (asked("月はなぜ海を動かすのですか"), "language"),
+        (asked("Café: what is it?"), "language"),
+        (asked(QUESTION, "Gravity."), "no-question"),
+        (asked(QUESTION, extra={"prediction": {"content": "x"}}), "no-question"),
+    ],
+)
+def test_only_plain_english_questions_are_asked_for_short_answers(
+    request_: CanonicalRequest, reason: str | None
+) -> None:
+    assert refuse_concise(request_) == reason
+
+
+def test_a_conversation_that_came_to_code_is_not_asked_again() -> None:
+    turns = [QUESTION, "Gravity.", "How do I debug this function?", "So.", "And what is the sun?"]
+    verdicts = [refuse_concise(asked(*turns[:end])) for end in (1, 3, 5)]
+    assert verdicts == [None, "code", "code"]
+    assert refuse_concise(asked(QUESTION, "```py\n1\n```", "And what is the sun?")) == "code"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_words_are_the_same_for_every_request(level: int) -> None:
+    assert directive(level, examples=True).startswith(directive(level, examples=False))
+    assert len({directive(each, examples=False) for each in (1, 2, 3)}) == 3
+
+
+USER = {"role": "user", "content": QUESTION}
+BLOCK = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([USER], [{"role": "system", "content": WORDS}, USER]),
+        (
+            [{"role": "system", "content": "Be kind."}, USER],
+            [{"role": "system", "content": "Be kind.\n\n" + WORDS}, USER],
+        ),
+        (
+            [{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, USER],
+            [
+                {"role": "system", "content": "A"},
+                {"role": "developer", "content": "B\n\n" + WORDS},
+                USER,
+            ],
+        ),
+        (
+            [{"role": "system", "content": [BLOCK]}, USER],
+            [{"role": "system", "content": [BLOCK, {"type": "text", "text": WORDS}]}, USER],
+        ),
+    ],
+)
+def test_the_words_end_the_system_text(before: list[Any], after: list[Any]) -> None:
+    document = with_directive({"model": "m", "messages": before}, "openai-chat", WORDS)
+    assert document == {"model": "m", "messages": after}
+
+
+@pytest.mark.parametrize(
+    ("system", "after"),
+    [
+        (None, WORDS),
+        ("Be kind.", "Be kind.\n\n" + WORDS),
+        ([BLOCK], [BLOCK, {"type": "text", "text": WORDS}]),
+    ],
+)
+def test_anthropics_system_text_keeps_its_form_and_its_marks(system: Any, after: Any) -> None:
+    document = {"messages": [USER]} if system is None else {"messages": [USER], "system": system}
+    changed = with_directive(document, "anthropic-messages", WORDS)
+    assert changed is not None
+    assert changed["system"] == after
+    assert changed["messages"] is document["messages"]
+
+
+def test_geminis_instruction_gets_another_part() -> None:
+    part = {"text": "Be kind."}
+    changed = with_directive({"systemInstruction": {"parts": [part]}}, "gemini-generate", WORDS)
+    assert changed == {"systemInstruction": {"parts": [part, {"text": WORDS}]}}
+    assert with_directive({}, "gemini-generate", WORDS) == {
+        "systemInstruction": {"parts": [{"text": WORDS}]}
+    }
+
+
+def test_a_system_text_of_no_known_form_stays_as_it_is() -> None:
+    odd = {"messages": [{"role": "system", "content": 7}, USER]}
+    assert with_directive(odd, "openai-chat", WORDS) is None
+    assert with_directive({"systemInstruction": "Be kind."}, "gemini-generate", WORDS) is None
+    assert with_directive({"messages": [USER]}, "cohere-chat", WORDS) is None
+
+
+def test_a_turn_more_leaves_the_prefix_as_it_was() -> None:
+    turns = [USER, {"role": "assistant", "content": "Gravity."}, {"role": "user", "content": "So?"}]
+    short = with_directive({"messages": turns[:1]}, "openai-chat", WORDS)
+    longer = with_directive({"messages": turns}, "openai-chat", WORDS)
+    assert short is not None
+    assert longer is not None
+    assert longer["messages"][:2] == short["messages"]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "level", "refused"),
+    [((), 2, False), (("concise:2", "guard"), 2, False), (("concise:2",), 0, True),
+     (("concise:2",), 1, True), (("compressed:safe",), 0, False)],
+)  # fmt: skip
+def test_a_short_answer_serves_only_where_it_was_asked_for(
+    transforms: tuple[str, ...], level: int, *, refused: bool
+) -> None:
+    assert refuses_concise(transforms, level) is refused

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headstart.policies.output.lengths import ENOUGH, LEAST_LIMIT, Key, Lengths
+
+KEY = Key("route", "m")
+
+
+def learned(count: int, *, seed: int = 1) -> Lengths:
+    lengths, draw = Lengths(), random.Random(seed)
+    for _ in range(count):
+        lengths.add(KEY, round(draw.lognormvariate(5.5, 0.6)))
+    return lengths
+
+
+def test_no_limit_is_learned_from_too_few_answers() -> None:
+    assert learned(ENOUGH - 1).limit(KEY, "guard") is None
+    assert learned(ENOUGH).limit(KEY, "guard") is not None
+    assert learned(ENOUGH).limit(Key("route", "other"), "guard") is None
+
+
+def test_limits_follow_the_quantiles_of_what_was_seen() -> None:
+    lengths = learned(5000)
+    # exp(5.5 + 0.6 z): 1.5 x p99 = 1482, p95 = 656
+    assert lengths.limit(KEY, "guard") == pytest.approx(1482, rel=0.1)
+    assert lengths.limit(KEY, "tight") == pytest.approx(656, rel=0.1)
+    assert lengths.limit(KEY, 100) == 100
+
+
+def test_a_number_needs_no_learning() -> None:
+    assert Lengths().limit(KEY, 300) == 300
+
+
+def test_short_answers_are_not_limited_to_a_word() -> None:
+    lengths = Lengths()
+    for _ in range(ENOUGH):
+        lengths.add(KEY, 1)
+    assert lengths.limit(KEY, "guard") == LEAST_LIMIT
+
+
+def test_old_lengths_are_forgotten() -> None:
+    lengths = learned(5000)
+    for _ in range(40_000):
+        lengths.add(KEY, 4000)
+    limit = lengths.limit(KEY, "tight")
+    assert limit is not None
+    assert limit == pytest.approx(4000, rel=0.05)
+
+
+def test_a_limit_that_was_refused_is_not_tried_again() -> None:
+    lengths = learned(ENOUGH)
+    lengths.refuse(KEY)
+    assert lengths.limit(KEY, "guard") is None
+    assert lengths.limit(KEY, 100) is None
+
+
+def test_what_was_learned_survives_a_restart() -> None:
+    lengths, restarted = learned(2000), Lengths()
+    assert restarted.load(lengths.saved())
+    assert restarted.limit(KEY, "guard") == pytest.approx(lengths.limit(KEY, "guard"), rel=0.01)
+    restarted.add(KEY, 100)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x81\xa6format\x63", b"\xc1"])
+def test_a_snapshot_of_another_version_is_left_alone(data: bytes) -> None:
+    assert not Lengths().load(data)
+
+
+def test_memory_is_bounded() -> None:
+    lengths = learned(ENOUGH)
+    for number in range(300):
+        lengths.add(Key("route", str(number)), 10)
+    assert lengths.limit(KEY, "guard") is None
