@@ -86,6 +86,8 @@ class Call(Frozen):
     body: bytes
     dialect: str
     endpoint: str
+    route: str = ""
+    """Name of the ``[[route]]`` that it takes; "": none."""
     request: ChatRequest | None = None
     editable: bool = True
     """False for calls that bypass the cache: they go up and come back byte for byte."""
@@ -100,6 +102,8 @@ class Call(Frozen):
     """Estimated length of the prompt."""
     output_tokens: float | None = None
     """Expected length of the answer where neighbours tell it."""
+    prediction: str = ""
+    """What the answer may look like, for providers that take such a hint; "": nobody knows."""
     role: str = "first"
     """Why the call is made: an ``attempts.AttemptRole``."""
     avoid: frozenset[str] = frozenset()
@@ -107,6 +111,11 @@ class Call(Frozen):
     branch: str = ""
     """Path of the choices that led to this copy of the call (``1.2``): whoever gives up a branch
     tells the ledger so by this name."""
+
+    @property
+    def place(self) -> str:
+        """Where answers of its kind are learned about together: its route, else its endpoint."""
+        return self.route or self.endpoint
 
 
 # --- the answer: one canonical event model for all dialects ----------------------------------

@@ -119,6 +119,7 @@ class Exchange:
             body=self.body.data,
             dialect="" if dialect is None else dialect.name,
             endpoint=self.route.name,
+            route=self.rule,
             request=self.request,
             editable=editable,
             deadline=self.deadline,

@@ -296,3 +296,13 @@ async def test_what_was_billed_for_nothing_is_booked() -> None:
             pytest.fail("entered")
     (attempt,) = house.ledger.attempts("call")
     assert attempt.cost_usd == pytest.approx(1000 / 1e6)
+
+
+async def test_lengths_are_learned_by_route_and_without_one_by_endpoint() -> None:
+    house = House()
+    for route, words in (("short", 1), ("long", 40), ("", 10)):
+        target = house.target(Actor("a", [whole(*["four"] * words, usage=False)]))
+        async with target.stream(chat_call(route=route)) as reply:
+            await read(reply)
+    measured = house.conditions.measures.expected_length
+    assert [round(measured(place)) for place in ("short", "long", "chat")] == [1, 40, 10]

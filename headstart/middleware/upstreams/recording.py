@@ -104,7 +104,7 @@ class Recording:
         self._condition.breaker.succeeded(self._permit, now)
         tokens = self._tokens()
         measures = self._conditions.measures
-        measures.length(self.call.endpoint, tokens.completion, now)
+        measures.length(self.call.place, tokens.completion, now)
         if self._streams and self.first_at is not None:
             measures.speed(self.key, tokens.completion, self._last - self.first_at, now)
         self._conditions.affinities.served(self.call.affinity, self.key.upstream, now)

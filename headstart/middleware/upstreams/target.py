@@ -208,7 +208,7 @@ class Target:
             prompt_tokens=call.prompt_tokens,
             output_tokens=call.output_tokens,
             max_tokens=None if call.request is None else call.request.max_tokens,
-            place=call.endpoint,
+            place=call.place,
             warm=served == self.name,
         )
 

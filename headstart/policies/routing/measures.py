@@ -136,7 +136,7 @@ class Measures:
         figures.gaps.add(seconds, figures.gaps_seen)
 
     def length(self, place: str, tokens: int, now: float) -> None:
-        """An answer had so many tokens. ``place`` is its route's name, or "" for none."""
+        """An answer had so many tokens. ``place`` is its call's, or "" for none."""
         for name in {place, ""}:
             _touched(self._lengths, name, lambda: Ratio(_HALF_LIFE_S)).add(tokens, 1.0, now)
 
@@ -186,7 +186,7 @@ class Measures:
         return None if figures is None else figures.speed.value
 
     def expected_length(self, place: str) -> float:
-        """Return the mean length of answers of this route, else of all, else a default."""
+        """Return the mean length of answers of this place, else of all, else a default."""
         lengths = self._lengths.get(place) or self._lengths.get("")
         return (lengths and lengths.value) or OUTPUT_TOKENS
 

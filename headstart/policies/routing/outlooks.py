@@ -27,7 +27,7 @@ class Ask(NamedTuple):
     """Expected length of the answer, where neighbours tell it."""
     max_tokens: int | None = None
     place: str = ""
-    """The route's name, whose answers' lengths are known."""
+    """The call's, whose answers' lengths are known."""
     warm: bool = False
     """This upstream served the conversation before (``Affinities``)."""
 
