@@ -82,7 +82,7 @@ def _scores(found: CascadeTuning) -> Table:
     table = _table("chosen by", "APGR", "half of it at", "80 % of it at")
     report = found.report
     rows = [(each.name, each.apgr, each.cpt50, each.cpt80) for each in found.baselines]
-    own = "score of the prompt" if found.judge == "prompt" else "the table's score"
+    own = "judges of the cascade" if found.judge == "prompt" else "the table's score"
     for name, apgr, *shares in [*rows, (own, report.apgr, report.cpt50, report.cpt80)]:
         known = "none" if apgr is None else f"{apgr:.3f}"
         table.add_row(name, known, *map(lab.percent, shares))

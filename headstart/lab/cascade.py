@@ -46,6 +46,8 @@ class Row(NamedTuple):
     strong_usd: float = 0.0
     length: int = 0
     """Characters of the prompt."""
+    vetoed: bool = False
+    """The draft is escalated whatever its score."""
 
 
 class Point(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -109,9 +111,15 @@ def study_cascade(rows: Sequence[Row]) -> CascadeTuning:
     by_prompt = all(row.length for row in rows)
     basis = Basis.PROMPT if by_prompt else Basis.LOGPROBS
     calibration = PRIORS[basis]
-    for row in rows:
+    judged = [row for row in rows if not row.vetoed]
+    # Tables are often sorted, and a calibration forgets: the last rows must not be of one kind.
+    for at in np.random.default_rng(0).permutation(len(judged)):
+        row = judged[at]
         calibration = calibration.learn(row.score, good=row.cheap >= row.strong)
-    confident = [row._replace(score=calibration.probability(row.score)) for row in rows]
+    confident = [
+        row._replace(score=0.0 if row.vetoed else calibration.probability(row.score))
+        for row in rows
+    ]
     suggested = tune_cascade(confident).suggested
     better = report.apgr is not None
     # In expectation; drawing would only add noise.
@@ -199,13 +207,15 @@ def _read_row(record: dict[str, Any], cheap: str, strong: str) -> Row:
         agreed = judge(draft, other, [record.get("prompt")], None)
         outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
     given = score not in (None, "")
+    vetoed = not given and draft is not None and _is_vetoed(record["prompt"], draft)
     return Row(
-        score=float(score) if given else _score(record["prompt"], draft),
+        score=float(score) if given else 0.0 if vetoed else 1.0 - expected_gain(record["prompt"]),
         cheap=_quality(outcomes[0], cheap),
         strong=_quality(outcomes[1], strong),
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
         length=0 if given else len(record["prompt"]),
+        vetoed=vetoed,
     )
 
 
@@ -217,11 +227,9 @@ def _answer(record: dict[str, Any], name: str) -> Completion | None:
     return Completion(model=name, choices=(choice,), created=0)
 
 
-def _score(prompt: str, draft: Completion | None) -> float:
+def _is_vetoed(prompt: str, draft: Completion) -> bool:
     request = ChatRequest(model="", stream=False, document={}, query=prompt)
-    if draft is not None and veto_draft(request, draft) is not None:
-        return 0.0
-    return 1.0 - expected_gain(prompt)
+    return veto_draft(request, draft) is not None
 
 
 def _quality(value: object, name: str) -> float:

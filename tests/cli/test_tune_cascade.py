@@ -72,7 +72,13 @@ def test_the_snippet_is_a_route_that_serve_takes(table: Path, tmp_path: Path) ->
 
 def test_people_get_the_curve_the_scores_and_the_snippet(table: Path) -> None:
     shown = run(table).stdout
-    for words in ("100 prompts", "APGR", "length of the prompt", "score of the prompt", "$ a call"):
+    for words in (
+        "100 prompts",
+        "APGR",
+        "length of the prompt",
+        "judges of the cascade",
+        "$ a call",
+    ):
         assert words in shown
     snippet = shown[shown.index("[[route]]") :]
     assert tomllib.loads(snippet)["route"][0]["strategy"] == "cascade"
