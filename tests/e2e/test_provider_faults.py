@@ -1,4 +1,4 @@
-"""A provider's fault is answered with 5xx in the caller's dialect, or ends a stream in an error."""
+"""One provider's faults: another try, else 5xx in the caller's dialect, or an error in a stream."""
 
 from __future__ import annotations
 
@@ -120,6 +120,8 @@ BEFORE_THE_HEAD = {
     "closed": (Cut(how="close"), 502, "upstream_unreachable"),
     "stall": (Stall(), 504, "upstream_timeout"),
 }
+IN_TIME = {"x-headstart-deadline-ms": "400"}
+"""A whole answer takes as long as it takes: only the caller's own limit ends the wait for it."""
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -128,7 +130,9 @@ async def test_a_provider_that_fails_before_its_status_line(
     fault: Fault, status: int, code: str, stream: bool
 ) -> None:
     async with sidecar(cache=EXACT, upstream={"first_token_s": 0.3}) as gateway:
-        assert code_of(await gateway.ask(fault=fault, stream=stream)) == (status, code)
+        headers = IN_TIME if isinstance(fault, Stall) and not stream else None
+        reply = await gateway.ask(fault=fault, stream=stream, headers=headers)
+        assert code_of(reply) == (status, code)
         await assert_healthy(gateway, stream=stream)
 
 
@@ -138,7 +142,7 @@ IN_THE_BODY = {
     "too-short": (Cut(after=0, how="end"), 502, "upstream_protocol_error"),
     "stall": (Stall(after=0), 504, "upstream_timeout"),
     "empty": (Empty(), 502, "upstream_protocol_error"),
-    "error-inside-200": (ErrorFrame(), 502, "upstream_protocol_error"),
+    "error-inside-200": (ErrorFrame(), 502, "server_error"),
     "not-json": (InvalidEvent(), 502, "upstream_protocol_error"),
 }
 
@@ -149,48 +153,78 @@ async def test_a_provider_that_fails_within_a_json_answer(
 ) -> None:
     slow = {"first_token_s": 0.3, "read_s": 0.3}
     async with sidecar(cache=EXACT, upstream=slow) as gateway:
-        assert code_of(await gateway.ask(fault=fault)) == (status, code)
+        headers = IN_TIME if isinstance(fault, Stall) else None
+        assert code_of(await gateway.ask(fault=fault, headers=headers)) == (status, code)
         await assert_healthy(gateway)
 
 
 IN_THE_STREAM = {
-    "reset": (Cut, {}, "upstream_protocol_error"),
-    "closed": (Cut, {"how": "close"}, "upstream_protocol_error"),
-    "truncated": (Cut, {"how": "end"}, "upstream_protocol_error"),
-    "stall": (Stall, {}, "upstream_timeout"),
-    "error": (ErrorFrame, {}, "server_error"),
-    "named-error": (ErrorFrame, {"named": True}, "server_error"),
-    "endless-line": (LongLine, {"bytes": 9 << 20}, "upstream_protocol_error"),
+    "reset": (Cut, {}, 502, "upstream_protocol_error"),
+    "closed": (Cut, {"how": "close"}, 502, "upstream_protocol_error"),
+    "truncated": (Cut, {"how": "end"}, 502, "upstream_protocol_error"),
+    "stall": (Stall, {}, 504, "upstream_timeout"),
+    "error": (ErrorFrame, {}, 502, "server_error"),
+    "named-error": (ErrorFrame, {"named": True}, 502, "server_error"),
+    "not-json": (InvalidEvent, {}, 502, "upstream_protocol_error"),
+    "endless-line": (LongLine, {"bytes": 9 << 20}, 502, "upstream_protocol_error"),
 }
+SLOW = {"first_token_s": 0.5, "stall_s": 0.5}
 
 
-@pytest.mark.parametrize("after", [0, 5], ids=["before-the-first-token", "after-the-fifth"])
-@pytest.mark.parametrize(("fault", "fields", "code"), IN_THE_STREAM.values(), ids=IN_THE_STREAM)
-async def test_a_provider_that_fails_within_a_stream(
-    fault: type[Any], fields: dict[str, Any], code: str, after: int
+@pytest.mark.parametrize(
+    ("fault", "fields", "status", "code"), IN_THE_STREAM.values(), ids=IN_THE_STREAM
+)
+async def test_a_stream_that_fails_before_its_first_token_is_an_error_status(
+    fault: type[Any], fields: dict[str, Any], status: int, code: str
 ) -> None:
-    slow = {"first_token_s": 0.5, "read_s": 0.5}
-    async with sidecar(cache=EXACT, upstream=slow) as gateway:
-        reply = await gateway.ask(fault=fault(after=after, **fields), stream=True)
-        *before, last = events_of(reply)
-        assert reply.status == 200
-        assert last["error"]["code"] == code
-        assert ANSWER.startswith(text_of(before))
-        assert bool(text_of(before)) == bool(after)
+    async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
+        reply = await gateway.ask(fault=fault(after=0, **fields), stream=True)
+        assert code_of(reply) == (status, code)
         await assert_healthy(gateway, stream=True)
 
 
-async def test_an_event_that_is_not_json_passes_and_nothing_is_stored() -> None:
-    async with sidecar(cache=EXACT) as gateway:
-        reply = await gateway.ask(fault=InvalidEvent(after=3), stream=True)
-        assert b'data: {"id":"chatcmpl-broken"' in reply.body
+@pytest.mark.parametrize(
+    ("fault", "fields", "status", "code"), IN_THE_STREAM.values(), ids=IN_THE_STREAM
+)
+async def test_a_stream_that_fails_later_ends_in_an_error_where_it_fails_anew(
+    fault: type[Any],
+    fields: dict[str, Any],
+    status: int,  # noqa: ARG001 - too late for one
+    code: str,
+) -> None:
+    async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
+        reply = await gateway.ask(fault=fault(after=5, **fields), stream=True)
+        *before, last = events_of(reply)
+        assert reply.status == 200
+        assert last["error"]["code"] == code
+        assert text_of(before)
+        assert ANSWER.startswith(text_of(before))
+        await assert_healthy(gateway, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fields", "status", "code"), IN_THE_STREAM.values(), ids=IN_THE_STREAM
+)
+async def test_a_stream_that_fails_once_is_whole_and_not_stored(
+    fault: type[Any],
+    fields: dict[str, Any],
+    status: int,  # noqa: ARG001 - nobody sees it
+    code: str,  # noqa: ARG001
+) -> None:
+    async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
+        reply = await gateway.ask(fault=fault(after=5, times=1, **fields), stream=True)
+        assert text_of(events_of(reply)) == ANSWER
+        assert events_of(reply)[-1] == "[DONE]"
+        assert b"upstream" not in reply.body
         await assert_healthy(gateway, stream=True)
 
 
 async def test_a_lone_done_is_not_an_answer() -> None:
     async with sidecar(cache=EXACT) as gateway:
-        await gateway.ask(fault=Empty(done=True), stream=True)
-        await assert_healthy(gateway, stream=True)
+        reply = await gateway.ask(fault=Empty(done=True), stream=True)
+        assert text_of(events_of(reply)) == ""
+        reply = await gateway.ask(fault=Empty(done=True, times=1), stream=True)
+        assert text_of(events_of(reply)) == ANSWER
 
 
 @pytest.mark.parametrize("status", [500, 503, 529])

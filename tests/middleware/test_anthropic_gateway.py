@@ -12,7 +12,7 @@ from yarl import URL
 
 from headstart import HeadstartMiddleware
 from headstart.decisions import Outcome
-from support.proxied import proxied, reply_of
+from support.proxied import CHAT, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
@@ -208,27 +208,33 @@ async def test_conversations_of_equal_meaning_share_an_answer() -> None:
         assert [row.outcome for row in proxy.served] == [Outcome.MISS, Outcome.SEMANTIC]
 
 
-async def test_calls_of_the_wrong_dialect_are_refused_with_the_fix() -> None:
+async def test_what_cannot_be_translated_is_refused_with_the_fix() -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
-        reply = await proxy.ask()
-        assert reply.status == 404
-        assert 'dialect = \\"openai\\"' in reply.body.decode()
         embedding = proxy.session.post(proxy.url + "/v1/embeddings", json={}, headers=KEY)
         async with embedding as response:
             assert response.status == 200  # the header says whose API it is
         async with proxy.session.post(proxy.url + "/v1/embeddings", json={}) as response:
             assert response.status == 404
+            assert 'dialect = \\"openai\\"' in await response.text()
         assert len(proxy.upstream.calls) == 1
     async with proxied() as proxy:
-        reply = await ask(proxy.url, proxy.session)
-        assert reply.status == 404
-        error = json.loads(reply.body)
-        assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
-        assert 'dialect = "anthropic"' in error["error"]["message"]
         counting = proxy.session.post(proxy.url + MESSAGES + "/count_tokens", json={})
         async with counting as response:
             assert response.status == 404
+            assert 'dialect = \\"anthropic\\"' in await response.text()
         assert proxy.upstream.calls == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_of_another_dialect_are_translated(stream: bool) -> None:
+    async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
+        reply = await proxy.ask(stream=stream)
+        assert (reply.status, proxy.upstream.calls[0].path) == (200, MESSAGES)
+        assert reply.headers["x-headstart-transforms"] == "translated:anthropic-messages"
+    async with proxied() as proxy:
+        reply = await ask(proxy.url, proxy.session, stream=stream)
+        assert (reply.status, proxy.upstream.calls[0].path) == (200, CHAT)
+        assert reply.headers["x-headstart-transforms"].startswith("translated:openai-chat")
 
 
 async def test_each_dialect_goes_to_its_own_upstream() -> None:

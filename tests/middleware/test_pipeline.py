@@ -176,11 +176,16 @@ async def test_a_subdivided_scope_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "words"), [("length", ["cut"]), ("content_filter", ["no"]), ("stop", [""])]
+    ("finish", "words", "calls"),
+    [
+        ("length", ["cut"], 1),
+        ("content_filter", ["no"], 1),
+        ("stop", [""], 2),  # nothing was said: it is asked once more
+    ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_answers_that_did_not_end_well_are_not_stored(
-    finish: str, words: list[str], stream: bool
+    finish: str, words: list[str], calls: int, stream: bool
 ) -> None:
     upstream = ScriptedUpstream()
     upstream.finish, upstream.words = finish, words
@@ -189,7 +194,7 @@ async def test_answers_that_did_not_end_well_are_not_stored(
             reply = await proxy.ask(stream=stream)
             assert reply.status == 200
             assert "hit" not in reply.verdict
-        assert len(upstream.calls) == 2
+        assert len(upstream.calls) == 2 * calls
 
 
 async def test_a_truncated_stream_ends_in_an_error_and_is_not_stored() -> None:

@@ -114,7 +114,9 @@ async def proxied(
             for section, table in {**overrides, "cache": cache}.items()
             for name, value in table.items()
         }
-        settings = load_settings(None, {}, {**dotted, "upstream": [provider, *others]})
+        settings = await asyncio.to_thread(
+            load_settings, None, {}, {**dotted, "upstream": [provider, *others]}
+        )
         app = build_gateway(
             settings, not_found, observers=Observers([proxy]), on_start=proxy.parts.append
         )

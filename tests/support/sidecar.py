@@ -150,7 +150,9 @@ async def sidecar(
             for name, value in table.items()
         }
         first = {"name": "sim", "base_url": base, **(upstream or {})}
-        settings = load_settings(None, {}, {**dotted, "upstream": [first, *others]})
+        settings = await asyncio.to_thread(
+            load_settings, None, {}, {**dotted, "upstream": [first, *others]}
+        )
         recorder = Recorder()
         running = Sidecar("", base, provider, session, recorder, Observers([recorder]), [])
         app = build_gateway(
