@@ -189,17 +189,22 @@ def _fill(order: Sequence[int], laid: Laid, ratio: int) -> set[int]:
     return chosen
 
 
+def prompt_of(case: Case) -> str:
+    """Return the case as applications write it."""
+    documents = "\n".join(
+        f"Document [{number}](Title: {passage.title}) {passage.text}"
+        for number, passage in enumerate(case.passages, 1)
+    )
+    return f"{INSTRUCTION}\n\n{documents}\n\nQuestion: {case.question}\nAnswer:"
+
+
 def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
     """Return what mode ``aggressive`` makes of a usual prompt: gate, threshold, marks and all."""
     before = after = gated = 0
     seconds = 0.0
     kept = []
     for case in cases:
-        documents = "\n".join(
-            f"Document [{number}](Title: {passage.title}) {passage.text}"
-            for number, passage in enumerate(case.passages, 1)
-        )
-        prompt = f"{INSTRUCTION}\n\n{documents}\n\nQuestion: {case.question}\nAnswer:"
+        prompt = prompt_of(case)
         began = time.process_time()
         done = compress([{"role": "user", "content": prompt}], model=MODEL, mode="aggressive")
         seconds += time.process_time() - began
