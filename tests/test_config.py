@@ -365,13 +365,13 @@ def test_a_route_has_its_own_mode_of_compression(tmp_path: Path) -> None:
         "[[route]]\nname = 'a'\ncompression = 'off'\n[[route]]\nname = 'b'",
         tmp_path,
     )
-    modes = [compressing_options(settings, route).mode for route in (*settings.route, None)]
-    assert modes == ["off", "balanced", "balanced"]
-    assert compressing_options(settings, None).dry_run
+    options = compressing_options(settings)
+    assert {name: each.mode for name, each in options.items()} == {"": "balanced", "a": "off"}
+    assert options[""].dry_run
 
 
 def test_without_a_setting_compression_is_what_the_library_does_by_default() -> None:
-    assert compressing_options(load(), None) == CompressingOptions()
+    assert compressing_options(load()) == {"": CompressingOptions()}
 
 
 @pytest.mark.parametrize("key", ["compression.mode", "route[0].compression"])
@@ -379,29 +379,3 @@ def test_a_mode_of_compression_that_is_none_is_refused(key: str, tmp_path: Path)
     table = "[compression]\nmode"
     inner = table if key == "compression.mode" else "[[route]]\nname = 'a'\ncompression"
     assert f"{key}: 'save' is no choice" in refusal(f"{inner} = 'save'", tmp_path)
-
-
-def test_a_route_has_its_own_limits_on_answers(tmp_path: Path) -> None:
-    settings = load(
-        "[output]\nmax_tokens = 'guard'\nconcise = 1\nholdout = 0.2\n"
-        "[[route]]\nname = 'a'\nmax_output = 800\nconcise = 0\n[[route]]\nname = 'b'",
-        tmp_path,
-    )
-    found = [settings.output.at(route) for route in (*settings.route, None)]
-    assert [each.max_tokens for each in found] == [800, "guard", "guard"]
-    assert [each.concise for each in found] == [0, 1, 1]
-    assert {each.holdout for each in found} == {0.2}
-
-
-def test_answers_are_left_alone_by_default() -> None:
-    assert (load().output.max_tokens, load().output.concise) == ("off", 0)
-
-
-@pytest.mark.parametrize(("value", "found"), [("tight", "tight"), ("300", 300), ("off", "off")])
-def test_a_limit_on_answers_is_a_name_or_a_number(
-    value: str, found: str | int, tmp_path: Path
-) -> None:
-    assert load(environ={"HEADSTART_OUTPUT__MAX_TOKENS": value}).output.max_tokens == found
-    for wrong in ("'gard'", "0", "-1"):
-        assert "output.max_tokens" in refusal(f"[output]\nmax_tokens = {wrong}", tmp_path)
-    assert "output.concise" in refusal("[output]\nconcise = 4", tmp_path)

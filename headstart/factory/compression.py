@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headstart.compression.gate import Profile
 from headstart.middleware.shaping.compress import CompressingOptions, Workbench
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
-    from headstart.config import RouteSettings, Settings
+    from headstart.config import Settings
 
 
-def open_workbench(settings: Settings, stack: AsyncExitStack) -> Workbench | None:
+def open_workbench(
+    options: Mapping[str, CompressingOptions], stack: AsyncExitStack
+) -> Workbench | None:
     """Return where prompts are compressed, None if none is. ``stack`` closes it."""
-    if all(compressing_options(settings, route).mode == "off" for route in (None, *settings.route)):
+    if all(each.mode == "off" for each in options.values()):
         return None
     bench = Workbench()
     stack.callback(bench.close)
@@ -24,12 +28,11 @@ def open_workbench(settings: Settings, stack: AsyncExitStack) -> Workbench | Non
     return bench
 
 
-def compressing_options(settings: Settings, route: RouteSettings | None) -> CompressingOptions:
-    """Return what is done to prompts of a route; None: where no route fits."""
+def compressing_options(settings: Settings) -> dict[str, CompressingOptions]:
+    """Return what is done to prompts, by route; by "" for all routes that do not say."""
     chosen = settings.compression
-    own = None if route is None else route.compression
-    return CompressingOptions(
-        mode=chosen.mode if own is None else own,
+    default = CompressingOptions(
+        mode=chosen.mode,
         profile=Profile(
             prefill_tokens_per_s=chosen.prefill_tokens_per_s,
             cached_share=chosen.cached_share,
@@ -38,3 +41,9 @@ def compressing_options(settings: Settings, route: RouteSettings | None) -> Comp
         clear_history=chosen.clear_history,
         dry_run=chosen.dry_run,
     )
+    own = {
+        route.name: replace(default, mode=route.compression)
+        for route in settings.route
+        if route.compression is not None
+    }
+    return {"": default, **own}

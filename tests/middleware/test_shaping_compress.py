@@ -46,10 +46,10 @@ class Scene:
         observers.add(self)
         self.candidate = Compressing(
             self.house.target(self.actor),
-            CompressingOptions(**options),
+            {"": CompressingOptions(**options), "quiet": CompressingOptions(mode="off")},
             bench,
-            self.house.ledger,
-            observers,
+            ledger=self.house.ledger,
+            observer=observers,
         )
 
     def notify(self, observation: Observation) -> None:
@@ -118,8 +118,9 @@ async def test_counts_are_exact_once_the_tokenizers_are_there(bench: Workbench) 
         call_of({"model": "m", "messages": [{"role": "user", "content": "x" * 5000}]}),
         call_of(chat(), editable=False),
         call_of(chat(), mode="off"),
+        call_of(chat(), route="quiet"),
     ],
-    ids=["nothing-to-do", "bypass", "asked-not-to"],
+    ids=["nothing-to-do", "bypass", "asked-not-to", "off-by-route"],
 )
 async def test_a_prompt_that_is_left_alone_keeps_its_very_bytes(
     call: Call, bench: Workbench
@@ -144,7 +145,7 @@ async def test_a_caller_may_ask_for_less_and_not_for_more(
     configured: str, asked: str | None, transforms: tuple[str, ...], bench: Workbench
 ) -> None:
     scene = Scene(bench, mode=configured)
-    assert await scene.ask(call_of(chat(), asked)) == transforms
+    assert await scene.ask(call_of(chat(), asked, route="another")) == transforms
 
 
 async def test_a_mode_that_is_none_is_the_callers_mistake(bench: Workbench) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from headstart.observe import Shaped, StageFailed, logger
 from headstart.policies.directives import asked_compression, compressed, stricter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
     from typing import TypeVar
 
@@ -113,14 +113,15 @@ class Compressing(Shaper):
 
     The cache's key is that of the request as it came; ``policies.directives`` keeps callers who
     asked for less from the answers to what was compressed more. When compression fails, the
-    prompt goes up as it came.
+    prompt goes up as it came. ``options`` are by route; those of "" hold for all others.
     """
 
     def __init__(
         self,
         inner: Candidate,
-        options: CompressingOptions,
+        options: Mapping[str, CompressingOptions],
         bench: Workbench,
+        *,
         ledger: Ledger,
         observer: Observer,
     ) -> None:
@@ -132,40 +133,43 @@ class Compressing(Shaper):
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
         """Send the call. Raises UpstreamError."""
-        mode = stricter(self._options.mode, asked_compression(call.headers))
+        options = self._options.get(call.route) or self._options[""]
+        mode = stricter(options.mode, asked_compression(call.headers))
         if mode == "off" or not plain(call):
             return self._inner.stream(call)
-        return self._compress_and_send(call, mode)
+        return self._compress_and_send(call, replace(options, mode=mode))
 
     @asynccontextmanager
-    async def _compress_and_send(self, call: Call, mode: Mode) -> AsyncIterator[UpstreamReply]:
+    async def _compress_and_send(
+        self, call: Call, options: CompressingOptions
+    ) -> AsyncIterator[UpstreamReply]:
         began = time.perf_counter()
-        shorter = await self._try(call, mode)
+        shorter = await self._try(call, options)
         if shorter is None:
             async with self._inner.stream(call) as reply:
                 yield reply
             return
         own_s = time.perf_counter() - began
         counting = self._bench.count(shorter.done)
-        if self._options.dry_run:
-            sending = self._inner.stream(call)
+        if options.dry_run:
+            sending, kind = self._inner.stream(call), "compress-dry-run"
         else:
-            sending = self.pass_on(shorter.call, compressed(mode))
+            sending, kind = self.pass_on(shorter.call, compressed(options.mode)), "compress"
         async with sending as reply:
-            await self._book(call.id, counting, own_s)
+            await self._book(call.id, kind, counting, own_s)
             yield reply
 
-    async def _try(self, call: Call, mode: Mode) -> _Shorter | None:
+    async def _try(self, call: Call, options: CompressingOptions) -> _Shorter | None:
         """Return the call with a shorter prompt; None if nothing was done, or it failed."""
         try:
-            return await self._bench.run(
-                len(call.body), partial(_shorten, call, mode, self._options)
-            )
+            return await self._bench.run(len(call.body), partial(_shorten, call, options))
         except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
             self._note(error)
             return None
 
-    async def _book(self, call_id: str, counting: asyncio.Future[Counts], own_s: float) -> None:
+    async def _book(
+        self, call_id: str, kind: str, counting: asyncio.Future[Counts], own_s: float
+    ) -> None:
         """Book what was saved. By an answer's first content the counting is long done."""
         try:
             counts = await counting
@@ -173,7 +177,7 @@ class Compressing(Shaper):
             self._note(error)
             return
         row = Shaped(
-            kind="compress-dry-run" if self._options.dry_run else "compress",
+            kind=kind,
             tokens_before=counts.before,
             tokens_after=counts.after,
             own_s=own_s,
@@ -192,7 +196,7 @@ class _Shorter(NamedTuple):
     done: Compression
 
 
-def _shorten(call: Call, mode: Mode, options: CompressingOptions, memo: Memo) -> _Shorter | None:
+def _shorten(call: Call, options: CompressingOptions, memo: Memo) -> _Shorter | None:
     assert call.request is not None
     prompt = read_prompt(call.dialect, call.request.document)
     if prompt is None:
@@ -200,7 +204,7 @@ def _shorten(call: Call, mode: Mode, options: CompressingOptions, memo: Memo) ->
     done = compress(
         prompt.messages,
         model=call.request.model,
-        mode=mode,
+        mode=options.mode,
         profile=options.profile,
         clear_history=options.clear_history,
         memo=memo,
