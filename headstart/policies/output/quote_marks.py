@@ -1,0 +1,224 @@
+"""Quotes by number: sentences get ids in a prompt, and an answer names them instead of copying.
+
+``[q12]`` stands before a sentence of a document; ``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an answer stands
+for its text. Ids count on from document to document of a conversation, so a message's ids depend on
+what stands above it alone, and a mark means one text for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headstart.canonical_request import CanonicalRequest
+
+MOST_SENTENCES = 50
+"""In one mark. A longer range is a mistake, or mischief."""
+MIN_CHARS = 20
+"""Of a sentence that gets an id. A shorter one is quicker copied than named."""
+
+_MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
+_BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
+_NUMBER = re.compile(r"\[q\d+\]")
+_HEAD = re.compile(
+    r"\s*(?:(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)?"
+)
+_NOT_PROSE = re.compile(r"[<|#{}\[]|```|~~~|(?:user )?question[ \t]*:|query[ \t]*:", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_HEAD_CHARS = 16
+
+
+class _Sentence(NamedTuple):
+    document: int
+    start: int
+    end: int
+
+
+class Sources:
+    """The numbered sentences of a conversation's documents, so far."""
+
+    def __init__(self) -> None:
+        self._documents: list[str] = []
+        self._sentences: list[_Sentence] = []
+        self._heads: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sentences)
+
+    def number(
+        self,
+        text: str,
+        places: Iterable[tuple[int, int]],
+        split: Callable[[str], Iterable[tuple[int, int]]],
+    ) -> str:
+        """Return ``text`` with ids before the sentences of the documents in these places.
+
+        ``split`` cuts a document into sentences. A document that bears ids is left as it is, and
+        so is what is no prose.
+        """
+        out: list[str] = []
+        at = 0
+        for start, end in places:
+            document = text[start:end]
+            if _NUMBER.search(document):
+                continue
+            out.append(text[at:start])
+            out += self._number(document, split(document))
+            at = end
+        return "".join((*out, text[at:]))
+
+    def quote(self, first: int, last: int) -> str | None:
+        """Return these sentences as they stand in their document, or None: there are none such."""
+        if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
+            return None
+        start, end = self._sentences[first - 1], self._sentences[last - 1]
+        if start.document != end.document:
+            return None
+        return self._documents[start.document][start.start : end.end]
+
+    def unquote(self, text: str) -> str:
+        """Return ``text`` with marks for the sentences that it quotes, the longest runs first.
+
+        The inverse of an expansion as a rule, and always equal in meaning: what is not found word
+        for word is left as it is, and so is JSON.
+        """
+        spans = len(text) - _HEAD_CHARS + 1
+        hits = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
+        if not hits or _is_json(text):
+            return text
+        fences = list(_fenced(text))
+        out: list[str] = []
+        done = 0
+        for at in hits:
+            if at < done or bisect_right(fences, at) % 2:
+                continue
+            first, last = self._longest(text, at)
+            if first:
+                out += (text[done:at], _mark(first, last))
+                done = at + len(self.quote(first, last) or "")
+        return "".join((*out, text[done:]))
+
+    def _number(self, document: str, pieces: Iterable[tuple[int, int]]) -> Iterator[str]:
+        self._documents.append(document)
+        at = 0
+        for start, end in pieces:
+            head = _HEAD.match(document, start, end)
+            begin = head.end() if head else start
+            sentence = document[begin:end].rstrip()
+            if (
+                len(sentence) < MIN_CHARS
+                or _NOT_PROSE.match(sentence)
+                or not _WORD.search(sentence)
+            ):
+                continue
+            self._sentences.append(
+                _Sentence(len(self._documents) - 1, begin, begin + len(sentence))
+            )
+            self._heads.setdefault(sentence[:_HEAD_CHARS], []).append(len(self))
+            yield document[at:begin]
+            yield f"[q{len(self)}] "
+            at = begin
+        yield document[at:]
+
+    def _longest(self, text: str, at: int) -> tuple[int, int]:
+        """Return the longest run of sentences that stands here; of equal ones the latest."""
+        best = (0, 0)
+        length = 0
+        for first in self._heads[text[at : at + _HEAD_CHARS]]:
+            last = first
+            while (quote := self.quote(first, last)) is not None and text.startswith(quote, at):
+                if len(quote) >= length:
+                    best, length = (first, last), len(quote)
+                last += 1
+        return best
+
+
+class QuoteExpander:
+    """Sans-IO: feed an answer's text in pieces of any size, get it with its marks expanded.
+
+    Nothing is held back but what may be the beginning of a mark. An unknown id, and any mark in
+    JSON or in fenced code, stays as it is.
+    """
+
+    def __init__(self, quote: Callable[[int, int], str | None]) -> None:
+        self._quote = quote
+        self._held = ""
+        self._line = ""
+        """The current line's first characters, as the model wrote it."""
+        self._fenced = False
+        self._json: bool | None = None
+        self.expanded = 0
+        """How many marks were."""
+
+    def feed(self, text: str) -> str:
+        """Return what can be shown by now."""
+        text = self._held + text
+        out: list[str] = []
+        at = 0
+        while (begin := text.find("⟦", at)) >= 0:
+            out.append(self._pass(text[at:begin]))
+            mark = _MARK.match(text, begin)
+            if mark is None and _BEGUN.fullmatch(text, begin):
+                self._held = text[begin:]
+                return "".join(out)
+            at = begin + 1 if mark is None else mark.end()
+            out.append(self._expand(mark) if mark else self._pass("⟦"))
+        self._held = ""
+        out.append(self._pass(text[at:]))
+        return "".join(out)
+
+    def flush(self) -> str:
+        """Return what was held back: no mark came of it."""
+        held, self._held = self._held, ""
+        return self._pass(held)
+
+    def _expand(self, mark: re.Match[str]) -> str:
+        first = int(mark[1])
+        quote = self._quote(first, int(mark[2] or first))
+        if quote is None or self._fenced or self._json:
+            return self._pass(mark[0])
+        self._pass("⟦")
+        self.expanded += 1
+        return quote
+
+    def _pass(self, text: str) -> str:
+        if self._json is None and (begun := text.lstrip()):
+            self._json = begun[0] in "{["
+        *ended, line = text.split("\n")
+        for each in ended:
+            self._fenced ^= _is_fence(self._line + each)
+            self._line = ""
+        self._line = (self._line + line).lstrip(" ")[:3]
+        return text
+
+
+def _mark(first: int, last: int) -> str:
+    return f"⟦q:{first}⟧" if first == last else f"⟦q:{first}-{last}⟧"
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip()[:1] in {"{", "["}
+
+
+def _is_fence(line: str) -> bool:
+    return line.lstrip(" ").startswith(("```", "~~~"))
+
+
+def _fenced(text: str) -> Iterator[int]:
+    """Yield where fenced code begins and ends, in turns."""
+    at = 0
+    for line in text.split("\n"):
+        if _is_fence(line):
+            yield at
+        at += len(line) + 1
+
+
+def may_quote(asked: CanonicalRequest) -> bool:
+    """Tell whether an answer may hold marks: it is plain text, and nobody cuts it at a word."""
+    return not (asked.tools or asked.stop or asked.logprobs) and (
+        asked.response_format is None or asked.response_format.kind == "text"
+    )
