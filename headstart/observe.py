@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headstart")
 
 
+HELD_OUT = "-holdout"
+"""Ends the ``Shaped.kind`` of what an experiment left alone."""
+
+
 class Shaped(Frozen):
-    """What was done to a prompt or an answer on its way, in tokens."""
+    """What was done to a prompt or an answer on its way, in tokens.
+
+    What only an experiment can tell has the answer's length on both sides (``concise``, ``tight``).
+    """
 
     kind: str
-    """``compress``, ``concise``, ``guard``, ``edits``, ``quotes``, ``prediction``."""
+    """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``."""
     tokens_before: int
     tokens_after: int
     own_s: float = 0.0

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headstart.report import Report
-    from headstart.report.values import Group, Quantiles, Reshaped
+    from headstart.report.values import Group, Quantiles, Reshaped, Trial
 
 MAX_REASONS = 8
 
@@ -47,6 +47,8 @@ def print_tables(console: Console, found: Report) -> None:
         console.print(extra_note(found.extra))
     if found.reshaped:
         console.print(_reshaped(found.reshaped))
+    if found.trials:
+        console.print(_trials(found.trials))
     if found.reasons:
         reasons = list(found.reasons.items())[:MAX_REASONS]
         console.print("no hit: " + ", ".join(f"{why} {count:,}" for why, count in reasons))
@@ -153,6 +155,22 @@ def _reshaped(reshaped: tuple[Reshaped, ...]) -> Table:
             f"{each.tokens_before:,}",
             f"{each.tokens_after:,}",
             percent(saved),
+        )
+    return table
+
+
+def _trials(trials: tuple[Trial, ...]) -> Table:
+    from headstart.report.wording import estimate, percent
+
+    table = _table("saved an answer, 95 %", "answers", "left alone", "tokens", "share", "time")
+    for each in trials:
+        table.add_row(
+            each.name,
+            f"{each.answers:,}",
+            f"{each.held_out:,}",
+            estimate(each.saved_tokens, "tokens"),
+            percent(each.saved_share),
+            estimate(each.saved_s),
         )
     return table
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headstart.decisions import Outcome
 from headstart.report.calls import CallAccounts
+from headstart.report.experiments import Trials
 from headstart.report.holdout import Experiment
 from headstart.report.statistics import curve
 from headstart.report.tally import Tally
@@ -36,6 +37,7 @@ class Accounts:
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
         self._experiment = Experiment()
         self._calls = CallAccounts()
+        self._trials = Trials()
 
     def add(self, row: Served) -> None:
         """Count one request."""
@@ -47,6 +49,7 @@ class Accounts:
             return
         self._arrivals[row.outcome].append(row.at)
         self._experiment.add(row)
+        self._trials.add(row)
         if row.outcome in (Outcome.MISS, Outcome.BYPASS) and row.reason is not None:
             self._reasons[row.reason] += 1
 
@@ -71,6 +74,7 @@ class Accounts:
             calls=self._calls.calls(),
             extra=self._calls.extra(),
             reshaped=self._calls.reshaped(),
+            trials=self._trials.trials(),
         )
 
 

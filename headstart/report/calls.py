@@ -112,8 +112,9 @@ class CallAccounts:
         )
 
     def reshaped(self) -> tuple[Reshaped, ...]:
-        """Return what was taken off prompts and answers, by kind."""
+        """Return what was taken off prompts and answers, by kind, where the rows tell that."""
         return tuple(
             Reshaped(kind=kind, requests=requests, tokens_before=before, tokens_after=after)
             for kind, (requests, before, after) in sorted(self._shaped.items())
+            if before != after
         )

@@ -21,7 +21,7 @@ from headstart.report.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.report.values import Group, Holdout, Quantiles, Report, Reshaped
+    from headstart.report.values import Group, Holdout, Quantiles, Report, Reshaped, Trial
 
 MAX_REASONS = 12
 NOTES = """\
@@ -63,6 +63,8 @@ def _sections(report: Report) -> Iterator[str]:
         yield section("Upstream calls", _calls(report))
     if report.reshaped:
         yield section("Prompts and answers reshaped", _reshaped(report.reshaped))
+    if report.trials:
+        yield section("Shorter answers, measured by holdout", _trials(report.trials))
     if report.reasons:
         rows = [(why, f"{count:,}") for why, count in list(report.reasons.items())[:MAX_REASONS]]
         yield section("Why requests were no hits", table(("reason", "requests"), rows))
@@ -168,6 +170,24 @@ def _reshaped(reshaped: Sequence[Reshaped]) -> str:
         for each in reshaped
     ]
     return table(("what", "requests", "tokens before", "after", "saved"), rows)
+
+
+def _trials(trials: Sequence[Trial]) -> str:
+    rows = [
+        (
+            each.name,
+            f"{each.answers:,}",
+            f"{each.held_out:,}",
+            estimate(each.saved_tokens, "tokens"),
+            percent(each.saved_share),
+            estimate(each.saved_s),
+        )
+        for each in trials
+    ]
+    header = (
+        "saved an answer, with 95 % interval", "answers", "left alone", "tokens", "share", "time",
+    )  # fmt: skip
+    return table(header, rows)
 
 
 def _groups(title: str, groups: Sequence[Group]) -> str:

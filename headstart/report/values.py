@@ -109,6 +109,19 @@ class Reshaped(Value):
     tokens_after: int
 
 
+class Trial(Value):
+    """What is saved by an answer, against conversations that were left alone at random."""
+
+    name: str
+    answers: int
+    held_out: int
+    saved_tokens: Interval | None
+    """Mean of an answer that was left alone, less the mean of the others; the answers of one
+    conversation count as independent."""
+    saved_share: float | None
+    saved_s: Interval | None
+
+
 class Holdout(Value):
     """Would-be hits that were sent upstream at random: what a hit saves, measured.
 
@@ -160,3 +173,4 @@ class Report(Value):
     calls: tuple[Calls, ...]
     extra: Extra | None
     reshaped: tuple[Reshaped, ...]
+    trials: tuple[Trial, ...]

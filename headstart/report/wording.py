@@ -34,14 +34,19 @@ def dollars(usd: float | None) -> str:
     return f"{sign}${size:,.{2 if size >= 1 or size == 0 else 4}f}"
 
 
+def count(number: float) -> str:
+    """Return ``1,234``, with a digit more for small numbers."""
+    return f"{number:,.{0 if abs(number) >= 100 else 1}f}"
+
+
 def percent(share: float | None) -> str:
     """Return ``12.3 %``."""
     return UNKNOWN if share is None else f"{share * 100:.1f} %"
 
 
 def estimate(interval: Interval | None, show: str = "s") -> str:
-    """Return the value with its interval; ``show`` is ``s`` or ``usd``."""
-    write = dollars if show == "usd" else duration
+    """Return the value with its interval; ``show`` is ``s``, ``usd`` or ``tokens``."""
+    write = {"s": duration, "usd": dollars, "tokens": count}[show]
     if interval is None:
         return UNKNOWN
     if interval.low is None or interval.high is None:

@@ -10,14 +10,14 @@ from headstart.errors import InvalidRequest
 from headstart.middleware.router import conversation
 from headstart.middleware.shaping.measured import Length, MeasuredReply
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
-from headstart.observe import Shaped
+from headstart.observe import HELD_OUT, Shaped
 from headstart.policies.output.concise import (
     concise_transform,
     directive,
     refuse_concise,
     with_directive,
 )
-from headstart.policies.output.experiment import HELD_OUT, arm
+from headstart.policies.output.experiment import arm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

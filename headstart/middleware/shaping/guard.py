@@ -20,8 +20,8 @@ from headstart.middleware.shaping.further import further_calls
 from headstart.middleware.shaping.measured import Length, MeasuredReply
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
 from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.observe import Shaped, StageFailed
-from headstart.policies.output.experiment import HELD_OUT, arm
+from headstart.observe import HELD_OUT, Shaped, StageFailed
+from headstart.policies.output.experiment import arm
 from headstart.policies.output.guard import refuse_limit, refuses_limits
 from headstart.policies.output.lengths import Key
 

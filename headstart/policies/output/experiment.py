@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-HELD_OUT = "-holdout"
-"""What the name of an experiment's other side ends in."""
+from headstart.observe import HELD_OUT
+
 _RANGE = 2**64
 
 
