@@ -1,0 +1,85 @@
+"""Limited answers that cannot be continued, limits that are refused, and tight ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.errors import UpstreamProtocolError, UpstreamRefused
+from headstart.observe import StageFailed
+from headstart.types import ReasoningDelta, StreamEvent, ToolCallDelta
+from support.guarded import (
+    Site,
+    a_call,
+    events,
+    frames,
+    learned,
+    site,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("thought", [[], [ReasoningDelta(text="hm")]])
+async def test_a_model_that_was_cut_while_it_thought_is_asked_without_a_limit(
+    thought: list[StreamEvent], *, stream: bool
+) -> None:
+    start, *end = events(reason="length")
+    place = site([start, *thought, *end], events("Twice a day."), stream=stream)
+    answer = await place.ask(a_call(stream=stream))
+    assert answer.text.removeprefix("hm") == "Twice a day."
+    assert answer.completion.choices[0].finish == "stop"
+    assert place.actor.calls[-1].body == a_call(stream=stream).body
+
+
+async def test_a_whole_answer_that_is_no_text_after_all_is_made_anew() -> None:
+    start, *end = events(reason="length")
+    called = [start, ToolCallDelta(index=0, id="1", name="f", arguments='{"a'), *end]
+    place = site(called, events("Twice a day."), stream=False)
+    assert (await place.ask(a_call(stream=False))).text == "Twice a day."
+
+
+async def test_a_stream_that_is_no_text_after_all_is_an_error() -> None:
+    start, *end = events(reason="length")
+    called = [start, ToolCallDelta(index=0, id="1", name="f", arguments='{"a'), *end]
+    with pytest.raises(UpstreamProtocolError, match="not plain text"):
+        await site(called).ask(a_call())
+
+
+async def test_an_upstream_that_refuses_the_limit_is_asked_without_ever_after() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"max_tokens is too large"}', code="x"
+    )
+    place = Site([[refusal], frames(events("Hi")), frames(events("Ho"))])
+    answers = [await place.ask(a_call()) for _ in range(2)]
+    assert [each.text for each in answers] == ["Hi", "Ho"]
+    assert [each.transforms for each in answers] == [(), ()]
+    assert [asked.get("max_completion_tokens") for asked in place.asked()] == [40, None, None]
+    assert place.seen == [StageFailed(stage="output", error="LimitRefused")]
+
+
+async def test_a_refused_request_is_the_callers_to_know() -> None:
+    refusal = UpstreamRefused("no", status=400, headers=(), body=b"bad words", code="x")
+    place = Site([[refusal]])
+    with pytest.raises(UpstreamRefused):
+        await place.ask(a_call())
+    assert len(place.actor.calls) == 1
+
+
+# --- tight -----------------------------------------------------------------------------------
+
+
+async def test_tight_leaves_a_share_of_the_conversations_alone_and_measures_both() -> None:
+    place = Site([frames(events("Hi", tokens=7))], {"budget": "tight"}, learned())
+    kinds = set()
+    for number in range(60):
+        asked = [{"role": "user", "content": f"Tides of day {number}?"}]
+        answer = await place.ask(a_call(messages=asked))
+        (row,) = place.house.ledger.shaped("call")
+        assert answer.transforms == (("tight",) if row.kind == "tight" else ())
+        assert row.tokens_after == 7
+        kinds.add(row.kind)
+    assert kinds == {"tight", "tight-holdout"}
+    limits = [asked.get("max_completion_tokens") for asked in place.asked()]
+    assert all(each in (None, pytest.approx(100, rel=0.05)) for each in limits)
+    assert {each is None for each in limits} == {True, False}

@@ -1,0 +1,178 @@
+"""A guard in front of one target, and answers as its clients read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.middleware.collect import Collector
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.reading import FrameReader, Piece
+from headstart.middleware.shaping.guard import Guard, GuardOptions
+from headstart.observe import Observers
+from headstart.policies.output.lengths import ENOUGH, Key, Lengths
+from headstart.types import (
+    Call,
+    Ended,
+    Finished,
+    Started,
+    StreamEvent,
+    TextDelta,
+    UsageReported,
+)
+from support.candidates import JSON, SSE, Actor, House, Step
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Chunk
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.observe import Observation
+    from headstart.types import Completion
+
+DIALECTS: dict[str, Dialect] = {
+    each.name: each for each in (OpenAIChat(), AnthropicMessages(), GeminiGenerate())
+}
+CHAT = DIALECTS[OpenAIChat.name]
+BEGINNING = "Tides follow the moon. Twice a day the sea rises along the shore and the wa"
+REST = "ter falls again some six hours later."
+KEY = Key("route", "m")
+
+
+def a_call(*, stream: bool = True, dialect: str = OpenAIChat.name, **fields: Any) -> Call:
+    asked = [{"role": "user", "content": "Tides?"}]
+    document = {"model": "m", "messages": asked, "stream": stream, **fields}
+    path = b"/v1/chat/completions"
+    if dialect == GeminiGenerate.name:
+        document = {"contents": [{"role": "user", "parts": [{"text": "Tides?"}]}], **fields}
+        path = b"/v1beta/models/m:" + (b"streamGenerateContent" if stream else b"generateContent")
+    body = msgspec.json.encode(document)
+    reader = DIALECTS[dialect]
+    request = (
+        reader.parse(path, b"alt=sse" if stream else b"", body)
+        if isinstance(reader, GeminiGenerate)
+        else reader.parse_request(body)
+    )
+    return Call(
+        id="call", method="POST", path=path, query_string=b"", headers=(), body=body,
+        dialect=dialect, endpoint="chat", request=request, prompt_tokens=10,
+    )  # fmt: skip
+
+
+def events(*texts: str, reason: str = "stop", tokens: int | None = 40) -> list[StreamEvent]:
+    used = CHAT.usage(CHAT.tokens({"prompt_tokens": 10, "completion_tokens": tokens or 0}))
+    return [
+        Started(id="up-1", model="m", created=7),
+        *(TextDelta(text=each) for each in texts),
+        Finished(reason=reason),
+        *(() if tokens is None else (UsageReported(usage=used),)),
+        Ended(),
+    ]
+
+
+def frames(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
+    """Return a stream as its provider sends it, a piece an event."""
+    encoder = dialect.encoder("up-1", 7, include_usage=True)
+    return [Piece(encoder.feed([event]), (event,)) for event in said]
+
+
+def body(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
+    """Return a whole answer: its bytes come before what they mean."""
+    collector = Collector()
+    collector.feed(said)
+    completion = collector.completion(7.0)
+    assert completion is not None
+    return [Piece(dialect.render(completion).json("up-1", 7)), Piece(b"", tuple(said))]
+
+
+@dataclass
+class Site:
+    """A guard in front of one target."""
+
+    scripts: list[list[Step]]
+    options: dict[str, Any] = field(default_factory=dict)
+    lengths: Lengths = field(default_factory=Lengths)
+    headers: Any = SSE
+    seen: list[Observation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.house = House()
+        self.actor = Actor("a", list(self.scripts), headers=self.headers)
+        self.guard = Guard(
+            self.house.target(self.actor),
+            GuardOptions("route", **{"budget": 40, **self.options}),
+            self.lengths,
+            dialects=DIALECTS,
+            ledger=self.house.ledger,
+            observer=Observers([self]),
+            clock=lambda: 7.0,
+        )
+
+    def notify(self, observation: Observation) -> None:
+        self.seen.append(observation)
+
+    async def ask(self, call: Call) -> Answer:
+        async with self.guard.stream(call) as reply:
+            pieces = [piece async for piece in reply.chunks()]
+            return Answer(call, pieces, reply.transforms, reply.storable)
+
+    def asked(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(call.body) for call in self.actor.calls]
+
+
+@dataclass
+class Answer:
+    call: Call
+    pieces: list[Chunk]
+    transforms: tuple[str, ...]
+    storable: bool
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(piece.data for piece in self.pieces)
+
+    @property
+    def completion(self) -> Completion:
+        """What the client reads, which is what is stored."""
+        dialect = DIALECTS[self.call.dialect]
+        assert self.call.request is not None
+        if self.call.request.stream:
+            reader = FrameReader(dialect, "call")
+            said = reader.feed(self.data).events + reader.end().events
+        else:
+            said = dialect.decode_body(200, self.data)
+        read = _completion(said)
+        kept = _completion([event for piece in self.pieces for event in piece.events])
+        assert (read.choices[0].parts, read.choices[0].finish) == (
+            kept.choices[0].parts,
+            kept.choices[0].finish,
+        )
+        return read
+
+    @property
+    def text(self) -> str:
+        return "".join(getattr(part, "text", "") for part in self.completion.choices[0].parts)
+
+
+def _completion(said: Any) -> Completion:
+    collector = Collector()
+    collector.feed(said)
+    if not collector.ended:
+        collector.feed([Ended()])
+    completion = collector.completion(7.0)
+    assert completion is not None
+    return completion
+
+
+def site(*answers: list[StreamEvent], stream: bool = True, **options: Any) -> Site:
+    pieces = [frames(each) if stream else body(each) for each in answers]
+    return Site(pieces, options, headers=SSE if stream else JSON)
+
+
+def learned() -> Lengths:
+    lengths = Lengths()
+    for _ in range(ENOUGH):
+        lengths.add(KEY, 100)
+    return lengths
