@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from headstart.middleware.asgi_types import Message
+from typing import TYPE_CHECKING
+
 from headstart.middleware.body import Body
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Route
 from headstart.middleware.exchange import Exchange
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import Message
 
 
 async def receive() -> Message:
