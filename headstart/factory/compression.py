@@ -7,13 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headstart.compression.gate import Profile
-from headstart.middleware.shaping.compress import CompressingOptions, Workbench
+from headstart.middleware.shaping.compress import (
+    Compressing,
+    CompressingOptions,
+    Workbench,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
 
     from headstart.config import Settings
+    from headstart.interfaces import Candidate, Observer
+    from headstart.middleware.upstreams.ledger import Ledger
 
 
 def open_workbench(
@@ -47,3 +53,18 @@ def compressing_options(settings: Settings) -> dict[str, CompressingOptions]:
         if route.compression is not None
     }
     return {"": default, **own}
+
+
+def make_compressing(
+    settings: Settings, ledger: Ledger, observer: Observer, stack: AsyncExitStack
+) -> Callable[[Candidate], Candidate]:
+    """Return what puts compression around a candidate, where it is on."""
+    options = compressing_options(settings)
+    bench = open_workbench(options, stack)
+
+    def around(candidate: Candidate) -> Candidate:
+        if bench is None:
+            return candidate
+        return Compressing(candidate, options, bench, ledger=ledger, observer=observer)
+
+    return around

@@ -6,6 +6,7 @@ import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.middleware.upstreams.ledger import Ledger
+from headstart.observe import Shaped
 
 WON, LOST, FAILED = AttemptOutcome.WON, AttemptOutcome.LOST, AttemptOutcome.FAILED
 ABANDONED, REJECTED = AttemptOutcome.ABANDONED, AttemptOutcome.REJECTED
@@ -73,3 +74,14 @@ def test_the_oldest_calls_leave_when_nobody_takes_them() -> None:
     for id in "abc":
         ledger.book(id, attempt(WON))
     assert [len(ledger.attempts(id)) for id in "abc"] == [0, 1, 1]
+
+
+def test_what_was_shaped_is_taken_once_and_apart_from_attempts() -> None:
+    ledger = Ledger()
+    row = Shaped(kind="compress", tokens_before=2, tokens_after=1)
+    ledger.shape("call", row)
+    ledger.book("call", attempt(WON))
+    assert len(ledger.take("call")) == 1
+    assert ledger.shaped("call") == (row,)
+    assert ledger.shaped("call") == ledger.shaped("other") == ()
+    assert len(ledger) == 0
