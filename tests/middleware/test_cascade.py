@@ -111,9 +111,8 @@ async def test_a_likely_failure_starts_both_and_an_accepted_draft_ends_the_other
     async with early(house, fast, slow).stream(asking(HARD)) as reply:
         assert len(slow.calls) == 1
         assert (await read(reply), reply.transforms) == ("good", ("cascade:fast",))
-        while slow.open:
-            await asyncio.sleep(0)
-    assert sorted(house.outcomes()) == [("fast", "won"), ("slow", "lost")]
+        assert slow.open == 0
+        assert sorted(house.outcomes()) == [("fast", "won"), ("slow", "lost")], "it is booked now"
 
 
 async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
@@ -128,6 +127,14 @@ async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
         draft_may_end.set()
         assert await asked == ("strong", ("cascade:slow",))
     assert sorted(house.outcomes()) == [("fast", "rejected"), ("slow", "won")]
+
+
+async def test_a_checked_draft_that_is_slower_is_given_up() -> None:
+    house, fast = House(), Actor("fast", [[asyncio.Event()]])
+    upstream = cascade(house, fast, slow_says("b"), lambda *_: 0.9, draw=0.0)
+    async with upstream.stream(chat_call()) as reply:
+        assert await read(reply) == "b"
+        assert sorted(house.outcomes()) == [("fast", "rejected"), ("slow", "won")]
 
 
 async def test_without_escalate_early_the_strong_model_waits_for_the_judge() -> None:

@@ -39,6 +39,11 @@ class Branch:
         assert self._held.reply is not None
         return self._held.reply
 
+    async def give_up(self) -> None:
+        """Abort the call, and wait until it is booked."""
+        self._held.cancel()
+        await self._held.ended()
+
     def end(self, *, in_order: bool) -> None:
         """Leave the call, or abort it."""
         if in_order:

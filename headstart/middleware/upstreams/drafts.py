@@ -14,7 +14,7 @@ from headstart.middleware.upstreams.opening import HELD_BYTES
 from headstart.types import Ended, LogprobsDelta, Started
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from headstart.interfaces import Chunk, UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
@@ -84,12 +84,15 @@ def finished_answer(collector: Collector, now: float) -> Completion | None:
     return collector.completion(now)
 
 
-def replayed(draft: Draft, mark: str, *, storable: bool = True) -> AnswerReply:
-    """Return a draft as an answer, byte for byte as it came."""
+def replayed(
+    draft: Draft, mark: str, after: Callable[[], Awaitable[None]], *, storable: bool = True
+) -> AnswerReply:
+    """Return a draft as an answer, byte for byte as it came. ``after`` is awaited at its end."""
 
     async def chunks() -> AsyncIterator[Chunk]:
         for piece in draft.pieces:
             yield piece
+        await after()
 
     return AnswerReply(draft.reply, mark, chunks, storable=storable)
 

@@ -50,6 +50,10 @@ class Held:
             self._cancelled = True
             self._task.cancel()
 
+    async def ended(self) -> None:
+        """Wait until the call was left, and so is booked."""
+        await asyncio.wait((self._task,))
+
     async def _keep(self, upstream: Upstream) -> None:
         try:
             async with upstream.stream(self.call) as reply:

@@ -223,12 +223,19 @@ class Trial:
         """Answer with a draft; the strong model stops."""
         assert self._draft is not None
         self._served = self._draft
-        if self._slow is not None:
-            self._rule(self._slow, AttemptOutcome.LOST)
-            self._slow.end(in_order=False)
+        slow = self._slow
+        if slow is not None:
+            self._rule(slow, AttemptOutcome.LOST)
+            slow.end(in_order=False)
+
+        async def after() -> None:
+            # Books are closed when an answer ends, and a draft is sent in no time.
+            if slow is not None:
+                await slow.give_up()
+
         if self._draft.asks_logprobs(self._call):
             draft = stripped(draft, self._call, self._dialect)
-        return replayed(draft, mark, storable=storable)
+        return replayed(draft, mark, after, storable=storable)
 
     def _live(self, reply: UpstreamReply, teach: _Teach | None = None) -> UpstreamReply:
         """Answer with the strong model's stream, which teaches at its end."""
@@ -251,7 +258,10 @@ class Trial:
         if self._draft is None:
             return
         self._rule(self._draft, AttemptOutcome.REJECTED)
-        if not all(each.answered for each in (self._draft, self._second) if each is not None):
+        drafts = [each for each in (self._draft, self._second) if each is not None]
+        if not all(each.answered for each in drafts):
+            for each in drafts:
+                await each.give_up()
             return
         draft, second = await self._read_draft(), await self._read_second()
         if draft is None:
