@@ -264,7 +264,6 @@ async def test_no_header_keeps_a_hit_from_its_audit() -> None:
         {"x-headstart-max-error": "0.0001"},
         {"x-headstart-tags": "no-audit"},
         {"x-headstart-audit": "off"},
-        {"x-headstart-route": "other"},
         {"x-headstart-deadline-ms": "1"},
         {"x-forwarded-for": "127.0.0.1", "user-agent": "headstart", "dnt": "1"},
     )

@@ -46,7 +46,7 @@ class AuditBooking:
                 at=self._clock() - total_s,
                 endpoint=exchange.route.name,
                 outcome=Outcome.AUDIT,
-                status=0 if flight.head is None else flight.head.status,
+                status=_status(flight),
                 stream=exchange.request is not None and exchange.request.stream,
                 total_s=total_s,
                 scope=exchange.scope_name,
@@ -65,3 +65,10 @@ class AuditBooking:
                 stored=flight.stored,
             )
         )
+
+
+def _status(flight: Flight) -> int:
+    """Return what the upstream answered; an error ends a call before it has a head of its own."""
+    if flight.head is not None:
+        return flight.head.status
+    return flight.attempts[-1].status if flight.attempts else 0
