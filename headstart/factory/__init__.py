@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headstart.factory.caching import make_store, open_cache, open_encoder
 from headstart.factory.clock import clock
 from headstart.factory.conditions import open_conditions
+from headstart.factory.keeping import keep
 from headstart.factory.learning import (
     make_domains,
     make_policy,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
     from headstart.middleware.upstreams.conditions import Conditions
+    from headstart.middleware.upstreams.jury import Jury
     from headstart.observe import Observers
     from headstart.types import ChatRequest
 
@@ -103,7 +105,10 @@ async def start_engine(
         if not wrapped:
             conditions = await open_conditions(site)
             opened = await open_upstreams(settings, conditions, ledger, stack)
-            router = make_router(settings, opened, ledger)
+            juries: dict[str, Jury] = {}
+            router = make_router(settings, opened, ledger, juries)
+            for name, jury in juries.items():
+                await keep(site, name, "cascade", saved=jury.saved, load=jury.load)
         second = make_second_opinion(site, opened)
         oversight = open_oversight(site, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headstart.config import Settings
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
+    from headstart.middleware.upstreams.jury import Jury
     from headstart.middleware.upstreams.ledger import Ledger
     from headstart.middleware.upstreams.rescue import Mode
 
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
 _draw = random.random
 
 
-def make_router(settings: Settings, opened: Sequence[Opened], ledger: Ledger) -> Router:
-    """Return who picks among the upstreams, by route, model and dialect."""
-    builder = Builder(opened, ledger)
+def make_router(
+    settings: Settings, opened: Sequence[Opened], ledger: Ledger, juries: dict[str, Jury]
+) -> Router:
+    """Return who picks among the upstreams, by route, model and dialect.
+
+    ``juries`` receives what cascades learn, by the name under which it is to be kept.
+    """
+    builder = Builder(opened, ledger, juries)
     providers = [provider_of(each, builder.alone(each.settings.name)) for each in opened]
     routes = {}
     for route in settings.route:
@@ -42,8 +48,9 @@ def make_router(settings: Settings, opened: Sequence[Opened], ledger: Ledger) ->
 class Builder:
     """Makes candidates of candidates."""
 
-    def __init__(self, opened: Sequence[Opened], ledger: Ledger) -> None:
+    def __init__(self, opened: Sequence[Opened], ledger: Ledger, juries: dict[str, Jury]) -> None:
         self._ledger = ledger
+        self._juries = juries
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
 
     def alone(self, upstream: str) -> Candidate:
@@ -98,7 +105,7 @@ class Builder:
 
         alone = Strategy(retries=strategy.retries)
         options = CascadeOptions(strategy.judge, strategy.min_confidence, strategy.escalate_early)
-        return Cascade(
+        cascade = Cascade(
             name,
             self.build(f"{name}.fast", alone, fast),
             self.build(f"{name}.slow", alone, slow),
@@ -109,6 +116,9 @@ class Builder:
             draw=_draw,
             clock=clock,
         )
+        # Not by its terms: what a score is worth does not change with what is asked of it.
+        self._juries[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
+        return cascade
 
     def _any_key(self, opened: Opened) -> Candidate:
         """Another key is asked where one is refused or has used up its limits."""

@@ -26,6 +26,10 @@ from support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from headstart.factory import Parts
+    from headstart.interfaces import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -175,3 +179,38 @@ async def test_a_route_with_a_cascade_answers_stores_and_says_who_answered() -> 
         ("slow", "escalation", "won"),
     ]
     assert not second.attempts, "it came from the cache"
+
+
+async def test_what_a_cascade_learned_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with serving(provider("42")) as fast, serving(provider("42")) as slow:
+        route = {
+            "name": "all",
+            "strategy": "cascade",
+            "upstreams": ["fast", "slow"],
+            "judge": ["agreement"],
+            "min_confidence": 1.0,
+        }
+        overrides = {
+            "cache.store": f"sqlite:///{tmp_path}/cache.db",
+            "cache.mode": "exact-only",
+            "upstream": [{"name": "fast", "base_url": fast}, {"name": "slow", "base_url": slow}],
+            "route": [route],
+        }
+        settings = await asyncio.to_thread(load_settings, None, {}, overrides)
+        name = "all: cascade(fast,slow)"
+        kept: list[bytes | None] = []
+
+        def look(parts: Parts) -> None:
+            stores.append(parts.store)
+
+        stores: list[Store] = []
+        for _ in range(2):
+            app = build_gateway(settings, not_found, observers=Observers(), on_start=look)
+            async with serving(app) as url, aiohttp.ClientSession() as session:
+                kept.append(await stores[-1].kept(name))
+                path = f"{url}/v1/chat/completions"
+                async with session.post(path, data=chat_call().body) as response:
+                    assert b"42" in await response.read()
+        assert kept[0] is None
+        learned = json.loads(kept[1] or b"")
+        assert learned["scores"]["agreement"]["seen"][-1] == 5.0, "one draft beside the prior"
