@@ -179,6 +179,8 @@ class Quirks(Frozen):
     prefill: Literal["no", "plain", "prefix"] = "no"
     """Whether it goes on from a last assistant message; ``prefix``: if that says
     ``"prefix": true``."""
+    call_ids: Literal["any", "short"] = "any"
+    """Which ids of tool calls it takes; ``short``: nine letters or digits."""
     prediction: bool = False
     """It takes a predicted output (``prediction``)."""
     refuse: bool = False

@@ -18,7 +18,7 @@ from headstart.middleware.reading import (
 )
 from headstart.middleware.sse import SSEDecoder
 from headstart.middleware.translation import translate_events
-from headstart.types import Ended, ErrorReported, Finished, Started
+from headstart.types import Ended, ErrorReported, Finished, Started, ToolCallDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +29,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How an answer is named that we write ourselves. ``request_id`` stands in its errors."""
+    """What an answer that we write goes by. ``request_id`` stands in its errors."""
 
     request_id: str
     answer_id: str
     """In the client's dialect, where the provider's own is in another or absent."""
     created: int
     """Unix seconds."""
+    functions: bool = False
+    """Tool calls go in OpenAI's deprecated form, which has room for one."""
+
+
+class _Canonical:
+    """Events of one answer in the client's canonical form, named as the client gets them."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._source = source
+        self._target = target
+        self._naming = naming
+        self._called: dict[int, int] = {}
+        """By choice, the number of its first tool call."""
+
+    def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
+        if self._source.name == self._target.name:
+            return events
+        translated = translate_events(events, self._source, self._target)
+        return tuple(own for event in translated if (own := self._own(event)) is not None)
+
+    def _own(self, event: StreamEvent) -> StreamEvent | None:
+        naming = self._naming
+        match event:
+            case Started():
+                return msgspec.structs.replace(event, id=naming.answer_id, created=naming.created)
+            case ToolCallDelta():
+                first = self._called.setdefault(event.choice, event.index)
+                if not naming.functions:
+                    return event
+                legacy = msgspec.structs.replace(event, id=None, kind="function_call")
+                return legacy if event.index == first else None
+            case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
+                # Some providers say "stop"; agents go on only where they hear of tools.
+                reason = "function_call" if naming.functions else "tool_calls"
+                return msgspec.structs.replace(event, reason=reason)
+        return event
 
 
 class _Translated:
     """The events of a stream in the client's canonical form, up to an error."""
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
-        self._source = source
-        self._target = target
-        self._naming = naming
+        self._canonical = _Canonical(source, target, naming)
         self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
         self._decoder = source.decoder()
         self.error: tuple[StreamEvent, ...] = ()
@@ -53,25 +87,12 @@ class _Translated:
     def read(self, data: bytes) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
         for frame in self._frames.feed(data):
-            found = _translated(self._decoder.feed(frame), self._source, self._target, self._naming)
+            found = self._canonical.read(self._decoder.feed(frame))
             if error_in(found) is not None:
                 self.error = found
                 break
             events += found
         return tuple(events)
-
-
-def _translated(
-    events: tuple[StreamEvent, ...], source: UpstreamDialect, target: Dialect, naming: Naming
-) -> tuple[StreamEvent, ...]:
-    """Return the events in the target's canonical form, named as the client gets them."""
-    if source.name == target.name:
-        return events
-    own = {"id": naming.answer_id, "created": naming.created}
-    return tuple(
-        msgspec.structs.replace(event, **own) if type(event) is Started else event
-        for event in translate_events(events, source, target)
-    )
 
 
 class Reencoder(BodyReader):
@@ -156,9 +177,8 @@ class DocumentTranslator(BodyReader):
         encoder: EventEncoder | None = None,
     ) -> None:
         self._source = source
-        self._target = target
+        self._canonical = _Canonical(source, target, naming)
         self._status = status
-        self._naming = naming
         self._answer = _WholeAnswer(target, naming)
         self._encoder = encoder
         self._parts: list[bytes] = []
@@ -175,7 +195,7 @@ class DocumentTranslator(BodyReader):
     def end(self) -> Piece:
         """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
         read = self._source.decode_body(self._status, b"".join(self._parts))
-        events = _translated(read, self._source, self._target, self._naming)
+        events = self._canonical.read(read)
         if error_in(events) is not None:
             return Piece(self._answer.write_error(events), events)
         if self._encoder is not None:

@@ -1,4 +1,4 @@
-"""Providers of OpenAI's dialect that deviate get what they take, and nothing else changes."""
+"""Providers that deviate from their dialect get what they take, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headstart.canonical_request import Quirks
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.openai_chat_quirks import apply_quirks
+from headstart.middleware.dialects.request_quirks import apply_quirks
 from support.translated import CHAT, OPENAI
 
 USER = {"role": "user", "content": "Hi"}
@@ -25,14 +25,14 @@ ALL = Quirks(
 
 def edit(quirks: Quirks, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     raw = json.dumps({"model": "m", "messages": [USER], **fields}).encode()
-    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), quirks)
+    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), quirks, OPENAI.name)
     return json.loads(body), dropped
 
 
 @pytest.mark.parametrize("quirks", [Quirks(), ALL, Quirks(drops=("tools",))])
 def test_body_that_needs_no_edit_stays_the_same_object(quirks: Quirks) -> None:
     raw = b'{ "model":"m", "messages":[ {"role":"user","content":"\\u0048i"} ], "n":1 }'
-    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), quirks)
+    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), quirks, OPENAI.name)
     assert body is raw
     assert dropped == ()
 
@@ -41,7 +41,9 @@ def test_only_what_is_edited_changes_its_bytes() -> None:
     raw = (
         b'{"model": "m", "seed": 1, "messages": [{"content":"\\u0048i" , "role":"user"}], "x":1e0}'
     )
-    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), Quirks(drops=("seed",)))
+    body, dropped = apply_quirks(
+        raw, OPENAI.parse_request(raw), Quirks(drops=("seed",)), OPENAI.name
+    )
     assert body == b'{"model":"m","messages":[{"content":"\\u0048i" , "role":"user"}],"x":1e0}'
     assert dropped == ("seed",)
 
@@ -69,7 +71,7 @@ def test_our_own_field_goes_without_a_word() -> None:
     asking = OPENAI.add_usage(raw, request)
     assert asking is not None
     quirks = Quirks(stream_usage=False, refuse=True)
-    body, dropped = apply_quirks(asking, request, quirks)
+    body, dropped = apply_quirks(asking, request, quirks, OPENAI.name)
     assert json.loads(body) == json.loads(raw)
     assert dropped == ()
 
@@ -100,7 +102,7 @@ def test_more_choices_than_the_provider_gives_are_refused() -> None:
 
 def test_body_that_repeats_a_key_is_left_alone() -> None:
     raw = b'{"model":"m","messages":[],"seed":1,"seed":2,"n":5}'
-    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), ALL)
+    body, dropped = apply_quirks(raw, OPENAI.parse_request(raw), ALL, OPENAI.name)
     assert body is raw
     assert dropped == ()
 

@@ -8,13 +8,13 @@ import msgspec
 
 from headstart.canonical_request import CallPart, ForeignTool, Tool, Written
 from headstart.middleware.dialects.anthropic_write_messages import write_messages
-from headstart.middleware.dialects.openai_chat_quirks import edit
 from headstart.middleware.dialects.request_parts import (
     Losses,
     budget_of,
     effort_of,
     top_level_extra,
 )
+from headstart.middleware.dialects.request_quirks import edit
 
 if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest, Quirks, ReasoningWish

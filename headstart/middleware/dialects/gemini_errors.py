@@ -9,6 +9,8 @@ import msgspec
 from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headstart.errors import HeadstartError
 
 _STATUSES = {
@@ -27,11 +29,15 @@ _TYPE = "type.googleapis.com/google.rpc."
 
 
 def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
-    """Read an error's body or chunk. Its ``status`` is a word, its ``code`` the HTTP status."""
+    """Read an error's body or chunk. Its ``status`` is a word, its ``code`` the HTTP status.
+
+    The reason among its details says more than either where there is one.
+    """
     error = document.get("error") or document
     if not isinstance(error, dict):
         return ErrorReported(message=str(error), status=status)
-    message, code, number = error.get("message"), error.get("status"), error.get("code")
+    message, number = error.get("message"), error.get("code")
+    code = next(_details(error, "reason"), None) or error.get("status")
     if status is None and type(number) is int and 400 <= number < 600:
         status = number
     return ErrorReported(
@@ -44,9 +50,7 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
 def retry_delay_s(document: Any) -> float | None:
     """Return the seconds that an error's body asks to wait (``google.rpc.RetryInfo``), if any."""
     error = document.get("error") if isinstance(document, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+    for delay in _details(error, "retryDelay"):
         if isinstance(delay, str) and delay.endswith("s"):
             try:
                 seconds = float(delay[:-1])
@@ -54,6 +58,14 @@ def retry_delay_s(document: Any) -> float | None:
                 continue
             return seconds if 0 <= seconds < float("inf") else None
     return None
+
+
+def _details(error: Any, name: str) -> Iterator[Any]:
+    """Yield what the error's details say under a name."""
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and name in detail:
+            yield detail[name]
 
 
 def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:

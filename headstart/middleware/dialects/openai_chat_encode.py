@@ -208,10 +208,13 @@ class ChatEncoder:
         return b"%b%b\n\n" % (self._head, _encode(members)[1:])
 
     def _ending(self) -> bytes:
-        if self._usage is None or not self._include_usage:
-            return b"data: [DONE]\n\n"
-        usage = self._data({"choices": [], "usage": self._usage, **self._extra})
-        return b"%bdata: [DONE]\n\n" % usage
+        last = b""
+        if self._usage is not None and self._include_usage:
+            last = self._data({"choices": [], "usage": self._usage, **self._extra})
+        elif self._extra:
+            # Who did not ask for usage reads the first choice of every chunk.
+            last = self._chunk(0, {}, top=self._extra)
+        return b"%bdata: [DONE]\n\n" % last
 
 
 def _is_call(event: StreamEvent) -> bool:

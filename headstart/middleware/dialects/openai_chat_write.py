@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.canonical_request import ForeignTool, Written
-from headstart.middleware.dialects.openai_chat_quirks import DIALECT, check_choices, edit
 from headstart.middleware.dialects.openai_chat_write_messages import write_messages
 from headstart.middleware.dialects.request_parts import (
     Losses,
@@ -15,10 +14,12 @@ from headstart.middleware.dialects.request_parts import (
     fits_strict,
     top_level_extra,
 )
+from headstart.middleware.dialects.request_quirks import check_choices, edit
 
 if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest, Quirks, Tool
 
+DIALECT = "openai-chat"
 _PATH = b"/v1/chat/completions"
 
 

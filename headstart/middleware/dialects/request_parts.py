@@ -88,7 +88,9 @@ def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
         return asked.extra
     for name, value in asked.extra.items():
         limits = name == "modalities" and value != ["text"]
-        if limits or (name in _NEEDED and _says_something(value)):
+        # To name the options of a search is to ask for one.
+        asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
+        if limits or asks:
             raise losses.refusal(name)
     # What other dialects do anyway, or are told as the user.
     said = {"modalities": ["text"], "safety_identifier": asked.user}

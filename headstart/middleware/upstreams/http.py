@@ -97,7 +97,7 @@ class HTTPUpstream:
     ) -> AsyncIterator[HTTPReply]:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
-        Entering waits for status and headers, and for the whole of an error in another dialect.
+        Entering waits for status and headers, and for the whole of an error.
         Leaving closes the socket unless the answer was read to its end. Raises
         UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
         request that the upstream's dialect cannot express.
@@ -123,7 +123,7 @@ class HTTPUpstream:
                 reply = HTTPReply(
                     self.name, response, incoming, sent.transforms, self._options.read_s
                 )
-                if incoming.translates and response.status >= 400:
+                if incoming.own is not None and response.status >= 400:
                     await reply.read_ahead()
                 yield reply
 

@@ -103,7 +103,10 @@ class Incoming:
         return DocumentTranslator(own, client, status, naming, encoder)
 
     def _naming(self, client: Dialect) -> Naming:
-        return Naming(self.call.id, client.new_id(), int(self.now))
+        request = self.call.request
+        document = {} if request is None else request.document
+        functions = bool(document.get("functions")) and not document.get("tools")
+        return Naming(self.call.id, client.new_id(), int(self.now), functions)
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:
         encoder = client.encoder(

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import msgspec
 
 from headstart.canonical_request import Quirks
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.dialects.openai_chat_quirks import apply_quirks
+from headstart.middleware.dialects.request_quirks import apply_quirks
 from headstart.middleware.upstreams.headers import headers_across, headers_up
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _IN_PATH = re.compile(rb"(/models/)[^/:]+:(generateContent|streamGenerateContent)$")
 """Gemini's paths name the model and tell whether the answer streams."""
+_WITH_MESSAGES = (OpenAIChat.name, AnthropicMessages.name)
 _DEMANDED = {"anthropic-messages": {"anthropic-version": "2023-06-01"}}
 """By dialect, headers without which a provider refuses a request."""
 _NOTHING: Mapping[str, str] = {}
@@ -64,8 +66,8 @@ def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) 
         headers.append(("accept-encoding", "identity"))
     body, path, query = call.body, call.path, call.query_string
     names: list[str] = []
-    if own.name == OpenAIChat.name and options.quirks != _NO_QUIRKS:
-        body, dropped = apply_quirks(body, request, options.quirks)
+    if own.name in _WITH_MESSAGES and options.quirks != _NO_QUIRKS:
+        body, dropped = apply_quirks(body, request, options.quirks, own.name)
         names += (f"dropped:{name}" for name in dropped)
     members: dict[str, Any] = {}
     in_path = _IN_PATH.search(path)

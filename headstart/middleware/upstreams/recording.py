@@ -141,6 +141,12 @@ class Recording:
         self._condition.breaker.neutral(self._permit)
         self._cut(AttemptOutcome.ABANDONED, now)
 
+    def dropped(self, now: float) -> None:
+        """The call was not made after all."""
+        self._booked = True
+        self._condition.breaker.neutral(self._permit)
+        self._conditions.measures.ended(self.key, now)
+
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and what waiting for it has taught."""
         if self.first_at is None and self._streams:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from headstart.errors import (
     HeadstartError,
+    RequestError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
@@ -56,7 +57,8 @@ class TargetOptions:
 class Target:
     """Makes calls to ``upstream``. Entering ``stream`` waits for the answer's first content.
 
-    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. Raises
+    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. What
+    the provider's dialect cannot express (InvalidRequest) is not sent, so it is not booked. Raises
     UpstreamUnavailable without a call while the breaker is open or a rate limit is used up.
     """
 
@@ -184,6 +186,9 @@ class Target:
         progress: Progress,
         dialect: Dialect | None,
     ) -> None:
+        if isinstance(error, RequestError):
+            recording.dropped(_now())
+            return
         recording.learn(progress, dialect)
         recording.failed(judge(error, self._clock()), _now())
 

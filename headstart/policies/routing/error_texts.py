@@ -60,4 +60,9 @@ def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
         if isinstance(error.get(name), str | int)
     )
     message = error.get("message", error.get("detail"))
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        # Gemini's ErrorInfo.
+        if isinstance(detail, dict) and isinstance(detail.get("reason"), str):
+            codes = (*codes, detail["reason"])
     return codes, message if isinstance(message, str) else ""

@@ -1,7 +1,12 @@
-"""Providers that speak OpenAI's dialect and deviate from it: the edits that a request needs."""
+"""Providers that deviate from the dialect they speak: the edits that a request needs.
+
+For the dialects whose requests hold ``messages``: OpenAI's and Anthropic's.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +20,12 @@ if TYPE_CHECKING:
     from headstart.canonical_request import Quirks
     from headstart.types import ChatRequest
 
-DIALECT = "openai-chat"
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 
 
 def apply_quirks(
-    body: bytes, request: ChatRequest, quirks: Quirks
+    body: bytes, request: ChatRequest, quirks: Quirks, dialect: str
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body as the provider takes it, and the names of the client's fields left out.
 
@@ -29,7 +34,7 @@ def apply_quirks(
     """
     if request.duplicate_keys:
         return body, ()
-    losses = Losses(DIALECT, DIALECT, refuse=quirks.refuse)
+    losses = Losses(dialect, dialect, refuse=quirks.refuse)
     check_choices(request.choices, quirks)
     return edit(body, request.document, quirks, losses), losses.names
 
@@ -43,7 +48,7 @@ def check_choices(choices: int, quirks: Quirks) -> None:
 def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) -> bytes:
     """Drop and rename fields, in place. ``asked`` is what the client said: only that is a loss."""
     drops = _drops(quirks)
-    if not (drops or quirks.renames or quirks.message_drops):
+    if not (drops or quirks.renames or quirks.message_drops or quirks.call_ids != "any"):
         return body
     document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     losses.drop(*(name for name in drops if name in document and asked.get(name) is not None))
@@ -74,13 +79,37 @@ def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> b
 
 
 def _edit_messages(raw: msgspec.Raw | None, quirks: Quirks, losses: Losses) -> msgspec.Raw | None:
-    """Return the messages without what the provider rejects in them; None if nothing goes."""
-    if raw is None or not quirks.message_drops:
+    """Return the messages as the provider takes them; None if nothing changes in them."""
+    if raw is None or not (quirks.message_drops or quirks.call_ids != "any"):
         return None
     messages = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]])
     found = {name for name in quirks.message_drops for message in messages if name in message}
-    if not found:
-        return None
     losses.drop(*sorted(found))
-    kept = [{k: v for k, v in message.items() if k not in found} for message in messages]
-    return msgspec.Raw(msgspec.json.encode(kept))
+    edited = [{k: v for k, v in message.items() if k not in found} for message in messages]
+    renamed = [_shorten_ids(message) for message in edited] if quirks.call_ids == "short" else []
+    return msgspec.Raw(msgspec.json.encode(edited)) if found or any(renamed) else None
+
+
+def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
+    """Give tool calls and their results ids of nine characters, in place; False: they have."""
+    changed = False
+    if "tool_call_id" in message:
+        id = msgspec.json.decode(message["tool_call_id"])
+        changed = short_id(id) != id
+        message["tool_call_id"] = msgspec.Raw(msgspec.json.encode(short_id(id)))
+    if b'"id"' in (raw := bytes(message.get("tool_calls", b""))):
+        calls = msgspec.json.decode(raw)
+        renamed = [{**call, "id": short_id(call.get("id"))} for call in calls]
+        changed |= renamed != calls
+        message["tool_calls"] = msgspec.Raw(msgspec.json.encode(renamed))
+    return changed
+
+
+def short_id(id: Any) -> Any:
+    """Return the id that stands for this one where only nine letters or digits will do.
+
+    Equal ids give equal ones, so a result still names its call.
+    """
+    if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
+        return id
+    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
