@@ -13,7 +13,7 @@ HeadstartError
 │   ├── UpstreamUnreachable     502, refused, DNS, TLS, reset
 │   ├── UpstreamTimeout         504
 │   ├── UpstreamRefused         an error status, with the provider's own answer
-│   ├── UpstreamUnavailable     503, no upstream may be asked now
+│   ├── UpstreamUnavailable     503, no upstream may be asked now; 429, for a rate limit
 │   └── UpstreamProtocolError   502, an answer that cannot be read
 ├── StageError                  an optional stage failed: caught in the pipeline, counted, bypassed
 │   ├── EncoderError
@@ -131,15 +131,21 @@ class UpstreamRefused(UpstreamError):
 class UpstreamUnavailable(UpstreamError):
     """No upstream may be asked now: breakers are open or rate limits are used up.
 
-    ``retry_after_s`` is when one may be asked again, if that is known.
+    ``retry_after_s`` is when one may be asked again, if that is known. ``limited``: it is the
+    provider's rate limit that keeps us from asking.
     """
 
     status = 503
     code = "upstream_unavailable"
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, limited: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        if limited:
+            self.status = 429
+            self.code = "rate_limit_exceeded"
 
 
 class UpstreamProtocolError(UpstreamError):

@@ -83,7 +83,8 @@ def _open(
         upstream = HTTPUpstream(options, dialects(), clock, spoken=upstream_dialects())
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
-        terms = _target_options(name, number, chosen)
+        key = "" if credential is None else str(number)
+        terms = _target_options(name, key, chosen)
         targets.append(Target(upstream, terms, conditions, ledger, dialects(), clock))
     return Opened(chosen, http[0], tuple(targets))
 
@@ -110,12 +111,12 @@ def _http_options(name: str, chosen: UpstreamSettings, credential: Headers | Non
     )
 
 
-def _target_options(name: str, number: int, chosen: UpstreamSettings) -> TargetOptions:
+def _target_options(name: str, key: str, chosen: UpstreamSettings) -> TargetOptions:
     from headstart.middleware.upstreams.target import TargetOptions
 
     return TargetOptions(
         name=name,
-        key=str(number),
+        key=key,
         first_token_s=chosen.first_token_s,
         stall_s=chosen.stall_s,
         cancels_billing=chosen.cancels_billing is not False,

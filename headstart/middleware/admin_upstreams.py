@@ -54,7 +54,7 @@ async def upstreams(engine: Engine) -> dict[str, Any]:
 
 
 def _status(key: Key, condition: Condition, measures: Measures, now: float) -> UpstreamStatus:
-    wait_s = max(condition.breaker.ready_in_s(now), condition.limits.ready_in_s(0, now))
+    wait_s = max(condition.breaker.avoided_for_s(now), condition.limits.ready_in_s(0, now))
     p50_s, p95_s, p99_s = (
         measures.ttft_s(key, TYPICAL_TOKENS, share, now) for share in (0.5, 0.95, 0.99)
     )

@@ -144,7 +144,7 @@ class Flight:
     and ``shaped`` before it publishes any end.
     """
 
-    def __init__(self, log_bytes: int = LOG_BYTES) -> None:
+    def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
         self.head: Head | None = None
         self.error: BaseException | None = None
         self.ended = False
@@ -156,6 +156,7 @@ class Flight:
         self.shaped: tuple[Shaped, ...] = ()
         self.stored = False
         self.pump: asyncio.Task[None] | None = None
+        self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
         self._dropped = 0
@@ -191,6 +192,16 @@ class Flight:
             return ()
         self._claimed = True
         return self.attempts
+
+    def lasts(self, deadline: float | None) -> bool:
+        """Tell whether the call may go on for half as long as a newcomer would wait.
+
+        It ends by its own ``deadline``, that of its first reader. Both are in the loop's time.
+        """
+        if self._deadline is None or deadline is None:
+            return self._deadline is None
+        now = asyncio.get_running_loop().time()
+        return self._deadline - now >= (deadline - now) / 2
 
     @property
     def clients(self) -> int:
@@ -284,10 +295,12 @@ class Flights:
     def __len__(self) -> int:
         return len(self._by_identity)
 
-    def find(self, identity: Hashable) -> Flight | None:
-        """Return a flight that a newcomer may join, or None."""
+    def find(self, identity: Hashable, deadline: float | None = None) -> Flight | None:
+        """Return a flight that a newcomer may join, who waits until ``deadline``, or None."""
         flight = self._by_identity.get(identity)
-        return flight if flight is not None and flight.joinable else None
+        if flight is None or not (flight.joinable and flight.lasts(deadline)):
+            return None
+        return flight
 
     def add(self, identity: Hashable, flight: Flight) -> None:
         """Make a flight joinable under ``identity``."""

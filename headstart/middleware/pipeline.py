@@ -254,7 +254,7 @@ class Engine:
             request.logprobs,
             prepared.directives.compress,
         )
-        flight = self._flights.find(identity)
+        flight = self._flights.find(identity, exchange.deadline)
         if flight is not None and not exchange.holdout:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)
         else:
@@ -280,7 +280,7 @@ class Engine:
             upstream = AppUpstream(app, exchange.scope, route.dialect, self._supervisor.spawn)
         else:
             upstream, call = self._router.assign(call, exchange.scope_name, exchange.rule)
-        flight = Flight()
+        flight = Flight(deadline=call.deadline)
         plan = Plan(
             call=call,
             upstream=upstream,

@@ -107,12 +107,13 @@ def error_response(
         (request_id_header(dialect), request_id.encode()),
         NO_STORE,
     ]
-    if status == 429:
-        headers.append((b"retry-after", b"1"))
-    if isinstance(error, UpstreamError):
+    if isinstance(error, UpstreamUnavailable):
+        wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
+        headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
+    elif isinstance(error, UpstreamError):
         headers.append((b"x-should-retry", b"false"))  # we did, as often as it made sense
-    if isinstance(error, UpstreamUnavailable) and error.retry_after_s is not None:
-        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
+    elif status == 429:
+        headers.append((b"retry-after", b"1"))
     return status, tuple(headers), body
 
 

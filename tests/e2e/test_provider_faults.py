@@ -189,7 +189,7 @@ async def test_a_stream_that_fails_before_its_first_token_is_an_error_status(
 async def test_a_stream_that_fails_later_ends_in_an_error_where_it_fails_anew(
     fault: type[Any],
     fields: dict[str, Any],
-    status: int,  # noqa: ARG001 - too late for one
+    status: int,
     code: str,
 ) -> None:
     async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
@@ -208,8 +208,8 @@ async def test_a_stream_that_fails_later_ends_in_an_error_where_it_fails_anew(
 async def test_a_stream_that_fails_once_is_whole_and_not_stored(
     fault: type[Any],
     fields: dict[str, Any],
-    status: int,  # noqa: ARG001 - nobody sees it
-    code: str,  # noqa: ARG001
+    status: int,
+    code: str,
 ) -> None:
     async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
         reply = await gateway.ask(fault=fault(after=5, times=1, **fields), stream=True)

@@ -207,7 +207,20 @@ def test_a_rate_limit_without_an_end_is_asked_about_ever_less_often() -> None:
     assert breaker.ready_in_s(now) == 1.0
 
 
-def test_a_wrong_key_closes_for_minutes() -> None:
+@pytest.mark.parametrize(
+    "kind", [FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL]
+)
+def test_what_people_put_right_is_avoided_for_minutes_but_admitted(kind: FailureKind) -> None:
     breaker = Breaker()
-    breaker.failed(admit(breaker, 0.0), failure(FailureKind.UNAUTHORIZED), 0.0)
-    assert breaker.ready_in_s(0.0) == 300.0
+    breaker.failed(admit(breaker, 0.0), failure(kind), 0.0)
+    assert (breaker.avoided_for_s(0.0), breaker.ready_in_s(0.0)) == (300.0, 0.0)
+    assert breaker.weight(0.0) == 0.0
+    breaker.succeeded(admit(breaker, 1.0), 1.0)
+    assert breaker.avoided_for_s(1.0) == 0.0
+
+
+def test_only_a_rate_limit_counts_as_one() -> None:
+    breaker = Breaker()
+    breaker.failed(admit(breaker, 0.0), failure(FailureKind.RATE_LIMITED), 0.0)
+    assert [breaker.limited(at) for at in (0.5, 1.5)] == [True, False]
+    assert not tripped().limited(0.0)

@@ -128,10 +128,12 @@ async def sidecar(
     *,
     upstream: dict[str, Any] | None = None,
     others: tuple[dict[str, Any], ...] = (),
+    routes: tuple[dict[str, Any], ...] = (),
     behind: Callable[[Sidecar], ASGIApp] | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Sidecar]:
     """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams.
+    ``routes`` are the ``[[route]]`` tables.
 
     ``behind`` makes the app that gets what the gateway does not answer, in place of a 404.
     """
@@ -151,7 +153,7 @@ async def sidecar(
         }
         first = {"name": "sim", "base_url": base, **(upstream or {})}
         settings = await asyncio.to_thread(
-            load_settings, None, {}, {**dotted, "upstream": [first, *others]}
+            load_settings, None, {}, {**dotted, "upstream": [first, *others], "route": list(routes)}
         )
         recorder = Recorder()
         running = Sidecar("", base, provider, session, recorder, Observers([recorder]), [])

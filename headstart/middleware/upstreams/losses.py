@@ -21,11 +21,13 @@ class Losses:
         self._order = order
         self._errors: dict[int, HeadstartError] = {}
         self._blamed: HeadstartError | None = None
+        self._asked = 0
 
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Take in a member's error. Its last real one counts: that it may not be asked is none."""
         if blames_caller:
             self._blamed = self._blamed or error
+        self._asked += not isinstance(error, UpstreamUnavailable)
         if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
             self._errors[member] = error
 
@@ -43,7 +45,9 @@ class Losses:
             return min(
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
-        return _spent(best) if isinstance(best, UpstreamRefused) else best
+        if isinstance(best, UpstreamRefused) and self._asked > 1:
+            return _spent(best)
+        return best
 
 
 def _rank(error: HeadstartError) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, cast
 
 from headstart.errors import (
@@ -13,6 +14,7 @@ from headstart.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from headstart.middleware.identity import credential_of
 from headstart.middleware.upstreams.opening import Progress, is_readable, judge, open_answer
 from headstart.middleware.upstreams.patience import Patience
 from headstart.middleware.upstreams.recording import Recording, Terms
@@ -43,7 +45,7 @@ class TargetOptions:
 
     name: str
     key: str = field(default="", repr=False)
-    """Tells keys apart; need not be one."""
+    """Tells keys apart; need not be one. Empty: callers send their own."""
     first_token_s: float | None = None
     stall_s: float | None = None
     cancels_billing: bool = True
@@ -85,10 +87,13 @@ class Target:
         """Return what to expect of this call, now."""
         options, now = self._options, _now()
         key = self._key(call)
-        condition = self._conditions.of(key.upstream, key.model, options.key)
+        condition = self._condition(call, key)
         ask = self._ask(call, now)
+        reserved = self._reserved(ask)
         standing = Standing(
-            ready_in_s=_ready_in_s(condition, self._reserved(ask), now),
+            ready_in_s=max(
+                condition.breaker.avoided_for_s(now), condition.limits.ready_in_s(reserved, now)
+            ),
             degraded=condition.breaker.degraded,
             weight=condition.breaker.weight(now),
             context_tokens=options.context_tokens(key.model),
@@ -110,13 +115,16 @@ class Target:
     def _begin(self, call: Call) -> tuple[Recording, Condition]:
         """Take leave to make the call. Raises UpstreamUnavailable."""
         now, key, ask = _now(), self._key(call), self._ask(call, _now())
-        condition = self._conditions.of(key.upstream, key.model, self._options.key)
+        condition = self._condition(call, key)
         reserved = self._reserved(ask)
-        wait_s = _ready_in_s(condition, reserved, now)
-        permit = condition.breaker.admit(now) if wait_s <= 0.0 else None
+        limit_s = condition.limits.ready_in_s(reserved, now)
+        permit = condition.breaker.admit(now) if limit_s <= 0.0 else None
         if permit is None:
+            wait_s = condition.breaker.ready_in_s(now)
+            limited = limit_s > wait_s or condition.breaker.limited(now)
+            why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(
-                f"upstream {self.name} may not be asked now", retry_after_s=wait_s
+                f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
             )
         condition.limits.take(reserved, now)
         expected = self._conditions.measures.expected_length(ask.place)
@@ -207,6 +215,14 @@ class Target:
         model = "" if call.request is None else call.request.model
         return Key(self.name, self._options.models.get(model, model))
 
+    def _condition(self, call: Call, key: Key) -> Condition:
+        """Return the condition under the key that the call goes out with: none is another's."""
+        own = self._options.key
+        if not own:
+            sent = credential_of(call.headers, call.query_string, cookies=False) or b""
+            own = blake2b(sent, digest_size=16).hexdigest()
+        return self._conditions.of(key.upstream, key.model, own)
+
     def _ask(self, call: Call, now: float) -> Ask:
         served = self._conditions.affinities.of(call.affinity, now)
         return Ask(
@@ -223,10 +239,6 @@ class Target:
         if output is None:
             output = self._conditions.measures.expected_length(ask.place)
         return ask.prompt_tokens + round(output)
-
-
-def _ready_in_s(condition: Condition, tokens: int, now: float) -> float:
-    return max(condition.breaker.ready_in_s(now), condition.limits.ready_in_s(tokens, now))
 
 
 def _now() -> float:

@@ -27,6 +27,8 @@ _FIRST_OPENING_S = 1.0
 _LONGEST_OPENING_S = 20.0
 _LONGEST_BACKOFF_S = 30.0
 """Of a rate limit that never says when it ends."""
+_NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
+"""Whoever asks all the same gets the provider's own word for it, at once and for nothing."""
 _PROBE_S = 60.0
 """A probe that has not reported by then is taken for lost, and another may go."""
 _NEXT_LOOK_S = 1.0
@@ -63,6 +65,8 @@ class Breaker:
         self._probe_until = -math.inf
         self._recovered_at = -math.inf
         self._closed_until = -math.inf
+        self._limited_until = -math.inf
+        self._avoided_until = -math.inf
         self._refusals = 0
 
     def ready_in_s(self, now: float) -> float:
@@ -71,6 +75,14 @@ class Breaker:
         if self._open:
             wait_s = max(wait_s, self._open_until - now, min(self._probe_until - now, _NEXT_LOOK_S))
         return max(0.0, wait_s)
+
+    def avoided_for_s(self, now: float) -> float:
+        """Return how long others are to be asked first, admitted or not; 0.0: it is ready."""
+        return max(self.ready_in_s(now), self._avoided_until - now)
+
+    def limited(self, now: float) -> bool:
+        """Tell whether nothing but a rate limit keeps a call from being admitted."""
+        return now < self._limited_until and not self._open
 
     def admit(self, now: float) -> Permit | None:
         """Return leave for a call, or None. In the half-open state only one is out at a time."""
@@ -88,6 +100,7 @@ class Breaker:
             return
         self._streak = 0
         self._refusals = 0
+        self._avoided_until = -math.inf
         if permit.probe and self._open:
             self._open = False
             self._calls = self._errors = 0.0
@@ -98,9 +111,13 @@ class Breaker:
 
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
         """Report a failure. One that does not charge only closes, where it says so."""
-        if failure.closes_s is not None:
+        if failure.closes_s is not None and failure.kind in _NEEDS_PEOPLE:
+            self._avoided_until = now + failure.closes_s
+        elif failure.closes_s is not None:
             # Whatever the generation: a provider's own word on when to ask again holds.
             self.close_for(self._closure_s(failure, failure.closes_s), now)
+            if failure.kind is FailureKind.RATE_LIMITED:
+                self._limited_until = self._closed_until
         if permit.generation != self._generation:
             return
         if not failure.charges:
@@ -131,7 +148,7 @@ class Breaker:
 
     def weight(self, now: float) -> float:
         """Return the share of its usual calls that it should get: 0 closed, 1 healthy."""
-        if self.ready_in_s(now) > 0.0:
+        if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
             return _LEAST_WEIGHT
