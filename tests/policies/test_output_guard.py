@@ -74,7 +74,8 @@ def test_the_last_continuation_is_free_unless_the_answer_runs_in_circles() -> No
     prose = "".join(f"{number} is followed by {number + 1}. " for number in range(300))
     assert next_limit(1, 100, prose) == 100
     assert next_limit(2, 100, prose) is None
-    assert next_limit(2, 100, "and so on " * 300) == 100
+    assert next_limit(1, 100, "and so on " * 300) == 25
+    assert next_limit(2, 100, "and so on " * 300) == 25
     assert next_limit(1, 100, "") is None
 
 

@@ -145,7 +145,8 @@ class Guard(Shaper):
             yield ContinuedReply(reply, how, ended)
 
     def _learn(self, call: Call, plan: _Plan, length: Length) -> None:
-        self._lengths.add(plan.key, length.tokens, cut=length.cut)
+        if not length.cut:
+            self._lengths.add(plan.key, length.tokens)
         if length.parts > 1 or plan.kind != GUARD:
             row = Shaped(
                 kind=plan.kind,

@@ -19,6 +19,8 @@ _LOOKED_AT = 2000
 """Characters of an answer's end."""
 _LOOPING = 0.12
 """What deflate leaves of a text that repeats itself; of prose half, of a table a quarter."""
+_LOOPING_SHARE = 0.25
+"""Share of the limit that an answer gets to leave its circles."""
 _LIMIT_REFUSED = re.compile(
     rb"max_\w*tokens|maxOutputTokens|context[ _]length|context window", re.IGNORECASE
 )
@@ -56,11 +58,14 @@ def cut_by(limit: int, finish: Finished | None, tokens: int | None) -> bool:
 def next_limit(continuation: int, limit: int, said: str) -> int | None:
     """Return the limit of an answer's continuation, the first being 1; None: it has none.
 
-    The last one is free, since a long answer has to end well, unless the answer runs in circles.
+    The last one is free, since a long answer has to end well. One that runs in circles gets little
+    more: that is what limits are there to stop.
     """
     if not said:
         return None
-    return limit if continuation < MOST_CONTINUATIONS or loops(said) else None
+    if loops(said):
+        return max(1, round(_LOOPING_SHARE * limit))
+    return limit if continuation < MOST_CONTINUATIONS else None
 
 
 def loops(text: str) -> bool:

@@ -64,11 +64,11 @@ class Lengths:
     def __init__(self) -> None:
         self._learned: OrderedDict[Key, _Learned] = OrderedDict()
 
-    def add(self, key: Key, tokens: int, *, cut: bool = False) -> None:
-        """Learn an answer's length; ``cut``: it would have been longer."""
+    def add(self, key: Key, tokens: int) -> None:
+        """Learn the length of an answer that came to its own end: a runaway's tells nothing."""
         learned = self._of(key)
         learned.seen += 1
-        learned.lengths.add(tokens * _TOKENS, learned.seen, censored=cut)
+        learned.lengths.add(tokens * _TOKENS, learned.seen)
 
     def refuse(self, key: Key) -> None:
         """An upstream takes no such limit: draw none any more, until the next start."""

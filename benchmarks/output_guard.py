@@ -1,0 +1,311 @@
+"""What limits on answers do to clients: the real guard in front of a simulated model.
+
+    python -m benchmarks.output_guard [--answers N] [--seed N] [--json FILE]
+
+In process and without a clock: a token takes 1/80 s, a call 0.4 s before its first. Lengths are
+lognormal; one answer in a hundred runs in circles up to the model's own maximum, one in two hundred
+is a good long one, one in ten is preceded by hidden reasoning. Half the clients stream; some name
+limits or tools of their own, and one answer in ten reports no usage. Asked to go on, the model
+mostly repeats its last words as it is told; at times it goes on to the letter, or from the start of
+the word. Each client reads the bytes that it gets, and its text is compared with what the model
+meant to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.attempts import Outlook, Tokens
+from headstart.errors import UpstreamError
+from headstart.middleware.collect import Collector
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.reading import FrameReader, Piece
+from headstart.middleware.shaping.guard import Guard, GuardOptions
+from headstart.middleware.upstreams.ledger import Ledger
+from headstart.middleware.upstreams.opening import AnswerWithheld, ReadReply
+from headstart.observe import Observers
+from headstart.policies.output.continuation import INSTRUCTION
+from headstart.policies.output.lengths import Key, Lengths
+from headstart.types import Call, Ended, Finished, Started, TextDelta, UsageReported
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.policies.output.lengths import Budget
+    from headstart.types import Completion, StreamEvent
+
+CHAT = OpenAIChat()
+TTFT_S = 0.4
+TOKENS_PER_S = 80.0
+CHARACTERS = 4
+"""Of a token, so limits cut words in two."""
+MOST_TOKENS = 8192
+"""The model's own maximum."""
+PROSE = (
+    "the of to and in that for it as was with be by on not his but at are this have from or had an "
+    "which one you were all her she there would their we him been has when who will no more if out "
+    "so up said what its about than into them can only other time new some could these two first "
+    "then do any like my now over such our man even most made after also did many off before must "
+    "well back through years much where your way down should because long each just state people "
+    "between being under three never know same last another while might great since against however"
+)
+WORDS = PROSE.split()
+
+
+@dataclass
+class Meant:
+    """What the model means to say."""
+
+    text: str
+    kind: str
+    reasoning: int
+    reports: bool
+
+
+def prose(draw: random.Random, tokens: int) -> str:
+    words: list[str] = []
+    size = 0
+    while size < tokens * CHARACTERS:
+        word = draw.choice(WORDS) if draw.random() < 0.97 else str(draw.randrange(2000))
+        end = draw.choices(("", ",", ".", ".\n", ":\n- "), (80, 8, 10, 1, 1))[0]
+        words.append(word + end)
+        size += len(words[-1]) + 1
+    return " ".join(words)[: tokens * CHARACTERS].rstrip()
+
+
+def meant(draw: random.Random) -> Meant:
+    kind = draw.choices(("usual", "long", "runaway"), (0.985, 0.005, 0.01))[0]
+    tokens = max(1, round(draw.lognormvariate(5.5, 0.7)))
+    reasoning = round(draw.lognormvariate(5.0, 0.7)) if draw.random() < 0.1 else 0
+    if kind == "long":
+        tokens = draw.randrange(2500, 5000)
+    text = prose(draw, tokens)
+    if kind == "runaway":
+        loop = " " + prose(draw, 12)
+        text += loop * (2 * MOST_TOKENS * CHARACTERS // len(loop))
+    return Meant(text, kind, reasoning, reports=draw.random() < 0.9)
+
+
+@dataclass
+class Reply:
+    pieces: list[Piece]
+    headers: tuple[tuple[bytes, bytes], ...]
+    upstream: str = "model"
+    status: int = 200
+    transforms: tuple[str, ...] = ()
+    storable: bool = True
+
+    async def chunks(self) -> AsyncIterator[Piece]:
+        for piece in self.pieces:
+            yield piece
+
+
+@dataclass
+class Model:
+    """Says what it means, until a limit cuts it."""
+
+    draw: random.Random
+    answers: dict[str, Meant]
+    name: str = "model"
+    identity: str = "model"
+    names: frozenset[str] = frozenset({"model"})
+    spent: Counter[str] = field(default_factory=Counter)
+    stops: set[str] = field(default_factory=set)
+    """Runaways that came to an end when they were asked to go on."""
+    limits: dict[str, int | None] = field(default_factory=dict)
+    """Limits of the last calls."""
+
+    def outlook(self, call: Call) -> Outlook:
+        return Outlook(name=self.name)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[Reply]:
+        assert call.request is not None
+        document = call.request.document
+        question, *more = document["messages"]
+        answer = self.answers[question["content"]]
+        so_far = more[0]["content"] if more else ""
+        rest, repeated = self._rest(question["content"], answer, so_far, more)
+        reasoning = 0 if so_far else answer.reasoning
+        room = min(call.request.max_tokens or MOST_TOKENS, MOST_TOKENS)
+        used = min(room, reasoning + -(-len(repeated + rest) // CHARACTERS))
+        text = (repeated + rest)[: max(0, room - reasoning) * CHARACTERS]
+        circles = answer.kind == "runaway" and question["content"] not in self.stops
+        cut = circles or text != repeated + rest
+        self.limits[question["content"]] = call.request.max_tokens
+        self.spent["calls"] += 1
+        self.spent["tokens"] += used
+        self.spent["seconds"] += TTFT_S + used / TOKENS_PER_S  # type: ignore[assignment]
+        self.spent["cut"] += cut
+        reply = self._reply(call, text, used if answer.reports else None, cut=cut)
+        if not text:
+            raise AnswerWithheld("nothing", kind="empty", reply=ReadReply(reply, reply.pieces))  # type: ignore[arg-type]
+        yield reply
+
+    def _rest(
+        self, question: str, answer: Meant, so_far: str, more: list[dict[str, Any]]
+    ) -> tuple[str, str]:
+        """Return what is still to be said, and what is said again before it."""
+        if not so_far:
+            return answer.text, ""
+        if answer.kind == "runaway" and self.draw.random() < 0.5:
+            self.stops.add(question)
+            answer.text = so_far + " and that is all."
+        assert answer.text.startswith(so_far)
+        rest, way = answer.text[len(so_far) :], self.draw.random()
+        if way < 0.7:
+            words = more[1]["content"].removeprefix(INSTRUCTION)
+            return rest, words + so_far[len(so_far.rstrip()) :]
+        if way < 0.85:
+            return rest, ""
+        return rest, so_far[len(so_far.rstrip().rpartition(" ")[0]) :].lstrip()
+
+    def _reply(self, call: Call, text: str, used: int | None, *, cut: bool) -> Reply:
+        assert call.request is not None
+        start, pieces = 0, []
+        while start < len(text):
+            size = self.draw.randrange(4, 160)
+            pieces.append(TextDelta(text=text[start : start + size]))
+            start += size
+        usage = CHAT.usage(Tokens(prompt=50, completion=used or 0))
+        said: list[StreamEvent] = [
+            Started(id="chatcmpl-1", model="m", created=1),
+            TextDelta(text=""),
+            *pieces,
+            Finished(reason="length" if cut else "stop"),
+            *(() if used is None else (UsageReported(usage=usage),)),
+            Ended(),
+        ]
+        if call.request.stream:
+            encoder = CHAT.encoder("chatcmpl-1", 1, include_usage=True)
+            written = [Piece(encoder.feed([event]), (event,)) for event in said]
+            return Reply(written, ((b"content-type", b"text/event-stream"),))
+        body = CHAT.render(_completion(said)).json("chatcmpl-1", 1)
+        pieces_ = [Piece(body), Piece(b"", tuple(said))]
+        return Reply(pieces_, ((b"content-type", b"application/json"),))
+
+
+def _completion(said: Any) -> Completion:
+    collector = Collector()
+    collector.feed(said)
+    completion = collector.completion(1.0)
+    assert completion is not None
+    return completion
+
+
+def ask(draw: random.Random, number: int) -> Call:
+    """Return a client's call: some name a limit of their own, some ask for tools."""
+    kind = draw.choices(("free", "own limit", "tools"), (0.75, 0.15, 0.1))[0]
+    fields: dict[str, Any] = {}
+    if kind == "own limit":
+        fields["max_tokens"] = draw.choice((50, 500, 4000))
+    elif kind == "tools":
+        fields["tools"] = [{"type": "function", "function": {"name": "f"}}]
+    document = {
+        "model": "m",
+        "messages": [{"role": "user", "content": f"Question {number}"}],
+        "stream": draw.random() < 0.5,
+        **fields,
+    }
+    body = msgspec.json.encode(document)
+    return Call(
+        id=str(number), method="POST", path=b"/v1/chat/completions", query_string=b"", headers=(),
+        body=body, dialect=CHAT.name, endpoint="chat", request=CHAT.parse_request(body),
+    )  # fmt: skip
+
+
+async def served(guard: Guard | Model, call: Call) -> tuple[str, str, tuple[str, ...]]:
+    """Return the text and the finish reason that a client reads, and the answer's transforms."""
+    try:
+        async with guard.stream(call) as reply:
+            data = b"".join([piece.data async for piece in reply.chunks()])
+            transforms = reply.transforms
+    except AnswerWithheld as withheld:
+        data = b"".join([piece.data async for piece in withheld.reply.chunks()])
+        transforms = withheld.reply.transforms
+    except UpstreamError as error:
+        return "", f"error: {error}", ()
+    assert call.request is not None
+    if call.request.stream:
+        reader = FrameReader(CHAT, "1")
+        said = reader.feed(data).events
+    else:
+        said = CHAT.decode_body(200, data)
+    choice = _completion(said).choices[0]
+    return "".join(getattr(part, "text", "") for part in choice.parts), choice.finish, transforms
+
+
+async def run(budget: Budget | None, answers: int, seed: int) -> dict[str, Any]:
+    """Return what clients got, and what it cost."""
+    draw = random.Random(seed)
+    calls = [ask(draw, number) for number in range(answers)]
+    meanings = {f"Question {number}": meant(draw) for number in range(answers)}
+    model, lengths = Model(random.Random(seed + 1), meanings), Lengths()
+    guard: Guard | Model = model
+    if budget is not None:
+        guard = Guard(
+            model, GuardOptions("route", budget), lengths,
+            dialects={CHAT.name: CHAT}, ledger=Ledger(), observer=Observers(), clock=lambda: 1.0,
+        )  # fmt: skip
+    found: Counter[str] = Counter()
+    for call in calls:
+        assert call.request is not None
+        question = call.request.document["messages"][0]["content"]
+        text, finish, transforms = await served(guard, call)
+        wanted = model.answers[question]
+        found["limited"] += bool({"guard", "tight"} & set(transforms))
+        found["continued"] += "continued" in transforms
+        if finish.startswith("error"):
+            found["errors in runaways" if wanted.kind == "runaway" else "other errors"] += 1
+            continue
+        if finish == "length" and model.limits[question] == call.request.max_tokens:
+            found["cut by their own limit"] += 1
+        elif finish == "length" or len(text) < 0.95 * len(wanted.text):
+            found["truncations"] += 1
+        else:
+            found["seams that do not fit"] += text != wanted.text
+    return {
+        "budget": "off" if budget is None else budget,
+        "limit": None if budget is None else lengths.limit(Key("route", "m"), budget),
+        "answers": answers,
+        **found,
+        **model.spent,
+    }
+
+
+ROWS = (
+    "limit", "limited", "continued", "truncations", "errors in runaways", "other errors",
+    "seams that do not fit", "cut by their own limit", "calls", "tokens", "seconds",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--answers", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    args = parser.parse_args()
+    budgets: tuple[Budget | None, ...] = (None, "guard", "tight")
+    figures = [asyncio.run(run(budget, args.answers, args.seed)) for budget in budgets]
+    print(f"{'':24}" + "".join(f"{each['budget']:>14}" for each in figures))
+    for row in ROWS:
+        print(f"{row:24}" + "".join(f"{each.get(row) or 0:14,.0f}" for each in figures))
+    for row in ("tokens", "seconds"):
+        shares = (each[row] / figures[0][row] - 1 for each in figures)
+        print(f"{row + ', against off':24}" + "".join(f"{share:14.1%}" for share in shares))
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
