@@ -190,11 +190,13 @@ def test_a_request_is_written_in_its_names() -> None:
 
 def test_what_it_cannot_be_asked_is_refused() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "aQ==", "format": "wav"}}
-    for fields in (
+    refused: tuple[dict[str, Any], ...] = (
         {"n": 2},
         {"web_search_options": {"search_context_size": "low"}},
+        {"web_search_options": {}},
         {"messages": [{"role": "user", "content": [audio]}]},
-    ):
+    )
+    for fields in refused:
         with pytest.raises(InvalidRequest):
             written(**fields)
 

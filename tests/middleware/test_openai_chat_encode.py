@@ -221,3 +221,18 @@ def test_sdk_reads_the_stream_and_raises_its_error() -> None:
         texts: list[str] = []
         with pytest.raises(openai.APIError, match="over"):
             texts.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+@pytest.mark.parametrize("usage", [(UsageReported(usage=USAGE),), ()])
+def test_fields_that_come_after_the_finish_are_written(
+    include_usage: bool, usage: tuple[StreamEvent, ...]
+) -> None:
+    late = ExtraDelta(fields={"x_groq": {"id": "r"}}, choice=None)
+    events = (START, TextDelta(text="Hi"), Finished(reason="stop"), late, *usage, Ended())
+    stream = encoded(DIALECT, events, include_usage=include_usage)
+    assert folded(decoded(DIALECT, stream)).extra == {"x_groq": {"id": "r"}}
+    *_, last, done = stream.decode().split("\n\n")[:-1]
+    assert done == "data: [DONE]"
+    if not (include_usage and usage):
+        assert json.loads(last.removeprefix("data: "))["choices"][0]["delta"] == {}

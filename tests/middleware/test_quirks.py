@@ -10,7 +10,7 @@ import pytest
 from headstart.canonical_request import Quirks
 from headstart.errors import InvalidRequest
 from headstart.middleware.dialects.request_quirks import apply_quirks
-from support.translated import CHAT, OPENAI
+from support.translated import CHAT, OPENAI, ask
 
 USER = {"role": "user", "content": "Hi"}
 ALL = Quirks(
@@ -132,3 +132,37 @@ def test_everything_else_of_a_whole_request_stays() -> None:
     assert body["max_tokens"] == CHAT["max_completion_tokens"]
     kept = CHAT.keys() - gone - {"stream_options", "messages", "n", "max_completion_tokens"}
     assert {name: body[name] for name in kept} == {name: CHAT[name] for name in kept}
+
+
+def called(id: str) -> list[dict[str, Any]]:
+    """Return a tool call and its result."""
+    call = {"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asking = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [asking, {"role": "tool", "tool_call_id": id, "content": "x"}]
+
+
+def test_ids_that_the_provider_does_not_take_are_replaced_alike() -> None:
+    messages = [USER, *called("call_1"), *called("toolu_2"), *called("D681PevKs"), USER]
+    body, dropped = edit(Quirks(call_ids="short"), messages=messages)
+    calls = [each["tool_calls"][0]["id"] for each in body["messages"] if "tool_calls" in each]
+    results = [each["tool_call_id"] for each in body["messages"] if "tool_call_id" in each]
+    assert calls == results
+    assert len(set(calls)) == 3
+    assert all(len(id) == 9 and id.isalnum() for id in calls)
+    assert calls[2] == "D681PevKs"
+    assert dropped == ()
+
+
+def test_ids_that_the_provider_takes_leave_the_body_alone() -> None:
+    raw = json.dumps({"model": "m", "messages": [USER, *called("D681PevKs")]}).encode()
+    request, quirks = OPENAI.parse_request(raw), Quirks(call_ids="short")
+    assert apply_quirks(raw, request, quirks, OPENAI.name)[0] is raw
+
+
+def test_ids_are_replaced_on_the_way_from_another_dialect() -> None:
+    use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
+    turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    asked = ask("anthropic", "openai", Quirks(call_ids="short"), messages=[USER, *turns])
+    _, call, answer = asked["messages"]
+    assert call["tool_calls"][0]["id"] == answer["tool_call_id"] != "toolu_1"

@@ -41,6 +41,7 @@ REFUSED_BY_ANTHROPIC: dict[str, dict[str, Any]] = {
     "^audio:": {"audio": {"voice": "alloy", "format": "mp3"}},
     "^modalities:": {"modalities": ["text", "audio"]},
     "^web_search_options:": {"web_search_options": {"search_context_size": "low"}},
+    "^web_search_options: ": {"web_search_options": {}},
     "^response_format of type json_object": {"response_format": {"type": "json_object"}},
     "^tools of type custom:": {"tools": [{"type": "custom", "custom": {"name": "sh"}}]},
     "^content of type custom:": replied(tool_calls=[CUSTOM]),

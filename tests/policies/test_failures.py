@@ -274,6 +274,8 @@ def test_an_unavailable_strategy_passes_on_when_it_may_be_asked() -> None:
         ({"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, K.OVERLOADED),
         ([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "x"}}],
          K.RATE_LIMITED),
+        ({"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "x",
+                    "details": [{"reason": "API_KEY_INVALID"}, None]}}, K.UNAUTHORIZED),
         ({"message": "too many tokens: 9"}, K.CONTEXT_TOO_LONG),
         ({"detail": "prompt is too long"}, K.CONTEXT_TOO_LONG),
         ({"error": "prompt is too long"}, K.CONTEXT_TOO_LONG),

@@ -75,7 +75,8 @@ def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) 
     if real != request.model:
         names.append("model")
         if in_path:
-            path = b"%b%b:%b" % (path[: in_path.end(1)], quote(real).encode(), in_path[2])
+            name = quote(real.removeprefix("models/"), safe="").encode()
+            path = b"%b%b:%b" % (path[: in_path.end(1)], name, in_path[2])
         else:
             members["model"] = real
     if call.fold:

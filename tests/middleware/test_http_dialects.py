@@ -1,0 +1,246 @@
+"""HTTPUpstream over real sockets against simulated providers that speak Gemini and Cohere."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from headstart.canonical_request import Quirks
+from headstart.errors import InvalidRequest, UpstreamRefused
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.cohere_chat import CohereChat
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.upstreams.target import Target, TargetOptions
+from headstart.simulator import Simulator
+from headstart.simulator.faults import Status
+from headstart.types import Call
+from support.candidates import UNIX, House
+from support.events import decoded, folded, said
+from support.scripted import ScriptedUpstream, chunk
+from support.scripted_messages import ScriptedMessages
+from support.serving import serving
+from support.simulated import simulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.interfaces import UpstreamReply
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.simulator.stats import Record
+
+pytestmark = pytest.mark.anyio
+
+OPENAI, ANTHROPIC, GEMINI, COHERE = (
+    OpenAIChat(),
+    AnthropicMessages(),
+    GeminiGenerate(),
+    CohereChat(),
+)
+DIALECTS: dict[str, Dialect] = {each.name: each for each in (OPENAI, ANTHROPIC, GEMINI)}
+SPOKEN: dict[str, UpstreamDialect] = {**DIALECTS, COHERE.name: COHERE}
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+
+
+@asynccontextmanager
+async def upstream_to(url: str, dialect: str, **options: Any) -> AsyncIterator[HTTPUpstream]:
+    place = HTTPOptions("u", url, dialect=dialect, **options)
+    upstream = HTTPUpstream(place, DIALECTS, spoken=SPOKEN)
+    try:
+        yield upstream
+    finally:
+        await upstream.aclose()
+
+
+def call_of(dialect: Dialect, path: bytes, *, fold: bool = False, **asked: Any) -> Call:
+    body, query = msgspec.json.encode(asked), b""
+    if dialect is GEMINI:
+        query = b"alt=sse" if b":stream" in path else b""
+        request = GEMINI.parse(path, query, body)
+    else:
+        request = dialect.parse_request(body)
+    return Call(
+        id="01H",
+        method="POST",
+        path=path,
+        query_string=query,
+        headers=((b"content-type", b"application/json"), (b"authorization", b"Bearer k")),
+        body=body,
+        dialect=dialect.name,
+        endpoint="chat",
+        request=request,
+        fold=fold,
+    )
+
+
+def chat(*, fold: bool = False, **asked: Any) -> Call:
+    messages = [{"role": "user", "content": "What is the weather in Bonn?"}]
+    document = {"model": "m", "messages": messages, **asked}
+    return call_of(OPENAI, b"/v1/chat/completions", fold=fold, **document)
+
+
+def generate(method: bytes, *, fold: bool = False) -> Call:
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+    return call_of(GEMINI, b"/v1beta/models/m:" + method, fold=fold, contents=contents)
+
+
+async def body_of(reply: UpstreamReply) -> bytes:
+    return b"".join([piece.data async for piece in reply.chunks()])
+
+
+async def ask(
+    call: Call, dialect: str, simulator: Simulator | None = None, **options: Any
+) -> tuple[bytes, Record]:
+    """Return the answer of a simulated provider, and how the provider remembers the call."""
+    simulator = simulator or Simulator()
+    async with (
+        simulated(simulator) as url,
+        upstream_to(url, dialect, **options) as upstream,
+        upstream.stream(call) as reply,
+    ):
+        assert reply.status == 200
+        body = await body_of(reply)
+    (record,) = simulator.stats.records(0)
+    return body, record
+
+
+@pytest.mark.parametrize("method", [b"generateContent", b"streamGenerateContent"])
+async def test_a_gemini_client_gets_geminis_own_answer_under_an_alias(method: bytes) -> None:
+    answer, record = await ask(generate(method), GEMINI.name, models={"m": "models/gemini-real"})
+    assert (record.model, record.stream) == ("gemini-real", method[0:1] == b"s")
+    if record.stream:
+        assert folded([*decoded(GEMINI, answer)]).choices[0].finish == "stop"
+    else:
+        assert json.loads(answer)["modelVersion"] == "gemini-real"
+
+
+async def test_a_folded_gemini_call_streams_and_gives_one_body() -> None:
+    answer, record = await ask(generate(b"generateContent", fold=True), GEMINI.name)
+    assert record.stream
+    whole, _ = await ask(generate(b"generateContent"), GEMINI.name)
+    texts = [json.loads(each)["candidates"][0]["content"]["parts"] for each in (answer, whole)]
+    assert "".join(part["text"] for part in texts[0]) == texts[1][0]["text"]
+
+
+@pytest.mark.parametrize("dialect", [COHERE.name, GEMINI.name])
+@pytest.mark.parametrize(("stream", "fold"), [(True, False), (False, False), (False, True)])
+async def test_an_openai_client_is_answered_in_its_own_dialect(
+    dialect: str, stream: bool, fold: bool
+) -> None:
+    simulator = Simulator()
+    call = chat(
+        stream=stream, fold=fold, stream_options={"include_usage": True} if stream else None
+    )
+    answer, record = await ask(call, dialect, simulator, models={"m": "real"})
+    assert (record.model, record.stream) == ("real", stream or fold)
+    events = decoded(OPENAI, answer) if stream else [*OPENAI.decode_body(200, answer)]
+    completion = folded(events)
+    assert completion.choices[0].finish == "stop"
+    assert said(completion.choices[0])[0][0] == "text"
+    assert completion.usage is not None
+    assert OPENAI.tokens(completion.usage).completion == record.answer_tokens
+
+
+@pytest.mark.parametrize("dialect", [COHERE.name, GEMINI.name, ANTHROPIC.name])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_of_functions_gets_its_calls_as_functions(
+    dialect: str, stream: bool
+) -> None:
+    call = chat(stream=stream, functions=[WEATHER], function_call={"name": "weather"})
+    answer, _ = await ask(call, dialect)
+    events = decoded(OPENAI, answer) if stream else [*OPENAI.decode_body(200, answer)]
+    (choice,) = folded(events).choices
+    assert choice.finish == "function_call"
+    (part,) = [each for each in choice.parts if getattr(each, "kind", "") == "function_call"]
+    assert (part.id, part.name) == ("", "weather")  # type: ignore[union-attr]
+    assert b"tool_call" not in answer
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_called_tools_says_so_whatever_the_provider_says(
+    stream: bool,
+) -> None:
+    provider = ScriptedMessages()
+    provider.content = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}]
+    tools = [{"type": "function", "function": WEATHER}]
+    async with (
+        serving(provider) as url,
+        upstream_to(url, ANTHROPIC.name) as upstream,
+        upstream.stream(chat(stream=stream, tools=tools)) as reply,
+    ):
+        answer = await body_of(reply)
+    events = decoded(OPENAI, answer) if stream else [*OPENAI.decode_body(200, answer)]
+    assert folded(events).choices[0].finish == "tool_calls"
+
+
+async def test_a_same_dialect_finish_stays_as_it_is() -> None:
+    provider = ScriptedUpstream()
+    provider.headers = [(b"content-type", b"text/event-stream")]
+    called = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}
+    provider.body = chunk(called) + chunk({}, "stop") + b"data: [DONE]\n\n"
+    async with (
+        serving(provider) as url,
+        upstream_to(url, OPENAI.name) as upstream,
+        upstream.stream(chat(fold=True)) as reply,
+    ):
+        assert json.loads(await body_of(reply))["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_anthropics_own_bodies_lose_what_the_upstream_rejects() -> None:
+    provider = ScriptedMessages()
+    quirks = Quirks(drops=("service_tier",), sampling=False)
+    asked: dict[str, Any] = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    call = call_of(
+        ANTHROPIC, b"/v1/messages", **asked, temperature=1, service_tier="auto", stream=True
+    )
+    plain = call_of(ANTHROPIC, b"/v1/messages", **asked)
+    async with (
+        serving(provider) as url,
+        upstream_to(url, ANTHROPIC.name, quirks=quirks) as upstream,
+    ):
+        async with upstream.stream(call) as reply:
+            await body_of(reply)
+            assert reply.transforms == ("dropped:service_tier", "dropped:temperature")
+        async with upstream.stream(plain) as reply:
+            await body_of(reply)
+    assert provider.calls[0].json == {**asked, "stream": True}
+    assert provider.calls[1].body == plain.body
+
+
+async def test_what_cannot_be_expressed_is_no_call() -> None:
+    house = House()
+    async with upstream_to("http://127.0.0.1:9", COHERE.name) as upstream:
+        options = TargetOptions("u", price=lambda _: None)
+        target = Target(upstream, options, house.conditions, house.ledger, DIALECTS, lambda: UNIX)
+        with pytest.raises(InvalidRequest, match="web_search_options"):
+            async with target.stream(chat(web_search_options={})):
+                raise AssertionError
+        assert target.outlook(chat()).ready_in_s == 0.0
+    assert house.outcomes("01H") == []
+    assert house.conditions.measures.in_flight(target._key(chat())) == 0
+
+
+@pytest.mark.parametrize("client", [OPENAI, GEMINI])
+async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -> None:
+    house, call = House(), chat() if client is OPENAI else generate(b"generateContent")
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
+    error = {"code": 429, "message": "Slow down", "status": "RESOURCE_EXHAUSTED"}
+    body = json.dumps({"error": {**error, "details": [info]}})
+    simulator = Simulator(fault=Status(status=429, body=body))
+    async with simulated(simulator) as url, upstream_to(url, GEMINI.name) as upstream:
+        options = TargetOptions("u", key="1")
+        target = Target(upstream, options, house.conditions, house.ledger, DIALECTS, lambda: UNIX)
+        with pytest.raises(UpstreamRefused) as caught:
+            async with target.stream(call):
+                raise AssertionError
+        assert dict(caught.value.headers)[b"retry-after"] == b"8"
+        assert 5.0 < target.outlook(call).ready_in_s <= 8.0
