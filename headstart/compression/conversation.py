@@ -46,13 +46,17 @@ class Conversation:
         """Return the message as it is sent, and what was done to it."""
         places = {} if self._mode == "off" else _touchable(message, self._memo)
         self._hear(message, places)
-        call = call_of(message, self._calls)
-        if message.get("role") in TOOL_ROLES and self._memo.call(shows_file, *call):
-            places = {}
         if number in self._cleared:
             return self._omit(number, message)
-        asked = msgspec.structs.replace(self._asked, call=call[1])
         sent = message if isinstance(message, dict) else dict(message)
+        call = call_of(message, self._calls) if places else ("", "")
+        if message.get("role") in TOOL_ROLES and places and self._memo.call(shows_file, *call):
+            places = {}
+        if not places:
+            for _, text in indexed_texts(message):
+                self._remember(text)
+            return sent, []
+        asked = msgspec.structs.replace(self._asked, call=call[1])
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, done = self._shorten(text, places.get(part, []), asked)
@@ -79,9 +83,9 @@ class Conversation:
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
             self._words = [*(self._words if self._last_role == "user" else ()), *own]
             self._asked = self._memo.call(understand, without_marks("\n".join(self._words)))
-        calls = dict(calls_in(message))
-        self._calls.update(calls)
-        self._sent += sum(len(arguments) for _, arguments in calls.values())
+        for id, call in calls_in(message):
+            self._calls[id] = call
+            self._sent += len(call[1])
         self._last_role = role
 
     def _shorten(
@@ -145,10 +149,9 @@ def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[
         content = message["content"]
         if part is not None and set(content[part]) != {"type", "text"}:
             continue
-        found = (
-            memo.call(find_documents, text) if role == "user" else [Place(start=0, end=len(text))]
-        )
-        places[part] = found
+        whole = [Place(start=0, end=len(text))]
+        if found := memo.call(find_documents, text) if role == "user" else whole:
+            places[part] = found
     return places
 
 

@@ -13,7 +13,8 @@ _MARK = re.compile(r"\[… (?:(?!\[… )[^\n])*? …\]")
 
 def without_marks(text: str) -> str:
     """Return ``text`` without marks, its lines bare of white space: what its author wrote."""
-    lines = (line.strip() for line in _MARK.sub("", text).split("\n"))
+    plain = _MARK.sub("", text) if has_mark(text) else text
+    lines = (line.strip() for line in plain.split("\n"))
     return "\n".join(line for line in lines if line)
 
 

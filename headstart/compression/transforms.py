@@ -87,11 +87,18 @@ def _shorten_prose(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Me
         return _deduplicated(short, sent)
     elif memo.call(is_code, text):
         return short
-    short = _then(short, "space", _MANY_BREAKS.sub("\n\n", _TRAILING.sub("", short.text)))
+    short = _then(short, "space", _without_waste(short.text))
     if mode == "aggressive" and not asked.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
         short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
     return _deduplicated(short, sent)
+
+
+def _without_waste(text: str) -> str:
+    """Drop white space at the ends of lines, and third breaks. Most texts have none of either."""
+    if " \n" in text or "\t\n" in text or text.endswith((" ", "\t")):
+        text = _TRAILING.sub("", text)
+    return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text
 
 
 def _deduplicated(short: Shortened, sent: Passages) -> Shortened:

@@ -94,7 +94,7 @@ async def test_a_long_result_goes_up_shorter_and_is_booked(bench: Workbench) -> 
 async def test_the_loop_and_the_thread_make_the_same_bytes(
     length: str, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "INLINE_BYTES", 10**9 if length == "short" else 0)
+    monkeypatch.setitem(module.INLINE_BYTES, "safe", 10**9 if length == "short" else 0)
     scene = Scene(bench)
     await scene.ask(call_of(chat()))
     document = chat()
@@ -176,7 +176,7 @@ async def test_what_compression_cannot_read_goes_up_as_it_came(bench: Workbench)
 async def test_a_closed_bench_costs_nothing_but_the_saving(bench: Workbench) -> None:
     bench.close()
     scene = Scene(bench)
-    long = chat(TABLE.replace("available", "available, but only on request" * 3))
+    long = chat(TABLE.replace("available", "available, but only on request" * 9))
     assert await scene.ask(call_of(long)) == ()
     assert [type(each) for each in scene.observed] == [StageFailed]
 

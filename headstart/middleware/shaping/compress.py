@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-INLINE_BYTES = 20_000
-"""Of a body. A shorter one is compressed on the loop: at worst that takes what two hops to a
-thread and back may take on a busy machine."""
+INLINE_BYTES: dict[Mode, int] = {"safe": 64_000, "balanced": 32_000, "aggressive": 12_000}
+"""Of a body. A shorter one is compressed on the loop, in 5 ms at worst: that is how long a thread
+may keep the loop from going on anyway."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,9 @@ class Workbench:
         """Stop after the work under way. What waits is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, size: int, work: Callable[[Memo], T]) -> T:
-        """Return ``work(memo)``, done here if a body of ``size`` bytes is short."""
-        if size <= INLINE_BYTES:
-            return work(self._inline)
-        return await self._on_thread(work)
+    async def run(self, work: Callable[[Memo], T], *, inline: bool) -> T:
+        """Return ``work(memo)``."""
+        return work(self._inline) if inline else await self._on_thread(work)
 
     def count(self, done: Compression) -> asyncio.Future[Counts]:
         """Count on the thread what a compression was made from and what it made."""
@@ -162,7 +160,8 @@ class Compressing(Shaper):
     async def _try(self, call: Call, options: CompressingOptions) -> _Shorter | None:
         """Return the call with a shorter prompt; None if nothing was done, or it failed."""
         try:
-            return await self._bench.run(len(call.body), partial(_shorten, call, options))
+            inline = len(call.body) <= INLINE_BYTES[options.mode]
+            return await self._bench.run(partial(_shorten, call, options), inline=inline)
         except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
             self._note(error)
             return None
