@@ -111,6 +111,13 @@ def test_every_split_shows_the_same_bytes(said: str, data: st.DataObject) -> Non
     assert expand(*chunks).encode() == expand(said).encode()
 
 
+def test_every_cut_in_three_shows_the_same_bytes() -> None:
+    said = "A ⟦q:1-2⟧ b ⟦q:7⟧ ⟦q:\n```\n⟦q:1⟧\n```\n⟦q:3⟧"
+    cuts = range(len(said) + 1)
+    shown = {expand(said[:a], said[a:b], said[b:]) for a in cuts for b in cuts if a <= b}
+    assert shown == {f"A {QUOTES[1]} {QUOTES[2]} b ⟦q:7⟧ ⟦q:\n```\n⟦q:1⟧\n```\n{QUOTES[3]}"}
+
+
 def test_only_what_may_become_a_mark_is_held_back() -> None:
     expander = QuoteExpander(known().quote)
     assert expander.feed("text ⟦q:1") == "text "

@@ -154,19 +154,23 @@ class EditReader:
             self._fenced = True
 
     def _find(self, search: Sequence[str]) -> None:
-        if not any(line.strip() for line in search):
+        """Find the one place of a search; empty lines around it do not make it one."""
+        written = [number for number, line in enumerate(search) if line.strip()]
+        if not written:
             self._doubt(Doubt.MALFORMED)
             return
-        count = len(search)
+        first, last = written[0], written[-1] + 1
         places = [
-            place
-            for place in self._places.get(search[0], ())
-            if self._lines[place : place + count] == search
+            place - first
+            for place in self._places.get(search[first], ())
+            if self._lines[place : place + last - first] == search[first:last]
         ]
-        if len(places) == 1:
-            self._place = places[0]
+        if len(places) > 1:
+            self._doubt(Doubt.NOT_UNIQUE)
+        elif not places or self._lines[places[0] : places[0] + len(search)] != search:
+            self._doubt(Doubt.NOT_FOUND)
         else:
-            self._doubt(Doubt.NOT_UNIQUE if places else Doubt.NOT_FOUND)
+            self._place = places[0]
 
     def _add(self, search: Sequence[str], replace: Sequence[str]) -> None:
         start, end = self._place, self._place + len(search)
@@ -184,20 +188,9 @@ class EditReader:
     def _repeats_neighbor(self, start: int, end: int, replace: Sequence[str]) -> bool:
         """Tell whether new lines begin or end with what stands beside the place they go to."""
         search = self._lines[start:end]
-        head = _shared(search, replace)
-        tail = _shared(search[head:][::-1], replace[head:][::-1])
         before = self._lines[start - 1] if start else None
         after = self._lines[end] if end < len(self._lines) else None
-        new = replace[head : len(replace) - tail]
-        if not new:
-            return False
-        if head + tail == len(search):  # lines are added, so either neighbour may be meant
-            first = {before} if not head else {after} if not tail else set()
-            last = {after} if not tail else {before} if not head else set()
-        else:
-            first = set() if head else {before}
-            last = set() if tail else {after}
-        return new[0] in first or new[-1] in last
+        return _misses(search, replace, after) or _misses(search[::-1], replace[::-1], before)
 
     def _apply(self) -> str:
         lines: list[str] = []
@@ -212,11 +205,15 @@ class EditReader:
         self.doubt = self.doubt or doubt
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many lines at the start are the same."""
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
+def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
+    """Tell whether the line ``after`` seems to be missing at the end of a search."""
+    if not replace or after is None:
+        return False
+    count, last = len(search), replace[-1]
+    if last != search[-1]:
+        if last == after:
+            return True
+    elif search[-2:] != [last, last] and replace[-2:] == [last, last] and last == after:
+        return True  # a line that stands there twice would stand there three times
+    is_framed = count > 1 and search[0] == replace[0] and search[-1] == last
+    return not is_framed and replace[: count + 1] == [*search, after]
