@@ -31,6 +31,20 @@ def test_a_route_has_its_own_limits_on_answers(tmp_path: Path) -> None:
     assert {each.holdout for each in found} == {0.2}
 
 
+def test_a_route_decides_on_edits_quotes_and_predictions(tmp_path: Path) -> None:
+    settings = load(
+        "[output]\nedits = 'blocks'\nquotes = true\n[[route]]\nname = 'a'\n"
+        "edits = 'off'\nquotes = false\npredictions = true\n[[route]]\nname = 'b'",
+        tmp_path,
+    )
+    found = [settings.output.at(route) for route in (*settings.route, None)]
+    assert [(each.edits, each.quotes, each.predictions) for each in found] == [
+        ("off", False, True),
+        ("blocks", True, False),
+        ("blocks", True, False),
+    ]
+
+
 def test_answers_are_left_alone_by_default(tmp_path: Path) -> None:
     assert (load("", tmp_path).output.max_tokens, load("", tmp_path).output.concise) == ("off", 0)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headstart.config.routes import RouteSettings
 
 MaxOutput: TypeAlias = Literal["off", "guard", "tight"] | Count
+EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 Level: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=3)]
 
 
@@ -27,14 +28,24 @@ class OutputSettings(Section):
     """Also show it two short answers."""
     holdout: Share = 0.1
     """Share of the conversations that ``tight`` and ``concise`` leave alone, to measure both."""
+    edits: EditMode = "off"
+    """Where a long document is to be changed: ``blocks`` asks for the changes alone, and applies
+    them; ``prediction`` hands the document to providers that take a predicted output."""
+    quotes: bool = False
+    """Let the model quote retrieved documents by number."""
+    predictions: bool = False
+    """Hand the answer to a similar prompt to providers that take a predicted output."""
 
     def at(self, route: RouteSettings | None) -> OutputSettings:
         """Return the values in force on a route; None: on none."""
         if route is None:
             return self
-        chosen: dict[str, MaxOutput | None] = {
+        chosen = {
             "max_tokens": route.max_output,
             "concise": route.concise,
+            "edits": route.edits,
+            "quotes": route.quotes,
+            "predictions": route.predictions,
         }
         stated = {name: value for name, value in chosen.items() if value is not None}
         return msgspec.structs.replace(self, **stated)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from headstart.config.compression import CompressionMode  # noqa: TC001 - msgspec reads it
-from headstart.config.output import Level, MaxOutput  # noqa: TC001 - the same
+from headstart.config.output import EditMode, Level, MaxOutput  # noqa: TC001 - the same
 from headstart.config.section import Dollars, Seconds, Section, Share
 
 StrategyName: TypeAlias = Literal[
@@ -80,6 +80,12 @@ class RouteSettings(StrategySettings, kw_only=True):
     """None: ``output.max_tokens``."""
     concise: Level | None = None
     """None: ``output.concise``."""
+    edits: EditMode | None = None
+    """None: ``output.edits``."""
+    quotes: bool | None = None
+    """None: ``output.quotes``."""
+    predictions: bool | None = None
+    """None: ``output.predictions``."""
     max_error: float | None = None
     query: str | None = None
     """Regular expression whose group ``query`` is the question in the last user text."""
