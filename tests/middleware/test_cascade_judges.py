@@ -123,6 +123,17 @@ async def test_own_judges_veto_and_score() -> None:
     assert seen == ["m"]
 
 
+async def test_an_own_judge_that_fails_is_logged_without_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(request: ChatRequest, draft: Completion) -> float:
+        raise KeyError(request.query)
+
+    await ask(cascade(House(), fast_says("a"), slow_says("b"), fails), asking("my secret"))
+    assert "KeyError" in caplog.text
+    assert "secret" not in caplog.text
+
+
 async def test_escalations_teach_what_a_score_is_worth() -> None:
     upstream = cascade(
         House(),

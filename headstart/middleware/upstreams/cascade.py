@@ -89,7 +89,6 @@ class Cascade:
             self.jury,
             ledger,
             clock,
-            check_weight=1.0 / options.checked if options.checked else 0.0,
             silent=set(),
         )
 

@@ -177,14 +177,15 @@ class Jury:
         for each in self._own:
             try:
                 said = each(request, draft)
-            except Exception:
-                # Somebody else's code: the strong model answers where it fails.
-                logger.exception("a cascade's own judge failed")
+                value = min(1.0, max(0.0, float(said)))
+            except Exception as error:  # noqa: BLE001 - somebody else's code
+                # Its name alone: what it says may quote a prompt.
+                logger.warning("a cascade's own judge failed: %s", type(error).__name__)
                 return "caller", None
             if said is False:
                 return "caller", None
             if said is not True:
-                values.append(float(said))
+                values.append(value)
         return None, Score(basis=Basis.CALLER, value=min(values)) if values else None
 
     def _score(

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
 
 _FAST, _SLOW = 0, 1
+_CHECKED_WEIGHT = 5.0
+"""Of a checked draft whose kind is else never compared. It stands for fifty, but at that weight the
+first one would outweigh all that is known (``docs/cascade.md``)."""
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
 
 
@@ -62,8 +65,6 @@ class Parties(NamedTuple):
     jury: Jury
     ledger: Ledger
     clock: Callable[[], float]
-    check_weight: float
-    """How many drafts a checked one stands for, where its kind is else never compared."""
     silent: set[str]
     """Models whose log-probabilities were refused."""
 
@@ -98,7 +99,7 @@ class Trial:
         if self._course in (Course.HARD, Course.CHECK):
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
-                return self._live(reply, self._check)
+                return self._live(reply, self._check if self._course is Course.CHECK else None)
             if self._course is Course.HARD:
                 self._ask_fast(AttemptRole.FALLBACK)
         draft = await self._read_draft()
@@ -116,6 +117,7 @@ class Trial:
         async def teach(strong: Completion) -> None:
             self._parties.jury.learn(self._request, draft.answer, ruling, strong)
 
+        assert self._draft is not None
         passes = False
         try:
             reply = await self._slow_reply(AttemptRole.ESCALATION)
@@ -136,7 +138,8 @@ class Trial:
             branch.end(in_order=in_order and branch is self._served)
 
     def settle(self) -> None:
-        """Forget the rulings, when all calls have ended."""
+        """Rule on what nobody waited for, and forget the rulings: all calls have ended."""
+        self._rule_others()
         for branch in self._branches:
             self._parties.ledger.settle(branch.call.id, branch.call.branch)
 
@@ -209,7 +212,6 @@ class Trial:
             second = await read_draft(await self._second.reply(), self._parties.clock())
         except HeadstartError:
             return None
-        self._rule(self._second, AttemptOutcome.LOST)
         return second.answer
 
     def _lost(self, member: int, error: HeadstartError) -> None:
@@ -223,23 +225,21 @@ class Trial:
         """Answer with a draft; the strong model stops."""
         assert self._draft is not None
         self._served = self._draft
-        slow = self._slow
-        if slow is not None:
-            self._rule(slow, AttemptOutcome.LOST)
-            slow.end(in_order=False)
-
-        async def after() -> None:
-            # Books are closed when an answer ends, and a draft is sent in no time.
-            if slow is not None:
-                await slow.give_up()
-
+        self._rule_others()
+        for other in self._others:
+            other.end(in_order=False)
         if self._draft.asks_logprobs(self._call):
             draft = stripped(draft, self._call, self._dialect)
-        return replayed(draft, mark, after, storable=storable)
+        # Books are closed when an answer ends, and a draft is sent in no time.
+        return replayed(draft, mark, self._give_up_others, storable=storable)
 
     def _live(self, reply: UpstreamReply, teach: _Teach | None = None) -> UpstreamReply:
         """Answer with the strong model's stream, which teaches at its end."""
         self._served = self._slow
+        if self._course is not Course.CHECK:
+            self._rule_others()
+            for other in self._others:
+                other.end(in_order=False)
 
         async def chunks() -> AsyncIterator[Chunk]:
             collector = Collector()
@@ -255,13 +255,9 @@ class Trial:
 
     async def _check(self, strong: Completion) -> None:
         """Compare the draft of a checked call, if it was the faster one."""
-        if self._draft is None:
-            return
-        self._rule(self._draft, AttemptOutcome.REJECTED)
-        drafts = [each for each in (self._draft, self._second) if each is not None]
-        if not all(each.answered for each in drafts):
-            for each in drafts:
-                await each.give_up()
+        self._rule_others()
+        if not all(each.answered for each in self._others):
+            await self._give_up_others()
             return
         draft, second = await self._read_draft(), await self._read_second()
         if draft is None:
@@ -270,12 +266,32 @@ class Trial:
         hard = jury.finds_hard(self._request)
         ruling = jury.rule(self._request, draft.answer, second)
         rare = hard or ruling.decision.accept
-        weight = self._parties.check_weight if rare else 1.0
+        weight = _CHECKED_WEIGHT if rare else 1.0
         jury.learn(self._request, draft.answer, ruling, strong, weight=weight)
 
-    def _rule(self, branch: Branch | None, outcome: AttemptOutcome) -> None:
-        if branch is not None:
-            self._parties.ledger.rule(branch.call.id, branch.call.branch, outcome)
+    @property
+    def _others(self) -> list[Branch]:
+        return [branch for branch in self._branches if branch is not self._served]
+
+    async def _give_up_others(self) -> None:
+        for branch in self._others:
+            await branch.give_up()
+
+    def _rule_others(self) -> None:
+        """Say what becomes of the calls whose answer the client does not get."""
+        for branch in self._others:
+            if self._served is None:
+                outcome = AttemptOutcome.ABANDONED
+            elif branch is self._draft:
+                outcome = AttemptOutcome.REJECTED
+            else:
+                outcome = AttemptOutcome.LOST
+            self._rule(branch, outcome)
+
+    def _rule(self, branch: Branch, outcome: AttemptOutcome) -> None:
+        ledger, call = self._parties.ledger, branch.call
+        if ledger.ruling(call.id, call.branch) is None:
+            ledger.rule(call.id, call.branch, outcome)
 
 
 def _is_refusal(error: HeadstartError) -> bool:
