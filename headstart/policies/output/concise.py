@@ -35,42 +35,46 @@ Answer: Air scatters blue light more than red, so blue reaches us from all over 
 Question: Which ports does FTP use?
 Answer: 21 for commands; 20 for data in active mode, a negotiated one in passive mode."""
 
-_CODE = re.compile(
-    r"```|\b(?:code|coding|function|script|program|regex|regexp|sql|query|html|css|bash|shell|"
-    r"command|python|javascript|typescript|java|rust|golang|c\+\+|compile|compiler|debug|"
-    r"stack ?trace|traceback|exception|refactor|unit tests?|api|class|algorithm|implement|"
-    r"snippet|syntax|dockerfile|makefile|git|diff|patch)\b",
-    re.IGNORECASE,
-)
-_FORM = re.compile(
-    r"\b(?:json|yaml|xml|csv|schema|table|markdown|format(?:ted)?|template|fields?|keys?)\b",
-    re.IGNORECASE,
-)
-_REASONING = re.compile(
-    r"\b(?:step[- ]by[- ]step|reason(?:ing)?|think|prove|proof|derive|solve|calculate|compute|"
-    r"equation|integral|derivative|probability|math\w*|how (?:many|much|far|long)|percent(?:age)?|"
-    r"analy[sz]e|compare|evaluate|puzzle|riddle)\b|\d\s*[-+*/^=%]\s*\d",
-    re.IGNORECASE,
-)
-_LENGTH = re.compile(
-    r"\b(?:detail(?:s|ed)?|comprehensive|thorough(?:ly)?|in[- ]depth|elaborate|at length|complete|"
-    r"full|entire|every|all|list|essay|article|story|poem|letter|e-?mails?|report|blog|speech|"
-    r"script|chapter|draft|write|rewrite|rephrase|paraphrase|translate|summar\w+|edit|proofread|"
-    r"verbatim|transcri\w+|words|sentences|paragraphs?|pages?|short(?:er|ly)?|brief(?:ly)?|"
-    r"concise(?:ly)?|long(?:er)?)\b",
-    re.IGNORECASE,
-)
-_ENGLISH = re.compile(
-    r"\b(?:the|is|are|was|what|how|why|who|where|when|which|does|do|can|could|should|my|your|of|"
-    r"for|with|this|that|tell|explain)\b",
-    re.IGNORECASE,
-)
+_CODE = """
+    code coding function functions script scripts program regex regexp sql query queries html css
+    bash shell command commands python javascript typescript java rust golang compile compiler debug
+    debugging traceback exception refactor test tests api class classes algorithm implement snippet
+    syntax dockerfile makefile git diff patch
+"""
+_FORM = """
+    json yaml xml csv schema table tables markdown format formatted template field fields key keys
+"""
+_REASONING = """
+    reason reasoning think prove proof derive solve calculate compute equation equations integral
+    derivative probability math maths mathematical percent percentage analyse analyze analysis
+    compare evaluate puzzle riddle many much far long
+"""
+_LENGTH = """
+    detail details detailed comprehensive thorough thoroughly depth elaborate length complete full
+    entire every all list essay article story poem letter email emails mail report blog speech
+    chapter draft write rewrite rephrase paraphrase translate translation summarise summarize
+    summary edit proofread verbatim transcribe transcript words sentences paragraph paragraphs page
+    pages short shorter shortly brief briefly concise concisely longer
+"""
+_ENGLISH = """
+    the is are was what how why who where when which does do can could should my your of for with
+    this that tell explain
+"""
+_AGAINST = {
+    "code": frozenset(_CODE.split()),
+    "format": frozenset(_FORM.split()),
+    "reasoning": frozenset(_REASONING.split()),
+    "length": frozenset(_LENGTH.split()),
+}
+_ENGLISH_WORDS = frozenset(_ENGLISH.split())
+_WORD = re.compile(r"[a-z]+")
+_STEPS = re.compile(r"step[ -]by[ -]step|\d\D.*?\d", re.DOTALL)
+"""Two numbers may be a sum, or one in words."""
 _THINKING_MODEL = re.compile(
     r"(?:^|[/.-])(?:o[134]|r1|qwq)(?:[-:.]|$)|gpt-5|reason|think", re.IGNORECASE
 )
 _EDGE = 2000
 """Characters of a message's beginning and end that are read: what it asks stands there."""
-_AGAINST = (("code", _CODE), ("format", _FORM), ("reasoning", _REASONING), ("length", _LENGTH))
 _UNTHINKING = ("none", "minimal")
 
 
@@ -100,15 +104,20 @@ def _refuse_texts(messages: Iterable[Message]) -> str | None:
         if message.role == "assistant":
             continue
         edges = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
-        if message.role == "user":
-            english = english or (edges.isascii() and _ENGLISH.search(edges) is not None)
-            if not english:
-                return "language"
-            refusal = next((why for why, pattern in _AGAINST if pattern.search(edges)), None)
-        else:
-            refusal = "format" if _FORM.search(edges) else None
-        if refusal is not None:
-            return refusal
+        edges = edges.lower()
+        words = frozenset(_WORD.findall(edges))
+        if message.role != "user":
+            if words & _AGAINST["format"]:
+                return "format"
+            continue
+        english = english or (edges.isascii() and not words.isdisjoint(_ENGLISH_WORDS))
+        if not english:
+            return "language"
+        for reason, against in _AGAINST.items():
+            if words & against:
+                return reason
+        if _STEPS.search(edges):
+            return "reasoning"
     return None
 
 
