@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate
     from headstart.middleware.upstreams.jury import Jury
     from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.middleware.upstreams.rescue import Mode
 
 # Draws break ties between upstreams: nothing that a caller could gain by foreseeing.
 _draw = random.random
@@ -52,6 +51,9 @@ class Builder:
         self._ledger = ledger
         self._juries = juries
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
+        self._prefill = {
+            target.name: each.settings.quirks.prefill for each in opened for target in each.targets
+        }
 
     def alone(self, upstream: str) -> Candidate:
         """Return what answers where no route says otherwise: one upstream, retried if need be."""
@@ -67,8 +69,7 @@ class Builder:
     def _rescued(self, strategy: Strategy, candidate: Candidate) -> Candidate:
         from headstart.middleware.upstreams.rescue import Rescued
 
-        mode: Mode = "off" if strategy.rescue == "off" else "restart"
-        return Rescued(candidate, dialects(), mode=mode)
+        return Rescued(candidate, dialects(), mode=strategy.rescue, prefill=self._prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return members that answer together."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+NOBODY: dict[str, str] = {}
 USAGE = {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 50}
 
 
@@ -36,7 +37,7 @@ def spoken(*words: str, id: str = "up-1", end: bool = True) -> list[Step]:
     return [Piece(encoder.feed((event,)), (event,)) for event in events]
 
 
-def rescued(house: House, *actors: Actor, mode: Any = "restart") -> Rescued:
+def rescued(house: House, *actors: Actor, mode: Any = "restart", prefill: Any = NOBODY) -> Rescued:
     members = [house.target(each, stall_s=0.05) for each in actors]
     strategy = Contest(
         "route",
@@ -48,7 +49,7 @@ def rescued(house: House, *actors: Actor, mode: Any = "restart") -> Rescued:
         draw=lambda: 0.0,
         clock=lambda: UNIX,
     )
-    return Rescued(strategy, DIALECTS, mode=mode)
+    return Rescued(strategy, DIALECTS, mode=mode, prefill=prefill)
 
 
 def chunks_of(stream: bytes) -> list[dict[str, Any]]:
@@ -183,3 +184,109 @@ async def test_leaving_ends_the_rescue_too(turns: int) -> None:
     assert first.open == second.open == 0
     calls = len(first.calls) + len(second.calls)
     assert len(house.ledger.attempts("call")) == calls
+
+
+BEGUN = "Once upon a time there was a "
+ABLE = {"b": "plain", "c": "prefix", "d": "no"}
+
+
+async def went_on(house: House, *actors: Actor, **fields: Any) -> list[dict[str, Any]]:
+    """Return the chunks that the client gets where upstreams go on as ABLE says."""
+    upstream = rescued(house, *actors, mode="prefill", prefill=ABLE)
+    async with upstream.stream(chat_call(**fields)) as reply:
+        stream = b"".join([piece.data async for piece in reply.chunks()])
+        assert (reply.storable, reply.transforms) == (False, ("rescued",))
+    return chunks_of(stream)
+
+
+def text_of(chunks: list[dict[str, Any]]) -> str:
+    deltas = [each["choices"][0]["delta"] for each in chunks if each["choices"]]
+    return "".join(each.get("content") or "" for each in deltas)
+
+
+def last_message(actor: Actor) -> Any:
+    (call,) = actor.calls
+    assert call.request is not None
+    assert json.loads(call.body) == call.request.document
+    return call.request.document["messages"][-1]
+
+
+async def test_who_takes_a_prefill_is_asked_for_the_rest_alone() -> None:
+    house = House()
+    first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox", ".")])
+    unable = Actor("d", [spoken("Never")])
+    chunks = await went_on(house, first, unable, second)
+    assert text_of(chunks) == "Once upon a time there was a fox."
+    assert {each["id"] for each in chunks} == {"up-1"}
+    assert last_message(second) == {"role": "assistant", "content": BEGUN.rstrip()}
+    assert house.roles() == [("a", "first"), ("b", "rescue")]
+    assert house.outcomes() == [("a", "broken"), ("b", "won")]
+    assert unable.calls == []
+
+
+async def test_a_provider_that_wants_a_prefix_marked_gets_it_marked() -> None:
+    second = Actor("c", [spoken("Once upon a time there was a fox.")])
+    chunks = await went_on(House(), Actor("a", [spoken(BEGUN, end=False)]), second)
+    assert text_of(chunks) == "Once upon a time there was a fox."
+    assert last_message(second)["prefix"] is True
+
+
+async def test_usage_is_that_of_both_parts() -> None:
+    house, asked = House(), []
+    first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox.")])
+    upstream = rescued(house, first, second, mode="prefill", prefill=ABLE)
+    async with upstream.stream(chat_call()) as reply:
+        async for piece in reply.chunks():
+            asked += [each.usage for each in piece.events if isinstance(each, UsageReported)]
+    assert [(each["prompt_tokens"], each["completion_tokens"]) for each in asked] == [(40, 27)]
+
+
+async def test_who_has_nothing_to_add_has_said_it_all() -> None:
+    silent = [*spoken()]
+    chunks = await went_on(
+        House(), Actor("a", [spoken(BEGUN + "fox.", end=False)]), Actor("b", [silent])
+    )
+    assert text_of(chunks) == BEGUN + "fox."
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("shown", "others"),
+    [
+        (["Once upon"], [Actor("b", [spoken("Once upon a fox")])]),
+        ([BEGUN], [Actor("d", [spoken(BEGUN + "fox")])]),
+        ([BEGUN], [Actor("b", [[UpstreamUnreachable("no")], spoken(BEGUN + "fox")])]),
+    ],
+    ids=["too little was shown", "nobody takes it", "nobody answers"],
+)
+async def test_where_nobody_can_go_on_it_is_begun_anew(
+    shown: list[str], others: list[Actor]
+) -> None:
+    chunks = await went_on(House(), Actor("a", [spoken(*shown, end=False)]), *others)
+    assert text_of(chunks).endswith("a fox")
+    assert last_message_of_all(others) == {"role": "user", "content": "hi"}
+
+
+def last_message_of_all(actors: list[Actor]) -> Any:
+    request = actors[-1].calls[-1].request
+    assert request is not None
+    return request.document["messages"][-1]
+
+
+async def test_an_answer_that_thought_aloud_is_begun_anew() -> None:
+    thinking = Piece(b"", thought("Hm").events)
+    first = Actor("a", [[*spoken(end=False), thinking, *spoken(BEGUN, end=False)[1:]]])
+    second = Actor("b", [spoken(BEGUN, "fox")])
+    assert text_of(await went_on(House(), first, second)) == BEGUN + "fox"
+    assert last_message(second)["role"] == "user"
+
+
+async def test_a_continuation_that_tells_another_tale_is_no_rescue() -> None:
+    other = Actor("b", [spoken("Once upon a time there were two foxes.")])
+    upstream = rescued(
+        House(), Actor("a", [spoken(BEGUN, end=False)]), other, mode="prefill", prefill=ABLE
+    )
+    async with upstream.stream(chat_call()) as reply:
+        with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
+            await read(reply)
+    assert other.open == 0

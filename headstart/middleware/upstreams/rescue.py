@@ -1,4 +1,4 @@
-"""Rescue of an answer that broke off: restart and match, so that the caller sees one answer.
+"""Rescue of an answer that broke off: go on with it or begin anew, so that the caller sees one.
 
 ``docs/strategies.md`` tells when an answer can be rescued and what the caller sees if it cannot.
 """
@@ -6,38 +6,50 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from headstart.attempts import AttemptRole
+from headstart.attempts import AttemptRole, Tokens
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.reading import Piece
+from headstart.middleware.shaping.shaper import with_document
 from headstart.middleware.upstreams.holding import Held
 from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.middleware.upstreams.shown import Shown
+from headstart.middleware.upstreams.shown import Joint, Shown
+from headstart.policies.output.continuation import continuing
+from headstart.policies.routing.seam import OVERLAP, Continuation, Seam
+from headstart.types import UsageReported
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from headstart.attempts import Outlook
     from headstart.interfaces import Candidate, Chunk, UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import Call
+    from headstart.policies.output.continuation import Prefill
+    from headstart.types import Call, StreamEvent
 
 Mode: TypeAlias = Literal["restart", "prefill", "off"]
-"""``prefill`` restarts, too: matching is right on every provider, continuing on few."""
+"""Begin anew and match what was shown, or have the rest of it said where that can be asked for."""
+_NOBODY: Mapping[str, Prefill] = {}
 
 
 class Rescued:
     """Stands around a route's strategy. Once a call, an answer that broke off is begun anew.
 
-    It also delivers an answer that was withheld, since nobody gave a better one.
+    It also delivers an answer that was withheld, since nobody gave a better one. ``prefill`` tells
+    by name which upstreams go on from a last assistant message; the others do not.
     """
 
     def __init__(
-        self, inner: Candidate, dialects: Mapping[str, Dialect], *, mode: Mode = "restart"
+        self,
+        inner: Candidate,
+        dialects: Mapping[str, Dialect],
+        *,
+        mode: Mode = "restart",
+        prefill: Mapping[str, Prefill] = _NOBODY,
     ) -> None:
         self.name = inner.name
         self.identity = inner.identity
@@ -45,6 +57,7 @@ class Rescued:
         self._inner = inner
         self._dialects = dialects
         self._mode = mode
+        self._prefill = prefill if mode == "prefill" else _NOBODY
 
     def outlook(self, call: Call) -> Outlook:
         """Return the outlook of what is inside."""
@@ -65,7 +78,7 @@ class Rescued:
                 return
             failure: Exception | None = None
             async with asyncio.TaskGroup() as group:
-                rescuer = _Rescuer(self._inner, call, group)
+                rescuer = _Rescuer(self._inner, call, group, self._prefill)
                 try:
                     yield RescuedReply(reply, call, dialect, rescuer)
                 except Exception as error:  # noqa: BLE001 - the group would wrap it
@@ -78,33 +91,76 @@ class Rescued:
 class _Rescuer:
     """Makes the second call, in a task of its own: its context outlives a step of the reader."""
 
-    def __init__(self, inner: Candidate, call: Call, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        inner: Candidate,
+        call: Call,
+        group: asyncio.TaskGroup,
+        prefill: Mapping[str, Prefill],
+    ) -> None:
         self._inner = inner
         self._call = call
         self._group = group
-        self._held: Held | None = None
+        self._able = {
+            name: how
+            for name, how in prefill.items()
+            if how != "no" and name in inner.names - call.avoid
+        }
+        self._held: list[Held] = []
 
     async def restart(self, failed: str) -> UpstreamReply | None:
         """Call anew, elsewhere if there is anybody else; None: nobody answers."""
-        avoid = self._call.avoid | {failed}
-        if self._inner.names <= avoid:
-            avoid = self._call.avoid
-        # A branch of its own: the first call's losers are still ruled out by theirs.
-        branch = f"{self._call.branch}.rescue"
+        elsewhere = self._inner.names - self._call.avoid - {failed}
+        avoid = self._call.avoid | ({failed} if elsewhere else set())
+        return (await self._begin(self._call, "rescue", avoid)).reply
+
+    async def go_on(self, failed: str, said: str) -> UpstreamReply | None:
+        """Have the rest said by one who can; None: nobody does.
+
+        Who has nothing to add has said enough.
+        """
+        request = self._call.request
+        if request is None or not self._able or _is_begun(request.document):
+            return None
+        others = sorted(self._able.keys() - {failed}) or [failed]
+        how = self._able[others[0]]
+        asked = {name for name in others if self._able[name] == how}
+        document = continuing(request.document, said, how)
+        avoid = self._call.avoid | (self._inner.names - asked)
+        held = await self._begin(with_document(self._call, document), "prefill", avoid)
+        reply = held.error.reply if isinstance(held.error, AnswerWithheld) else held.reply
+        if reply is None or reply.upstream in asked:
+            return reply
+        # A strategy may ask somebody else in spite of all.
+        held.cancel()
+        return None
+
+    async def _begin(self, call: Call, branch: str, avoid: frozenset[str]) -> Held:
         call = msgspec.structs.replace(
-            self._call, role=AttemptRole.RESCUE, avoid=avoid, branch=branch
+            call,
+            role=AttemptRole.RESCUE,
+            avoid=avoid,
+            # Of its own: the first call's losers are still ruled out by theirs.
+            branch=f"{call.branch}.{branch}",
         )
         known = asyncio.Event()
-        self._held = Held(self._group, self._inner, call, lambda _: known.set())
+        held = Held(self._group, self._inner, call, lambda _: known.set())
+        self._held.append(held)
         await known.wait()
-        if self._held.error is not None and not isinstance(self._held.error, HeadstartError):
-            raise self._held.error
-        return self._held.reply
+        if held.error is not None and not isinstance(held.error, HeadstartError):
+            raise held.error
+        return held
 
     def end(self, *, in_order: bool) -> None:
         """The answer was read, or else was given up."""
-        if self._held is not None:
-            self._held.release() if in_order else self._held.cancel()
+        for held in self._held:
+            held.release() if in_order else held.cancel()
+
+
+def _is_begun(document: Mapping[str, Any]) -> bool:
+    """Has the caller begun the answer itself?"""
+    turns: Any = document.get("messages") or document.get("contents") or ({},)
+    return turns[-1].get("role") in ("assistant", "model")
 
 
 class RescuedReply:
@@ -146,40 +202,63 @@ class RescuedReply:
             broken = error
         else:
             return
-        second = await self._second(shown, broken)
-        self._rescued = True
         try:
-            async for piece in second.chunks() if shown.nothing else self._matched(second, shown):
-                yield piece
+            async with aclosing(self._second(shown, broken)) as pieces:
+                async for piece in pieces:
+                    yield piece
         except UpstreamError as error:
-            raise broken from error
+            raise broken from (None if error is broken else error)
 
-    async def _second(self, shown: Shown, broken: UpstreamError) -> UpstreamReply:
-        """Begin anew. Raises ``broken`` where that cannot help."""
-        request, deadline = self._call.request, self._call.deadline
+    async def _second(self, shown: Shown, broken: UpstreamError) -> AsyncGenerator[Chunk]:
+        """Yield what follows. Raises ``broken`` where nobody can help, others where it diverges."""
+        request, dialect = self._call.request, self._dialect
         assert request is not None
-        plain = request.choices == 1 and not request.logprobs
-        if not (shown.nothing or (request.stream and plain and shown.joinable)):
-            raise broken
-        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
-            raise broken
-        second = await self._rescuer.restart(self.upstream)
+        second, seam = await self._begin(shown) if self._is_rescuable(shown) else (None, None)
         if second is None:
             raise broken
-        return second
-
-    async def _matched(self, second: UpstreamReply, shown: Shown) -> AsyncIterator[Chunk]:
-        """Yield what is new in the second answer. Raises UpstreamError where it diverges."""
-        request = self._call.request
-        assert request is not None
-        encoder = self._dialect.encoder(
-            shown.id or self._dialect.new_id(), shown.created, include_usage=request.include_usage
+        self._rescued = True
+        if seam is None:
+            async for piece in second.chunks():
+                yield piece
+            return
+        encoder = dialect.encoder(
+            shown.id or dialect.new_id(), shown.created, include_usage=request.include_usage
         )
         # What the client has already puts the writer in the place where it goes on.
         encoder.feed(shown.events)
-        joint = shown.joint()
+        joint = Joint(seam, shown.block)
+        begun = shown.tokens(dialect, self._call.prompt_tokens)
         async for piece in second.chunks():
             events = tuple(joint.feed(piece.events))
+            if isinstance(seam, Continuation):
+                events = tuple(_add_usage(event, begun, dialect) for event in events)
             data = encoder.feed(events)
             if data or events:
                 yield Piece(data, events)
+
+    def _is_rescuable(self, shown: Shown) -> bool:
+        request, deadline = self._call.request, self._call.deadline
+        assert request is not None
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            return False
+        plain = request.choices == 1 and not request.logprobs
+        return shown.nothing or (request.stream and plain and shown.joinable)
+
+    async def _begin(self, shown: Shown) -> tuple[UpstreamReply | None, Seam | Continuation | None]:
+        """Return what follows, if anybody answers, and how it joins; None: it stands alone."""
+        failed, said = self.upstream, shown.text
+        if shown.nothing:
+            return await self._rescuer.restart(failed), None
+        if shown.is_text and len(said.rstrip()) >= OVERLAP:
+            rest = await self._rescuer.go_on(failed, said)
+            if rest is not None:
+                return rest, Continuation(said)
+        return await self._rescuer.restart(failed), Seam(said)
+
+
+def _add_usage(event: StreamEvent, begun: Tokens, dialect: Dialect) -> StreamEvent:
+    """Add what the first part took to what the rest reports."""
+    if not isinstance(event, UsageReported):
+        return event
+    rest = dialect.tokens(event.usage)
+    return UsageReported(usage=dialect.usage(Tokens(*map(sum, zip(begun, rest, strict=True)))))

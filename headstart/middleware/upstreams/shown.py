@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.errors import UpstreamProtocolError
-from headstart.policies.routing.seam import Seam
+from headstart.middleware.upstreams.recording import CHARACTERS_PER_TOKEN
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headstart.interfaces import Chunk
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.policies.routing.seam import Continuation, Seam
     from headstart.types import StreamEvent
 
 MOST_BYTES = 2 * 2**20
@@ -51,6 +54,10 @@ class Shown:
         return self._size == 0
 
     @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+    @property
     def events(self) -> list[StreamEvent]:
         return [event for events in self._pieces for event in events]
 
@@ -76,10 +83,23 @@ class Shown:
             return False
         return all(isinstance(event, _REPEATABLE) or _is_beside(event) for event in self.events)
 
-    def joint(self) -> Joint:
-        """Return what joins another answer to this."""
+    @property
+    def is_text(self) -> bool:
+        """It is joinable, and shows no reasoning."""
+        return self.joinable and not any(isinstance(each, ReasoningDelta) for each in self.events)
+
+    @property
+    def block(self) -> int | None:
+        """The content block of the last text."""
         texts = [event for event in self.events if isinstance(event, TextDelta)]
-        return Joint("".join(each.text for each in texts), texts[-1].block if texts else None)
+        return texts[-1].block if texts else None
+
+    def tokens(self, dialect: Dialect, prompt_tokens: int) -> Tokens:
+        """Return what it took, by estimate where it broke off before that was reported."""
+        length = round(len(self.text) / CHARACTERS_PER_TOKEN)
+        reported = [event.usage for event in self.events if isinstance(event, UsageReported)]
+        tokens = dialect.tokens(reported[-1]) if reported else Tokens(prompt=prompt_tokens)
+        return tokens._replace(completion=max(tokens.completion, length))
 
 
 def _is_beside(event: StreamEvent) -> bool:
@@ -90,8 +110,9 @@ def _is_beside(event: StreamEvent) -> bool:
 class Joint:
     """Turns the events of a second answer into those that follow the ones shown."""
 
-    def __init__(self, text: str, block: int | None) -> None:
-        self._seam = Seam(text)
+    def __init__(self, seam: Seam | Continuation, block: int | None) -> None:
+        """Join at ``seam``, in the content block ``block``."""
+        self._seam = seam
         self._block = block
         self._renamed: int | None = None
 
@@ -106,15 +127,18 @@ class Joint:
                     raise UpstreamProtocolError(f"the rescue failed: {event.message}")
                 case TextDelta():
                     yield from self._text(event)
-                case Finished() | ToolCallDelta() | Ended() if not self._seam.reached:
-                    raise UpstreamProtocolError("the rescue says less than was said")
+                case Finished() | ToolCallDelta() | Ended():
+                    yield from self._news(TextDelta(text="", block=self._block), self._seam.end())
+                    yield event
                 case _:
                     yield event
 
     def _text(self, event: TextDelta) -> Iterator[StreamEvent]:
-        news = self._seam.feed(event.text)
+        yield from self._news(event, self._seam.feed(event.text))
+
+    def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:
-            raise UpstreamProtocolError("the rescue says something else")
+            raise UpstreamProtocolError("the rescue says something else, or less")
         if not news:
             return
         if self._block is not None and self._renamed is None:
