@@ -20,6 +20,7 @@ from headstart.compression.memo import Memo
 from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, texts
 from headstart.compression.protection import shows_file
 from headstart.compression.result import Compression, Mode, Span
+from headstart.compression.transforms import Extent
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def compress(
     mode: Mode = "safe",
     profile: Profile = _DEFAULT,
     clear_history: bool = False,
+    strip_comments: bool = False,
     memo: Memo | None = None,
 ) -> Compression:
     """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
@@ -47,7 +49,8 @@ def compress(
     only what ``restore`` undoes byte for byte; ``balanced`` also leaves out repeated passages,
     repeated log lines and HTML markup; ``aggressive`` also what does not bear on the question, in
     English. ``clear_history`` also omits old tool results, in epochs: then alone a later request
-    may change what an earlier one sent, where that pays. ``model`` names the tokenizer of the
+    may change what an earlier one sent, where that pays. ``strip_comments`` also takes comments off
+    Python that is no file of the caller's, beyond ``safe``. ``model`` names the tokenizer of the
     counts, and ``memo`` saves the time of what was compressed for an earlier request; neither
     changes a byte of the outcome.
 
@@ -56,7 +59,8 @@ def compress(
     if mode not in get_args(Mode):
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(get_args(Mode))}")
     cleared = _clear(messages) if clear_history and mode != "off" else frozenset()
-    conversation = Conversation(mode, profile, Memo() if memo is None else memo, cleared)
+    extent = Extent(mode, comments=strip_comments)
+    conversation = Conversation(extent, profile, Memo() if memo is None else memo, cleared)
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
     for number, message in enumerate(messages):
@@ -66,15 +70,15 @@ def compress(
     return Compression(
         messages=sent,
         spans=tuple(spans),
-        version=_version(mode, profile, clear_history=clear_history),
+        version=_version(extent, profile, clear_history=clear_history),
         source=messages,
         model=model or "",
     )
 
 
-def _version(mode: Mode, profile: Profile, *, clear_history: bool) -> str:
+def _version(extent: Extent, profile: Profile, *, clear_history: bool) -> str:
     configured = msgspec.json.encode(
-        [CODE_VERSION, mode, msgspec.structs.asdict(profile), clear_history]
+        [CODE_VERSION, extent, msgspec.structs.asdict(profile), clear_history]
     )
     return hashlib.sha256(configured).hexdigest()[:16]
 

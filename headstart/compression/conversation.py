@@ -14,14 +14,13 @@ from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, indexe
 from headstart.compression.protection import Asked, shows_file, understand
 from headstart.compression.result import Span
 from headstart.compression.tokens import CHARS_PER_TOKEN
-from headstart.compression.transforms import COST_MS_PER_1K, Shortened, shorten
+from headstart.compression.transforms import COST_MS_PER_1K, Extent, Shortened, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.compression.gate import Profile
     from headstart.compression.memo import Memo
-    from headstart.compression.result import Mode
 
 MIN_CHARS = 200
 """A shorter text is left alone: it could not pay for a mark."""
@@ -30,8 +29,10 @@ MIN_CHARS = 200
 class Conversation:
     """What the messages so far say about the next one. Lives for one call of ``compress``."""
 
-    def __init__(self, mode: Mode, profile: Profile, memo: Memo, cleared: frozenset[int]) -> None:
-        self._mode = mode
+    def __init__(
+        self, extent: Extent, profile: Profile, memo: Memo, cleared: frozenset[int]
+    ) -> None:
+        self._extent = extent
         self._profile = profile
         self._memo = memo
         self._cleared = cleared
@@ -44,7 +45,7 @@ class Conversation:
 
     def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         """Return the message as it is sent, and what was done to it."""
-        places = {} if self._mode == "off" else _touchable(message, self._memo)
+        places = {} if self._extent.mode == "off" else _touchable(message, self._memo)
         self._hear(message, places)
         if number in self._cleared:
             return self._omit(number, message)
@@ -119,7 +120,7 @@ class Conversation:
     def _try(self, source: str, asked: Asked) -> Shortened:
         if len(source) < MIN_CHARS:
             return Shortened(text=source)
-        return shorten(source, asked, self._mode, self._passages, self._memo)
+        return shorten(source, asked, self._extent, self._passages, self._memo)
 
     def _weigh(self, source: str, short: Shortened) -> Shortened:
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
@@ -134,7 +135,7 @@ class Conversation:
 
     def _remember(self, text: str) -> str:
         self._sent += len(text)
-        if self._mode in {"balanced", "aggressive"}:
+        if self._extent.mode in {"balanced", "aggressive"}:
             self._passages.add(text)
         return text
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Mode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
 Transform: TypeAlias = Literal[
-    "json", "minify", "html", "log", "space", "duplicate", "selection", "history"
+    "json", "minify", "html", "log", "space", "comments", "duplicate", "selection", "history"
 ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import json_text
+from headstart.compression.comments import strip_comments
 from headstart.compression.html_text import html_to_text, is_html
 from headstart.compression.logs import fold_log, is_log
 from headstart.compression.marks import has_mark
@@ -26,6 +27,7 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "html": 0.2,
     "log": 0.2,
     "space": 0.1,
+    "comments": 3.0,
     "duplicate": 0.3,
     "selection": 1.5,
     "history": 0.0,
@@ -44,12 +46,20 @@ class Shortened(Frozen):
     layout: Layout | None = None
 
 
-def shorten(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Memo) -> Shortened:
-    """Apply the mode's transforms to a text that may be touched; ``sent`` stands before it."""
+class Extent(NamedTuple):
+    """How far shortening may go."""
+
+    mode: Mode
+    comments: bool
+    """Also strip comments from code."""
+
+
+def shorten(text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo) -> Shortened:
+    """Apply transforms to a text that may be touched; ``sent`` stands before it."""
     if has_mark(text):
         return Shortened(text=text)
     table = memo.call(json_text.shorten, text)
-    if mode == "safe":
+    if extent.mode == "safe":
         return _lossless(table) if table else Shortened(text=text)
     minified = None if table else memo.call(json_text.minify, text)
     if table or minified is not None:
@@ -57,7 +67,7 @@ def shorten(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Memo) -> 
         return short if asked.verbatim else _pointed(short, sent)
     if asked.verbatim:
         return Shortened(text=text)
-    return _shorten_prose(text, asked, mode, sent, memo)
+    return _shorten_prose(text, asked, extent, sent, memo)
 
 
 def _lossless(table: json_text.Shortened) -> Shortened:
@@ -75,7 +85,9 @@ def _pointed(short: Shortened, sent: Passages) -> Shortened:
     return Shortened(text=pointer, applied=(*short.applied, "duplicate"))
 
 
-def _shorten_prose(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Memo) -> Shortened:
+def _shorten_prose(
+    text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo
+) -> Shortened:
     short = Shortened(text=text)
     if is_html(text):
         if asked.markup:
@@ -86,12 +98,18 @@ def _shorten_prose(text: str, asked: Asked, mode: Mode, sent: Passages, memo: Me
             short = _then(short, "log", memo.call(fold_log, text, asked.words))
         return _deduplicated(short, sent)
     elif memo.call(is_code, text):
-        return short
+        return _then(short, "comments", memo.call(_bare, text)) if extent.comments else short
     short = _then(short, "space", _without_waste(short.text))
-    if mode == "aggressive" and not asked.whole:
+    if extent.mode == "aggressive" and not asked.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
         short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
     return _deduplicated(short, sent)
+
+
+def _bare(text: str) -> str:
+    """Strip comments, but only from what is still taken for code without them."""
+    bare = strip_comments(text)
+    return bare if is_code(bare) and not is_log(bare) else text
 
 
 def _without_waste(text: str) -> str:

@@ -17,6 +17,7 @@ class CompressionSettings(Section):
     mode: CompressionMode = "safe"
     dry_run: bool = False
     clear_history: bool = False
+    strip_comments: bool = False
     prefill_tokens_per_s: Annotated[float, msgspec.Meta(gt=0.0)] = 33_000.0
     cached_share: Share = 0.1
     cache_minimum: Annotated[int, msgspec.Meta(ge=0)] = 1024

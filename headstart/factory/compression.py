@@ -45,6 +45,7 @@ def compressing_options(settings: Settings) -> dict[str, CompressingOptions]:
             cache_minimum=chosen.cache_minimum,
         ),
         clear_history=chosen.clear_history,
+        strip_comments=chosen.strip_comments,
         dry_run=chosen.dry_run,
     )
     own = {

@@ -47,6 +47,7 @@ class CompressingOptions:
     """The most; a caller's ``x-headstart-compress`` may ask for less."""
     profile: Profile = field(default_factory=Profile)
     clear_history: bool = False
+    strip_comments: bool = False
     dry_run: bool = False
     """Book what would have been saved, and send the prompt as it came."""
 
@@ -206,6 +207,7 @@ def _shorten(call: Call, options: CompressingOptions, memo: Memo) -> _Shorter | 
         mode=options.mode,
         profile=options.profile,
         clear_history=options.clear_history,
+        strip_comments=options.strip_comments,
         memo=memo,
     )
     if not done.spans:
