@@ -109,8 +109,8 @@ def tune(
     serve to start from. With --cascade: says for which prompts a cheap model is good enough.
     """
     if cascade is not None:
-        if paths:
-            raise click.UsageError("--cascade reads its own table: give no log beside it")
+        if paths or any(each is not None for each in (max_error, html, write, pattern, fail_over)):
+            raise click.UsageError("--cascade goes with --cheap, --strong and --json, and no log")
         tune_cascade(cascade, cheap, strong, as_json=as_json)
         return
     if not paths:

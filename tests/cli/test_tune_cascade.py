@@ -130,6 +130,7 @@ def test_what_cannot_be_read_is_named(table: Path, tmp_path: Path) -> None:
 
 def test_a_log_and_outcomes_are_not_read_at_once(table: Path) -> None:
     assert CliRunner().invoke(tune, [str(table), "--cascade", str(table)]).exit_code == 2
+    assert CliRunner().invoke(tune, ["--cascade", str(table), "--max-error", "1%"]).exit_code == 2
     assert CliRunner().invoke(tune, []).exit_code == 2
     shown = CliRunner().invoke(tune, ["--help"]).stdout
     assert "headstart tune --cascade outcomes.csv" in shown

@@ -10,8 +10,11 @@ import pytest
 
 from headstart.attempts import Outlook
 from headstart.errors import UpstreamError, UpstreamRefused, UpstreamUnavailable
+from headstart.middleware.reading import Piece
 from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
+from headstart.middleware.upstreams.opening import HELD_BYTES
 from headstart.policies.cascade.scores import score_prompt
+from headstart.types import TextDelta
 from support.candidates import Actor, Candid, House, chat_call, read, whole
 from support.cascades import REFUSAL, ask, asking, broken, cascade, fast_says, slow_says
 
@@ -69,6 +72,12 @@ async def test_where_the_draft_fails_the_strong_model_is_asked_at_once(failing: 
     assert said == ("strong", ("cascade:slow",))
     assert house.roles()[1] == ("slow", "fallback")
     assert house.outcomes()[1] == ("slow", "won")
+
+
+async def test_a_draft_too_long_to_be_held_is_not_served_half() -> None:
+    long = Piece(b"x" * (HELD_BYTES + 1), (TextDelta(text="x"),))
+    fast = Actor("fast", [[whole()[0], long, *whole()[1:]]])
+    assert await ask(cascade(House(), fast, slow_says("b"))) == ("b", ("cascade:slow",))
 
 
 async def test_a_doubted_draft_is_better_than_none_but_is_not_stored() -> None:
