@@ -69,6 +69,11 @@ class _ToolConfig(Frozen, rename="camel"):
 
 class _Thinking(Frozen, rename="camel"):
     include_thoughts: bool = False
+    snake_thoughts: bool = msgspec.field(default=False, name="include_thoughts")
+
+    @property
+    def shown(self) -> bool:
+        return self.include_thoughts or self.snake_thoughts
 
 
 class _Generation(Frozen, rename="camel"):
@@ -113,7 +118,7 @@ def read_gemini(incoming: Incoming) -> ChatBody:
         top_logprobs=asked.logprobs,
         tools=None if body.tools is None else tuple(_tools(body.tools)),
         tool_choice=_choice(calling),
-        reasoning_effort="medium" if asked.thinking_config.include_thoughts else "none",
+        reasoning_effort="medium" if asked.thinking_config.shown else "none",
         response_format=_format(asked),
     )
 

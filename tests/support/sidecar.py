@@ -132,7 +132,8 @@ async def sidecar(
     behind: Callable[[Sidecar], ASGIApp] | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Sidecar]:
-    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams.
+    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams,
+    of the same provider where they say nothing else.
     ``routes`` are the ``[[route]]`` tables.
 
     ``behind`` makes the app that gets what the gateway does not answer, in place of a 404.
@@ -152,6 +153,7 @@ async def sidecar(
             for name, value in table.items()
         }
         first = {"name": "sim", "base_url": base, **(upstream or {})}
+        others = tuple({"base_url": base, **each} for each in others)
         settings = await asyncio.to_thread(
             load_settings, None, {}, {**dotted, "upstream": [first, *others], "route": list(routes)}
         )
