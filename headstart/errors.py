@@ -143,6 +143,7 @@ class UpstreamUnavailable(UpstreamError):
     ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.limited = limited
         if limited:
             self.status = 429
             self.code = "rate_limit_exceeded"

@@ -16,7 +16,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 # Type checkers do not see that msgspec's subclasses inherit ``frozen`` and ``kw_only``.
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Base of the values below: immutable, keyword-only, compact when encoded."""
 
 
@@ -106,6 +106,8 @@ class Call(Frozen):
     """What the answer may look like, for providers that take such a hint; "": nobody knows."""
     role: str = "first"
     """Why the call is made: an ``attempts.AttemptRole``."""
+    anyway: bool = False
+    """Ask an upstream that fails these days: nobody else is left."""
     avoid: frozenset[str] = frozenset()
     """Names of upstreams that must not be asked."""
     branch: str = ""

@@ -118,6 +118,19 @@ def test_who_could_not_be_asked_is_waited_for_as_if_for_the_first_time() -> None
     assert starts.over
 
 
+def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None:
+    starts = make(2)
+    due(starts, 0.0)
+    starts.avoided(0, 0.0)
+    assert due(starts, 0.0) == [(1, "fallback")]
+    starts.failed(1, SERVER, 1.0)
+    assert due(starts, 1.0) == [(1, "retry")]
+    starts.failed(1, SERVER, 2.0)
+    assert starts.due(2.0) == [(0, AttemptRole.FIRST, True)]
+    starts.avoided(0, 2.0)
+    assert starts.over
+
+
 def test_the_callers_own_fault_ends_it_at_once() -> None:
     starts = make(3)
     due(starts, 0.0)

@@ -178,8 +178,11 @@ class Contest:
         """Take in that a member failed. Raises what is the caller's own fault."""
         failure = judge(error, self._clock())
         losses.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
-        asked = not isinstance(error, UpstreamUnavailable)
-        starts.failed(member, failure, asyncio.get_running_loop().time(), asked=asked)
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, UpstreamUnavailable) and not error.limited:
+            starts.avoided(member, now)
+        else:
+            starts.failed(member, failure, now, asked=not isinstance(error, UpstreamUnavailable))
 
     def _allowed(self, call: Call) -> list[int]:
         every = range(len(self._members))
@@ -252,13 +255,14 @@ class Contest:
     ) -> Call:
         """Return the call as a member gets it: the very one where nothing is to be said."""
         first = start.role is AttemptRole.FIRST
-        if first and branch is None:
+        if first and branch is None and not start.anyway:
             return call
         return msgspec.structs.replace(
             call,
             role=call.role if first else start.role,
             branch=call.branch if branch is None else f"{call.branch}.{branch}",
             fold=call.fold or fold,
+            anyway=call.anyway or start.anyway,
         )
 
 

@@ -20,6 +20,7 @@ from headstart.middleware.upstreams.patience import Patience
 from headstart.middleware.upstreams.recording import Recording, Terms
 from headstart.middleware.upstreams.watched import WatchedReply
 from headstart.policies.routing.failures import FailureKind
+from headstart.policies.routing.health import UNASKED
 from headstart.policies.routing.measures import Key
 from headstart.policies.routing.outlooks import Ask, Standing, outlook
 
@@ -122,6 +123,9 @@ class Target:
         if permit is None:
             wait_s = condition.breaker.ready_in_s(now)
             limited = limit_s > wait_s or condition.breaker.limited(now)
+            if call.anyway and not limited:
+                permit = UNASKED
+        if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(
                 f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited

@@ -46,6 +46,10 @@ class Permit(NamedTuple):
     probe: bool
 
 
+UNASKED = Permit(-1, probe=False)
+"""Of a call that was made without asking for leave: its reports change nothing."""
+
+
 class Breaker:
     """Decides whether a provider is asked.
 

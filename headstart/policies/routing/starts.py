@@ -25,6 +25,8 @@ class Start(NamedTuple):
 
     member: int
     role: AttemptRole
+    anyway: bool = False
+    """Though it fails these days: nobody else is left."""
 
 
 class Rules(NamedTuple):
@@ -42,6 +44,7 @@ class _Planned(NamedTuple):
     at: float
     member: int
     role: AttemptRole
+    anyway: bool = False
 
 
 class Starts:
@@ -49,7 +52,8 @@ class Starts:
 
     ``order`` holds members, best first. A failed member is asked again first if that may help,
     then the next is asked; while others are still running nobody is. Members that asked for time
-    are waited for when nobody else is left, if the wait fits the ``deadline``. ``may_retry`` and
+    are waited for when nobody else is left, if the wait fits the ``deadline``; one that only fails
+    these days is then asked anyway, as no answer is worse than a doubtful one. ``may_retry`` and
     ``may_hedge`` take from budgets, so they are called only when it depends on them alone.
     ``contexts`` are the members' largest prompts, by member.
     """
@@ -80,6 +84,9 @@ class Starts:
         self._turned_away: dict[int, int] = {}
         self._patient: dict[int, float] = {}
         """Members that may be asked again, and from when on."""
+        self._avoided: deque[int] = deque()
+        """Members that were not asked because they fail these days."""
+        self._insisted: set[int] = set()
         for place in range(min(rules.abreast, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
             self._planned.append(_Planned(now, self._next.popleft(), role))
@@ -114,7 +121,14 @@ class Starts:
         due = [each for each in self._planned if each.at <= now]
         self._planned = [each for each in self._planned if each.at > now]
         self._running.update(each.member for each in due)
-        return [Start(each.member, each.role) for each in due]
+        return [Start(each.member, each.role, each.anyway) for each in due]
+
+    def avoided(self, member: int, now: float) -> None:
+        """A running member was not asked, because it fails these days."""
+        self._running.discard(member)
+        if member not in self._insisted:
+            self._avoided.append(member)
+        self._go_on(now)
 
     def failed(self, member: int, failure: Failure, now: float, *, asked: bool = True) -> None:
         """A running member failed. ``asked`` False: no call was made, it could not be asked."""
@@ -132,12 +146,19 @@ class Starts:
             if asked and wait_s is None and not self._busy and self._retry(member, now, None):
                 return
             self._patient[member] = now + (wait_s or 0.0)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
         if self._busy:
             return
         if self._next:
             # A hedge that was waited for is not needed any more: its place is taken.
             self._hedge_at = None
             self._planned.append(_Planned(now, self._next.popleft(), AttemptRole.FALLBACK))
+        elif self._avoided:
+            member = self._avoided.popleft()
+            self._insisted.add(member)
+            self._planned.append(_Planned(now, member, AttemptRole.FIRST, anyway=True))
         else:
             self._wait_for_somebody(now)
 
@@ -149,6 +170,7 @@ class Starts:
         self._next.clear()
         self._planned.clear()
         self._patient.clear()
+        self._avoided.clear()
         self._hedge_at = None
 
     def _is_larger(self, other: int, member: int) -> bool:
