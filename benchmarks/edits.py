@@ -239,7 +239,8 @@ def show(report: dict[str, Any]) -> None:
             continue
         print(f"\n{name}")
         print(f"{'changed lines':16}{'pairs':>6}{'applied':>9}{'again':>7}{'whole':>7}{'wrong':>7}"
-              f"{'tokens':>9}{'s':>7}{'s whole':>9}{'first s':>9}{'ahead s':>9}{'regret':>8}")  # fmt: skip
+              f"{'tokens':>9}{'s':>7}{'s whole':>9}{'first s':>9}{'ahead s':>9}"
+              f"{'regret':>8}")  # fmt: skip
         for size, row in {**run["by size"], "all": run["all"]}.items():
             print(f"{size:16}{row['pairs']:6}{row['applied']:9}{row['again']:7}{row['whole']:7}"
                   f"{row['wrong']:7}{row['tokens_share']:9.1%}{row['seconds_mean']:7.1f}"

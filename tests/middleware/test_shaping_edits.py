@@ -14,6 +14,7 @@ from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.reading import Piece
 from headstart.middleware.shaping.edits import INSTRUCTION, Editing
 from headstart.middleware.sse import SSEDecoder
+from headstart.policies.output.worth import ENOUGH
 from headstart.types import Call, Ended, Finished, ReasoningDelta, Started, TextDelta
 from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
 
@@ -252,6 +253,12 @@ async def test_all_other_calls_pass_untouched(call: Call) -> None:
     scene = Scene(whole("Hi"))
     assert await scene.ask(call) == ("Hi", ())
     assert scene.actor.calls == [call]
+
+
+async def test_a_model_that_never_writes_blocks_is_let_be() -> None:
+    scene = Scene(whole(WHOLE))
+    seen = [(await scene.ask(call_of()))[1] for _ in range(ENOUGH + 1)]
+    assert seen == [("edits:whole",)] * ENOUGH + [()]
 
 
 async def test_the_document_may_be_a_prediction_instead() -> None:

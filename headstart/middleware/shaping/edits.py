@@ -23,6 +23,7 @@ from headstart.middleware.shaping.writing import BodyWriter, StreamWriter, named
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.observe import Shaped
 from headstart.policies.output.edit_intent import MIN_TOKENS, find_edit, may_edit
+from headstart.policies.output.worth import Worth
 from headstart.types import Ended
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Editing(Shaper):
     """Asks for search/replace blocks where one document is to be changed.
 
     Answers bear ``edits``: blocks were applied; ``edits:whole``: the model wrote the document
-    after all, and it passed as it came; or ``edits:again``: the blocks left a doubt. With
+    after all, and it passed as it came; or ``edits:again``: the blocks left a doubt. A model with
+    which that does not pay is let be (``policies.output.worth``). With
     ``by="prediction"`` the document is handed on as a prediction of the answer instead.
     """
 
@@ -82,6 +84,7 @@ class Editing(Shaper):
         self._clock = clock
         self._by = by
         self._min_tokens = min_tokens
+        self._worth = Worth()
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
         """Send the call; where blocks are asked for, entering waits for all of them."""
@@ -92,6 +95,8 @@ class Editing(Shaper):
         if self._by == "prediction":
             content = edit.bordered(edit.document) or ""
             return self._inner.stream(msgspec.structs.replace(call, prediction=content))
+        if call.request is None or not self._worth.pays(call.request.model):
+            return self._inner.stream(call)
         return self._edit(call, edit, dialect)
 
     def _find(self, call: Call, dialect: Dialect) -> EditRequest | None:
@@ -168,18 +173,16 @@ class Editing(Shaper):
         return EditedReply(reply, APPLIED, [piece])
 
     def _book(self, call: Call, answer: EditAnswer, edit: EditRequest) -> None:
-        if not answer.reader.begun:
-            return
         assert call.request is not None
         model, text = call.request.model, answer.text
         said = estimate_tokens("".join(answer.said), model).tokens
+        if not answer.reader.begun:
+            self._worth.add(model, said, said)
+            return
         whole = estimate_tokens(edit.document if text is None else text, model).tokens
-        row = Shaped(
-            kind="edits",
-            tokens_before=whole,
-            tokens_after=said if text is not None else said + whole,
-            own_s=answer.own_s,
-        )
+        spent = said if text is not None else said + whole
+        self._worth.add(model, whole, spent)
+        row = Shaped(kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s)
         self._ledger.shape(call.id, row)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 INSTRUCTION = (
     "Sentences of the documents are numbered [q1], [q2] and so on. To quote sentences word for "
     "word, write ⟦q:12⟧ for one or ⟦q:12-14⟧ for several in a row instead of copying them: the "
-    "reader sees their text. Never write these marks in JSON, code or tool calls, and do not "
-    "mention the numbers otherwise."
+    "reader sees their text. Never write these marks in code or data, and do not mention the "
+    "numbers otherwise."
 )
 _PROTECTED = "cache_control"
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from headstart.types import Call, ChatRequest, Headers, StreamEvent
 
 QUOTES = "quotes"
+INLINE_BYTES = 32_000
+"""Of a body. A shorter one is numbered on the loop, in 4 ms at worst."""
 _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
 """Events after which no mark goes on. Others, such as padding, may stand within one."""
 
@@ -114,7 +116,8 @@ class Quoting(Shaper):
 
     async def _try(self, call: Call) -> Numbered | None:
         try:
-            return await self._bench.run(len(call.body), partial(number_documents, call))
+            inline = len(call.body) <= INLINE_BYTES
+            return await self._bench.run(partial(number_documents, call), inline=inline)
         except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
             logger.warning("a prompt was not numbered: %s", type(error).__name__)
             self._observer.notify(StageFailed(stage="output", error=type(error).__name__))
