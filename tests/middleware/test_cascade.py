@@ -138,6 +138,25 @@ async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
     assert sorted(house.outcomes()) == [("fast", "rejected"), ("slow", "won")]
 
 
+async def test_a_strong_model_that_may_have_to_stop_is_asked_for_a_stream() -> None:
+    house, fast, slow = House(), fast_says("good"), Actor("slow", [[asyncio.Event()]])
+    call = asking(HARD, stream=False)
+    async with early(house, fast, slow).stream(call) as reply:
+        assert await read(reply) == "good"
+    assert slow.calls[0].fold
+    assert not fast.calls[0].fold, "it is read to its end"
+    later = slow_says("b")
+    await ask(cascade(House(), fast_says(REFUSAL), later), call)
+    assert not later.calls[0].fold
+
+
+async def test_a_draft_is_asked_for_uncompressed() -> None:
+    fast, gzip = fast_says("a"), ((b"accept-encoding", b"gzip"), (b"x-mine", b"1"))
+    call = msgspec.structs.replace(chat_call(editable=False), headers=gzip)
+    await ask(cascade(House(), fast, slow_says("b")), call)
+    assert fast.calls[0].headers == ((b"x-mine", b"1"), (b"accept-encoding", b"identity"))
+
+
 async def test_a_checked_draft_that_is_slower_is_given_up() -> None:
     house, fast = House(), Actor("fast", [[asyncio.Event()]])
     upstream = cascade(house, fast, slow_says("b"), lambda *_: 0.9, draw=0.0)
