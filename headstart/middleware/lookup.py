@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Lookup, Outcome
+from headstart.policies.output.concise import refuses_concise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Looks requests up. ``semantic`` is False when only equal requests may share answers."""
+    """Looks requests up. ``semantic`` is False when only equal requests may share answers.
+
+    ``concise`` tells for each ``[[route]]`` how short its answers are to be (0: as they come), for
+    requests that take none under ``""``.
+    """
 
     def __init__(
         self,
@@ -28,12 +34,14 @@ class Finder:
         *,
         semantic: bool,
         clock: Callable[[], float],
+        concise: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._cache = cache
         self._admission = admission
         self._oversight = oversight
         self._semantic = semantic
         self._clock = clock
+        self._concise = concise
 
     async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
         """Return a hit, or a miss and why. Stages that fail cost the request the cache alone."""
@@ -50,6 +58,8 @@ class Finder:
                 return "stale"
             if directives.refuses(entry.transforms):
                 return "compressed"
+            if refuses_concise(entry.transforms, self._concise.get(prepared.rule, 0)):
+                return "concise"
             return self._admission.refuse_serve(request, entry) if request is not None else None
 
         began = time.perf_counter()

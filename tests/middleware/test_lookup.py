@@ -1,0 +1,49 @@
+"""Whose stored answers may serve a route."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.decisions import Outcome
+from headstart.middleware.lookup import Finder
+from headstart.middleware.prepare import Prepared
+from headstart.policies.admission import Admission
+from headstart.policies.directives import Directives
+from support.caches import House, running
+from support.entries import entry
+from support.fakes import FaultyStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("transforms", "rule", "served"),
+    [
+        (("concise:2", "guard"), "support", True),
+        (("concise:2",), "", False),
+        (("concise:2",), "chat", False),
+        (("concise:2",), "unnamed", False),
+        (("guard",), "support", True),
+        ((), "chat", True),
+    ],
+)
+async def test_a_short_answer_serves_the_routes_that_ask_for_one(
+    transforms: tuple[str, ...], rule: str, *, served: bool
+) -> None:
+    house = House(FaultyStore())
+    finder = Finder(
+        house.cache,
+        Admission(),
+        None,
+        semantic=False,
+        clock=lambda: house.now,
+        concise={"support": 2, "chat": 1},
+    )
+    stored = entry("a", transforms=transforms, created=house.now)
+    async with running(house.cache) as cache:
+        await cache.put(stored)
+        prepared = Prepared(request=None, key=stored.key, directives=Directives(), rule=rule)
+        lookup = await finder.find(prepared, stored.key)
+    assert (lookup.outcome, lookup.reason) == (
+        (Outcome.EXACT, None) if served else (Outcome.MISS, "concise")
+    )
