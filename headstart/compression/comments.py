@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 import tokenize
 
 _KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")
 """Comments that change what the code means."""
+_NOT_PYTHON = (tokenize.TokenError, SyntaxError, UnicodeError)
 _LAYOUT = frozenset((tokenize.COMMENT, tokenize.NL))
 
 
@@ -18,24 +18,23 @@ def strip_comments(text: str) -> str:
     left are compared with those of ``text``, so the code is the same, docstrings included.
     """
     try:
-        tokens = list(_tokens(text))
-    except (tokenize.TokenError, SyntaxError):
+        tokens = _tokens(text)
+    except _NOT_PYTHON:
         return text
-    lines = io.StringIO(text).readlines()
+    lines = text.split("\n")
     for token in tokens:
         if token.type == tokenize.COMMENT and not _KEPT.match(token.string):
             row, column = token.start
-            line = lines[row - 1]
-            ending = line[len(line.rstrip("\r\n")) :]
-            lines[row - 1] = line[:column].rstrip() + ending
-    stripped = "".join(lines)
+            ending = "\r" if lines[row - 1].endswith("\r") else ""
+            lines[row - 1] = lines[row - 1][:column].rstrip() + ending
+    stripped = "\n".join(lines)
     return stripped if stripped == text or _says_the_same(stripped, tokens) else text
 
 
 def _says_the_same(stripped: str, tokens: list[tokenize.TokenInfo]) -> bool:
     try:
-        left = _code(list(_tokens(stripped)))
-    except (tokenize.TokenError, SyntaxError):
+        left = _code(_tokens(stripped))
+    except _NOT_PYTHON:
         return False
     return left == _code(tokens)
 
@@ -45,7 +44,8 @@ def _code(tokens: list[tokenize.TokenInfo]) -> list[tuple[int, str]]:
 
 
 def _tokens(text: str) -> list[tokenize.TokenInfo]:
-    found = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    *lines, last = text.split("\n")
+    found = list(tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__))
     if any(token.type == tokenize.ERRORTOKEN for token in found):
         raise SyntaxError("not Python")
     return found

@@ -28,6 +28,7 @@ def test_the_syntax_tree_and_its_lines_stay_the_same(path: Path) -> None:
 def test_comments_go_and_what_looks_like_one_stays() -> None:
     text = 'x = "# no"  # yes\n# yes\ny = f"""\n# no\n"""\n\n\nz = 1  # yes\n'
     assert strip_comments(text) == 'x = "# no"\n\ny = f"""\n# no\n"""\n\n\nz = 1\n'
+    assert strip_comments("a = 1  # one\r\nb = 2  # two") == "a = 1\r\nb = 2"
 
 
 @pytest.mark.parametrize(
