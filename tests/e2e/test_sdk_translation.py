@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
-import anthropic
-import openai
 import pytest
-from google import genai
-from google.genai import types as gemini
 
 from headstart.decisions import Outcome
 from headstart.simulator import Oracle
 from headstart.simulator.faults import Status
 from headstart.simulator.profiles import Profile
+from support.sdks import CLIENTS, KEY, TOOL, Ask, Refused
 from support.sidecar import PROMPT, Provider, sidecar
 
 pytestmark = [
@@ -25,206 +22,10 @@ pytestmark = [
 ]
 
 ANSWER = Oracle().truth(PROMPT).text
-KEY = "sk-test"
 PROVIDERS = ("openai", "anthropic", "gemini", "cohere")
 EXACT = {"mode": "exact-only"}
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-TOOL = "get_weather"
 ASKS_FOR_TOOL = "What is the weather in Oslo?"
 
-
-class Said(NamedTuple):
-    """What an SDK makes of an answer."""
-
-    text: str
-    tools: tuple[tuple[str, str, Any], ...]
-    """Id, name and arguments."""
-    tokens: tuple[int, int]
-    ended: str
-    reasoning: str = ""
-
-
-class Refused(Exception):
-    """An SDK's error: its type's name and its status."""
-
-
-class Ask(NamedTuple):
-    """A call, in no SDK's terms."""
-
-    model: str
-    prompt: str = PROMPT
-    stream: bool = False
-    system: str | None = None
-    tools: bool = False
-    schema: bool = False
-    thinks: bool = False
-    result: tuple[Said, str] | None = None
-    """The answer that called a tool, and what the tool returned."""
-
-
-async def say_openai(url: str, ask: Ask) -> Said:
-    messages: list[Any] = [{"role": "user", "content": ask.prompt}]
-    if ask.system is not None:
-        messages.insert(0, {"role": "system", "content": ask.system})
-    if ask.result is not None:
-        said, result = ask.result
-        calls = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": given}}
-            for id, name, given in said.tools
-        ]
-        messages.append({"role": "assistant", "content": said.text or None, "tool_calls": calls})
-        messages += [
-            {"role": "tool", "tool_call_id": call["id"], "content": result} for call in calls
-        ]
-    fields: dict[str, Any] = {"model": ask.model, "messages": messages}
-    if ask.tools:
-        function = {"name": TOOL, "description": "Weather", "parameters": SCHEMA}
-        fields["tools"] = [{"type": "function", "function": function}]
-    if ask.schema:
-        schema = {"name": "trip", "schema": SCHEMA, "strict": True}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    if ask.thinks:
-        fields["reasoning_effort"] = "high"
-    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
-        create = client.chat.completions.create
-        try:
-            if not ask.stream:
-                completion = await create(**fields)
-            else:
-                async with client.chat.completions.stream(
-                    **fields,
-                    stream_options={"include_usage": True},
-                ) as stream:
-                    completion = await stream.get_final_completion()
-        except openai.APIStatusError as error:
-            raise Refused(type(error).__name__, error.status_code) from error
-    choice, usage = completion.choices[0], completion.usage
-    message = choice.message
-    return Said(
-        message.content or "",
-        tuple(
-            (call.id, call.function.name, call.function.arguments)
-            for call in message.tool_calls or ()
-        ),
-        (usage.prompt_tokens, usage.completion_tokens),
-        choice.finish_reason,
-        getattr(message, "reasoning_content", None) or "",
-    )
-
-
-async def say_anthropic(url: str, ask: Ask) -> Said:
-    messages: list[Any] = [{"role": "user", "content": ask.prompt}]
-    if ask.result is not None:
-        said, result = ask.result
-        used = [
-            {"type": "tool_use", "id": id, "name": name, "input": given}
-            for id, name, given in said.tools
-        ]
-        got = [{"type": "tool_result", "tool_use_id": u["id"], "content": result} for u in used]
-        messages += [{"role": "assistant", "content": used}, {"role": "user", "content": got}]
-    fields: dict[str, Any] = {"model": ask.model, "messages": messages, "max_tokens": 4000}
-    if ask.system is not None:
-        fields["system"] = ask.system
-    if ask.tools:
-        fields["tools"] = [{"name": TOOL, "description": "Weather", "input_schema": SCHEMA}]
-    if ask.schema:
-        fields["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
-    if ask.thinks:
-        fields["thinking"] = {"type": "enabled", "budget_tokens": 2000}
-    async with anthropic.AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as client:
-        try:
-            if not ask.stream:
-                message = await client.messages.create(**fields)
-            else:
-                async with client.messages.stream(**fields) as stream:
-                    message = await stream.get_final_message()
-        except anthropic.APIStatusError as error:
-            raise Refused(type(error).__name__, error.status_code) from error
-    return Said(
-        "".join(block.text for block in message.content if block.type == "text"),
-        tuple(
-            (block.id, block.name, block.input)
-            for block in message.content
-            if block.type == "tool_use"
-        ),
-        (message.usage.input_tokens, message.usage.output_tokens),
-        str(message.stop_reason),
-        "".join(block.thinking for block in message.content if block.type == "thinking"),
-    )
-
-
-async def say_gemini(url: str, ask: Ask) -> Said:
-    contents: list[Any] = [gemini.UserContent(ask.prompt)]
-    if ask.result is not None:
-        said, result = ask.result
-        calls = [
-            gemini.Part.from_function_call(name=name, args=given) for _, name, given in said.tools
-        ]
-        got = [
-            gemini.Part.from_function_response(name=name, response={"result": result})
-            for _, name, _ in said.tools
-        ]
-        contents += [gemini.ModelContent(calls), gemini.UserContent(got)]
-    fields: dict[str, Any] = {"system_instruction": ask.system}
-    if ask.tools:
-        function = gemini.FunctionDeclaration(
-            name=TOOL, description="Weather", parameters_json_schema=SCHEMA
-        )
-        fields["tools"] = [gemini.Tool(function_declarations=[function])]
-    if ask.schema:
-        fields["response_mime_type"] = "application/json"
-        fields["response_json_schema"] = SCHEMA
-    if ask.thinks:
-        fields["thinking_config"] = gemini.ThinkingConfig(
-            include_thoughts=True, thinking_budget=4000
-        )
-    config = gemini.GenerateContentConfig(**fields)
-    options = gemini.HttpOptions(base_url=url)
-    client = genai.Client(api_key=KEY, vertexai=False, http_options=options).aio
-    try:
-        if not ask.stream:
-            answers = [
-                await client.models.generate_content(
-                    model=ask.model, contents=contents, config=config
-                )
-            ]
-        else:
-            stream = await client.models.generate_content_stream(
-                model=ask.model, contents=contents, config=config
-            )
-            answers = [answer async for answer in stream]
-    except genai.errors.APIError as error:
-        raise Refused(type(error).__name__, error.code) from error
-    finally:
-        await client.aclose()
-    parts = [
-        part
-        for answer in answers
-        for candidate in answer.candidates or ()
-        if candidate.content is not None
-        for part in candidate.content.parts or ()
-    ]
-    usage = next(each.usage_metadata for each in reversed(answers) if each.usage_metadata)
-    reasons = [c.finish_reason for a in answers for c in a.candidates or () if c.finish_reason]
-    return Said(
-        "".join(part.text or "" for part in parts if not part.thought),
-        tuple(
-            (part.function_call.id or "", part.function_call.name or "", part.function_call.args)
-            for part in parts
-            if part.function_call
-        ),
-        (usage.prompt_token_count or 0, usage.candidates_token_count or 0),
-        reasons[-1].name,
-        "".join(part.text or "" for part in parts if part.thought),
-    )
-
-
-CLIENTS = {"openai": say_openai, "anthropic": say_anthropic, "gemini": say_gemini}
 ENDED = {"openai": "stop", "anthropic": "end_turn", "gemini": "STOP"}
 CALLED = {"openai": "tool_calls", "anthropic": "tool_use", "gemini": "STOP"}
 each_client = pytest.mark.parametrize("client", CLIENTS)
@@ -252,7 +53,7 @@ async def test_an_answer_is_the_same_from_everyone_and_then_a_hit(
 ) -> None:
     async with all_providers() as gateway:
         for place, provider in enumerate(PROVIDERS, 1):
-            ask = Ask(f"via-{provider}", stream=stream)
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream)
             first, second = [await CLIENTS[client](gateway.url, ask) for _ in range(2)]
             assert (first.text, first.ended) == (ANSWER, ENDED[client])
             assert first.tokens[0] > 0
@@ -269,7 +70,7 @@ async def test_a_system_prompt_arrives(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:
             system = "Be kind. " * 40
-            ask = Ask(f"via-{provider}", stream=stream, system=system)
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream, system=system)
             said = await CLIENTS[client](gateway.url, ask)
             assert said.text == ANSWER
             seen = gateway.provider.stats.records()[-1]
@@ -300,7 +101,7 @@ async def test_tools_are_called_and_their_results_come_back(client: str, stream:
 async def test_a_schema_is_kept_to(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:
-            ask = Ask(f"via-{provider}", stream=stream, schema=True)
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream, schema=True)
             said = await CLIENTS[client](gateway.url, ask)
             assert set(json.loads(said.text)) == {"city", "days"}, provider
 
@@ -320,7 +121,7 @@ UNSHOWN = {
 async def test_reasoning_is_kept_apart_from_the_answer(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:
-            ask = Ask(f"via-{provider}", stream=stream, thinks=True)
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream, thinks=True)
             said = await CLIENTS[client](gateway.url, ask)
             assert said.text == ANSWER
             assert bool(said.reasoning) == ((client, provider) not in UNSHOWN), provider
@@ -363,7 +164,7 @@ async def test_errors_are_the_clients_own(error: str, client: str, stream: bool)
         for provider in PROVIDERS:
             if provider == client and error == "overloaded":
                 continue  # its own API's statuses pass as they are
-            ask = Ask(f"via-{provider}", stream=stream)
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream)
             with pytest.raises(Refused) as caught:
                 await CLIENTS[client](gateway.url, ask)
             assert caught.value.args == expected[client], provider
@@ -373,7 +174,7 @@ async def test_errors_are_the_clients_own(error: str, client: str, stream: bool)
 async def test_callers_of_one_dialect_share_a_translated_call(client: str) -> None:
     async with all_providers() as gateway:
         gateway.provider.open.clear()
-        ask = Ask("via-gemini" if client != "gemini" else "via-anthropic", stream=True)
+        ask = Ask("via-gemini" if client != "gemini" else "via-anthropic", PROMPT, stream=True)
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(CLIENTS[client](gateway.url, ask)) for _ in range(3)]
             await gateway.in_flight(3)
