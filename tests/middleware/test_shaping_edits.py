@@ -12,6 +12,7 @@ from headstart.middleware.collect import Collector
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.reading import Piece
+from headstart.middleware.shaping import edited
 from headstart.middleware.shaping.edits import INSTRUCTION, Editing
 from headstart.middleware.sse import SSEDecoder
 from headstart.policies.output.worth import ENOUGH
@@ -253,6 +254,16 @@ async def test_all_other_calls_pass_untouched(call: Call) -> None:
     scene = Scene(whole("Hi"))
     assert await scene.ask(call) == ("Hi", ())
     assert scene.actor.calls == [call]
+
+
+async def test_an_answer_too_long_to_be_held_passes_unless_it_has_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edited, "HELD_BYTES", 300)
+    script = whole(*WHOLE.split("7"))
+    assert await Scene(script).pieces(call_of()) == script
+    scene = Scene(whole(BLOCK, "x" * 300, "y"), whole(WHOLE))
+    assert await scene.ask(call_of()) == (WHOLE, ("edits:again",))
 
 
 async def test_a_model_that_never_writes_blocks_is_let_be() -> None:

@@ -19,6 +19,7 @@ from headstart.middleware.shaping.compress import Workbench
 from headstart.middleware.shaping.numbering import INSTRUCTION
 from headstart.middleware.shaping.quotes import Quoting
 from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.upstreams import shown
 from headstart.observe import Observers, StageFailed
 from headstart.types import (
     Call,
@@ -166,6 +167,17 @@ async def test_an_answer_without_marks_passes_to_the_byte(bench: Workbench) -> N
     scene = Scene(bench, body)
     scene.actor.headers = JSON
     assert await scene.pieces(call_of(stream=False)) == [body]
+
+
+async def test_an_answer_too_long_to_be_remembered_passes(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "MOST_BYTES", 200)
+    script = whole("x" * 300, "⟦q:1⟧")
+    assert await Scene(bench, *script).pieces(call_of()) == script
+    monkeypatch.setattr(module, "HELD_BYTES", 5)
+    body = [Piece(b"{" + b" " * 10), Piece(b"}", (TextDelta(text="⟦q:1⟧"), Ended()))]
+    assert await Scene(bench, *body).pieces(call_of(stream=False)) == body
 
 
 ANSWER = "A ⟦q:1⟧ b ⟦q:9⟧ ⟦q:1-2⟧\n```\n⟦q:1⟧\n```\n⟦q:2⟧ ⟦q:"
