@@ -38,7 +38,7 @@ class Held:
         self._whole = whole
         self._released = asyncio.Event()
         self._cancelled = False
-        self._task = group.create_task(self._keep(upstream))
+        self._task: asyncio.Task[None] | None = group.create_task(self._keep(upstream))
 
     def release(self) -> None:
         """Let the context be left in order."""
@@ -46,13 +46,14 @@ class Held:
 
     def cancel(self) -> None:
         """Abort the call now; the group waits for what that takes. Once: closing may take turns."""
-        if not self._cancelled:
+        if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()
 
     async def ended(self) -> None:
         """Wait until the call was left, and so is booked."""
-        await asyncio.wait((self._task,))
+        if self._task is not None:
+            await asyncio.wait((self._task,))
 
     async def _keep(self, upstream: Upstream) -> None:
         try:
@@ -64,3 +65,6 @@ class Held:
             if self.reply is None:
                 self.error = error
                 self._changed(self)
+        finally:
+            # A cancelled task keeps its traceback, which leads back here: a cycle for each loser.
+            self._task = None
