@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Finder:
     """Looks requests up. ``semantic`` is False when only equal requests may share answers.
 
-    ``concise`` tells for each ``[[route]]`` how short its answers are to be (0: as they come), for
-    requests that take none under ``""``.
+    ``concise`` tells by route how short answers are to be (0: as they come), under ``""`` for all
+    routes that it does not name.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Finder:
         *,
         semantic: bool,
         clock: Callable[[], float],
-        concise: Mapping[str, int] = MappingProxyType({}),
+        concise: Mapping[str, int] = MappingProxyType({"": 0}),
     ) -> None:
         self._cache = cache
         self._admission = admission
@@ -49,6 +49,7 @@ class Finder:
         if directives.no_cache:
             return _miss("no-cache")
         now = self._clock()
+        level = self._concise.get(prepared.rule, self._concise[""])
 
         def refuse(entry: Entry) -> str | None:
             if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
@@ -58,7 +59,7 @@ class Finder:
                 return "stale"
             if directives.refuses(entry.transforms):
                 return "compressed"
-            if refuses_concise(entry.transforms, self._concise.get(prepared.rule, 0)):
+            if refuses_concise(entry.transforms, level):
                 return "concise"
             return self._admission.refuse_serve(request, entry) if request is not None else None
 

@@ -37,7 +37,7 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
         None,
         semantic=False,
         clock=lambda: house.now,
-        concise={"support": 2, "chat": 1},
+        concise={"": 0, "support": 2, "chat": 1},
     )
     stored = entry("a", transforms=transforms, created=house.now)
     async with running(house.cache) as cache:
