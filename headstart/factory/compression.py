@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headstart.compression.gate import Profile
-from headstart.middleware.shaping.compress import (
-    CompressingOptions,
-)
+from headstart.middleware.shaping.compress import CompressingOptions
 
 if TYPE_CHECKING:
     from headstart.config import Settings
