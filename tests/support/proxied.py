@@ -98,11 +98,12 @@ async def reply_of(response: aiohttp.ClientResponse) -> Reply:
 async def proxied(
     upstream: ScriptedUpstream | None = None,
     others: tuple[dict[str, Any], ...] = (),
+    routes: tuple[dict[str, Any], ...] = (),
     **overrides: Any,
 ) -> AsyncIterator[Proxied]:
     """Run both servers. ``overrides`` are settings by section; the store is in memory.
 
-    ``others`` are more upstreams.
+    ``others`` are more upstreams, ``routes`` the ``[[route]]`` tables.
     """
     upstream = upstream or ScriptedUpstream()
     async with serving(upstream) as up, aiohttp.ClientSession() as session:
@@ -115,7 +116,10 @@ async def proxied(
             for name, value in table.items()
         }
         settings = await asyncio.to_thread(
-            load_settings, None, {}, {**dotted, "upstream": [provider, *others]}
+            load_settings,
+            None,
+            {},
+            {**dotted, "upstream": [provider, *others], "route": list(routes)},
         )
         app = build_gateway(
             settings, not_found, observers=Observers([proxy]), on_start=proxy.parts.append
