@@ -1,6 +1,6 @@
 """Time to first token through the whole proxy, with and without compression.
 
-    python -m benchmarks.compression_proxy DATA [--requests N] [--json]
+    python -m benchmarks.compression_proxy DATA [KIND ...] [--requests N] [--json]
 
 ``DATA`` as in ``benchmarks.compression``. Simulated providers take a time for every prompt token
 that is not in their prefix cache; their own variation is switched off, so that what remains is
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Prompt = Sequence[Message]
 
 MODES = ("off", "safe", "balanced", "aggressive")
+KINDS = ("small", "agent", "retrieval", "log")
 PROVIDERS = ("openai", "groq")
 """One that reads a thousand tokens in 60 ms, and one that takes 8."""
 
@@ -173,8 +174,8 @@ def rows(kind: str, model: str, answers: dict[str, list[Answer]]) -> Iterator[di
         yield row
 
 
-async def bench(data: Path, requests: int) -> list[dict[str, Any]]:
-    """Run all kinds of prompts against all providers."""
+async def bench(data: Path, kinds: Sequence[str], requests: int) -> list[dict[str, Any]]:
+    """Run these kinds of prompts against all providers."""
     running: list[Running] = []
     proxies = {}
     for mode in MODES:
@@ -188,8 +189,8 @@ async def bench(data: Path, requests: int) -> list[dict[str, Any]]:
             async with aiohttp.ClientSession() as session:  # connections, tokenizers, caches
                 for each in proxies.values():
                     await ask(session, each.port, model, next(log(data)))
-            for kind, source in prompts(data).items():
-                answers = await measure(proxies, model, source, requests)
+            for kind in kinds:
+                answers = await measure(proxies, model, prompts(data)[kind], requests)
                 found += rows(kind, model, answers)
                 print(table(found[-len(MODES) :]), flush=True)
     finally:
@@ -212,10 +213,11 @@ def main() -> None:
     """Measure, print."""
     parser = argparse.ArgumentParser(description="measure compression through the proxy")
     parser.add_argument("data", type=Path)
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=list(KINDS))
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    found = asyncio.run(bench(args.data, args.requests))
+    found = asyncio.run(bench(args.data, args.kinds, args.requests))
     if args.json:
         print(json.dumps(found, indent=2))
 
