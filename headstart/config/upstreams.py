@@ -62,6 +62,8 @@ class UpstreamSettings(Section):
     """Longest gap in an answer; None: learned."""
     read_s: Seconds = 120.0
     """Longest silence between two reads once the answer has begun."""
+    warm: bool = False
+    """Connect anew at once where a cancelled call took a connection."""
     proxy: str | None = None
     ca_file: str | None = None
 

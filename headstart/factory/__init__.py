@@ -104,7 +104,7 @@ async def start_engine(
         router = conditions = None
         if not wrapped:
             conditions = await open_conditions(site)
-            opened = await open_upstreams(settings, conditions, ledger, stack)
+            opened = await open_upstreams(settings, conditions, ledger, stack, supervisor.spawn)
             juries: dict[str, Jury] = {}
             router = make_router(settings, opened, ledger, juries)
             for name, jury in juries.items():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate
     from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.router import Provider
+    from headstart.middleware.supervisor import Spawn
     from headstart.middleware.upstreams.conditions import Conditions
     from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
     from headstart.middleware.upstreams.ledger import Ledger
@@ -53,16 +54,25 @@ class Opened(NamedTuple):
 
 
 async def open_upstreams(
-    settings: Settings, conditions: Conditions, ledger: Ledger, stack: AsyncExitStack
+    settings: Settings,
+    conditions: Conditions,
+    ledger: Ledger,
+    stack: AsyncExitStack,
+    spawn: Spawn | None = None,
 ) -> tuple[Opened, ...]:
-    """Return the configured upstreams. ``stack`` closes them. Raises ConfigError."""
+    """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
+
+    ``spawn`` starts what outlives a call (``upstream.warm``).
+    """
     if not settings.upstream:
         raise ConfigError(
             "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
             "or set a provider's key such as OPENAI_API_KEY"
         )
     await asyncio.to_thread(model_table)  # it reads files, once
-    return tuple([_open(each, settings, conditions, ledger, stack) for each in settings.upstream])
+    return tuple(
+        [_open(each, settings, conditions, ledger, stack, spawn) for each in settings.upstream]
+    )
 
 
 def _open(
@@ -71,6 +81,7 @@ def _open(
     conditions: Conditions,
     ledger: Ledger,
     stack: AsyncExitStack,
+    spawn: Spawn | None,
 ) -> Opened:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
@@ -80,7 +91,7 @@ def _open(
     for number, credential in enumerate(_credentials(chosen, settings), 1):
         name = chosen.name if number == 1 else f"{chosen.name}#{number}"
         options = _http_options(name, chosen, credential)
-        upstream = HTTPUpstream(options, dialects(), clock, spoken=upstream_dialects())
+        upstream = HTTPUpstream(options, dialects(), clock, spoken=upstream_dialects(), spawn=spawn)
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
         key = "" if credential is None else str(number)
@@ -106,6 +117,7 @@ def _http_options(name: str, chosen: UpstreamSettings, credential: Headers | Non
         connect_s=chosen.connect_s,
         first_token_s=_SILENCE_S,
         read_s=chosen.read_s,
+        warm=chosen.warm,
         proxy=chosen.proxy,
         ca_file=chosen.ca_file,
     )

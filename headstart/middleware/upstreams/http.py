@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.reading import Piece
+    from headstart.middleware.supervisor import Spawn
     from headstart.types import Call
 
 __all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream", "translated"]
@@ -47,8 +48,12 @@ class HTTPUpstream:
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
         *,
         spoken: Mapping[str, UpstreamDialect] | None = None,
+        spawn: Spawn | None = None,
     ) -> None:
-        """Know ``dialects``, which callers speak, and those that only providers do."""
+        """Know ``dialects``, which callers speak, and those that only providers do.
+
+        ``spawn`` starts what ``options.warm`` asks for.
+        """
         self.name = options.name
         self._options = options
         self._clock = clock
@@ -56,6 +61,8 @@ class HTTPUpstream:
         self._spoken = spoken or dialects
         self._base = URL(options.base_url.rstrip("/"))
         self._session: aiohttp.ClientSession | None = None
+        self._spawn = spawn if options.warm else None
+        self._warming = False
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -110,7 +117,7 @@ class HTTPUpstream:
             sock_connect=self._options.connect_s,
             sock_read=self._options.first_token_s,
         )
-        with translated(self.name):
+        with translated(self.name), self._kept_warm(session):
             async with session.request(
                 call.method,
                 self.url(sent.path, sent.query),
@@ -126,6 +133,30 @@ class HTTPUpstream:
                 if incoming.own is not None and response.status >= 400:
                     await reply.read_ahead()
                 yield reply
+
+    @contextmanager
+    def _kept_warm(self, session: aiohttp.ClientSession) -> Iterator[None]:
+        """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._spawn is not None and not (self._warming or session.closed):
+                self._warming = True
+                self._spawn(self._warm, session)
+            raise
+
+    async def _warm(self, session: aiohttp.ClientSession) -> None:
+        timeout = aiohttp.ClientTimeout(total=self._options.connect_s)
+        try:
+            async with session.head(
+                self._base, allow_redirects=False, timeout=timeout, proxy=self._options.proxy
+            ) as response:
+                await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            # The next call finds out for itself, and reports it.
+            return
+        finally:
+            self._warming = False
 
     def _incoming(self, call: Call) -> Incoming:
         client = self._dialects.get(call.dialect) if call.request is not None else None

@@ -39,5 +39,7 @@ class HTTPOptions:
     connect_s: float = 10.0
     first_token_s: float = 120.0
     read_s: float = 120.0
+    warm: bool = False
+    """Connect anew, by a HEAD request to ``base_url``, where a cancelled call took a connection."""
     proxy: str | None = None
     ca_file: str | None = None
