@@ -16,7 +16,7 @@ from headstart.middleware.shaping import edited
 from headstart.middleware.shaping.edits import INSTRUCTION, Editing
 from headstart.middleware.sse import SSEDecoder
 from headstart.policies.output.worth import ENOUGH
-from headstart.types import Call, Ended, Finished, ReasoningDelta, Started, TextDelta
+from headstart.types import Call, Completion, Ended, Finished, ReasoningDelta, Started, TextDelta
 from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
 
 pytestmark = pytest.mark.anyio
@@ -86,17 +86,28 @@ async def test_blocks_come_out_as_the_whole_document_in_its_border(size: int) ->
     assert row.tokens_after < 0.1 * row.tokens_before
 
 
-async def test_the_stream_is_in_the_clients_dialect_and_whole() -> None:
-    scene = Scene(whole(BLOCK))
-    pieces = await scene.pieces(call_of(stream_options={"include_usage": True}))
-    decoder, collector = CHAT.decoder(), Collector()
+def decoded(pieces: list[Any], dialect: Any = CHAT) -> Completion:
+    """Return a stream as a client reads its bytes; it must be whole."""
+    decoder, collector = dialect.decoder(), Collector()
     for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
         collector.feed(decoder.feed(frame))
+    if dialect.name == GeminiGenerate.name:  # it has no terminal event
+        collector.feed((Ended(),))
     completion = collector.completion(UNIX)
     assert completion is not None
-    (part,) = completion.choices[0].parts
-    assert getattr(part, "text", "") == f"```text\n{CHANGED}\n```"
-    assert completion.usage == {"prompt_tokens": 30, "completion_tokens": 20}
+    return completion
+
+
+def streamed(pieces: list[Any], dialect: Any = CHAT) -> str:
+    parts = decoded(pieces, dialect).choices[0].parts
+    return "".join(getattr(part, "text", "") for part in parts)
+
+
+async def test_the_stream_is_whole_and_bears_the_providers_usage() -> None:
+    scene = Scene(whole(BLOCK))
+    pieces = await scene.pieces(call_of(stream_options={"include_usage": True}))
+    assert streamed(pieces) == f"```text\n{CHANGED}\n```"
+    assert decoded(pieces).usage == {"prompt_tokens": 30, "completion_tokens": 20}
 
 
 async def test_a_whole_answer_is_one_body_of_the_right_length() -> None:
@@ -156,6 +167,9 @@ async def test_every_dialect_is_asked_for_blocks(dialect: Any, body: Any, last: 
     )
     shown, _ = await scene.ask(call)
     assert shown == f"```text\n{CHANGED}\n```"
+    streaming = msgspec.structs.replace(dialect.parse_request(raw), stream=True)
+    pieces = await scene.pieces(msgspec.structs.replace(call, request=streaming))
+    assert streamed(pieces, dialect) == shown
     sent = msgspec.json.decode(scene.actor.calls[0].body)
     for step in last:
         sent = sent[step]

@@ -184,11 +184,13 @@ ANSWER = "A ⟦q:1⟧ b ⟦q:9⟧ ⟦q:1-2⟧\n```\n⟦q:1⟧\n```\n⟦q:2⟧ �
 SHOWN = f"A {ONE} b ⟦q:9⟧ {ONE} {TWO}\n```\n⟦q:1⟧\n```\n{TWO} ⟦q:"
 
 
-def streamed(pieces: list[Any]) -> str:
+def streamed(pieces: list[Any], dialect: Any = CHAT) -> str:
     """Return the text of a stream's bytes, as a client reads it; it must be whole."""
-    decoder, collector = CHAT.decoder(), Collector()
+    decoder, collector = dialect.decoder(), Collector()
     for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
         collector.feed(decoder.feed(frame))
+    if dialect.name == GeminiGenerate.name:  # it has no terminal event
+        collector.feed((Ended(),))
     completion = collector.completion(UNIX)
     assert completion is not None
     return "".join(getattr(part, "text", "") for part in completion.choices[0].parts)
@@ -205,6 +207,30 @@ async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: Wo
     groups.append((Finished(reason="stop"), Ended()))
     script = [Piece(encoder.feed(events), events) for events in groups]
     assert streamed(await Scene(bench, *script).pieces(call_of())) == SHOWN
+
+
+@pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC, GEMINI], ids=lambda each: each.name)
+async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: Workbench) -> None:
+    encoder = dialect.encoder("up-1", 1, include_usage=False)
+    groups: list[tuple[StreamEvent, ...]] = [
+        (Started(id="up-1", model="m", created=1), TextDelta(text="It ", block=0)),
+        (TextDelta(text="says ", block=0),),
+        (TextDelta(text="⟦q:1", block=0),),
+        (TextDelta(text="⟧.", block=0),),
+        (Finished(reason="stop"), Ended()),
+    ]
+    script = [Piece(encoder.feed(events), events) for events in groups]
+    asked: dict[str, dict[str, Any]] = {
+        CHAT.name: {"messages": [user(ASKED)]},
+        ANTHROPIC.name: {"max_tokens": 10, "messages": [user(ASKED)]},
+        GEMINI.name: {"contents": [{"role": "user", "parts": [{"text": ASKED}]}]},
+    }
+    raw = msgspec.json.encode({"model": "m", "stream": True, **asked[dialect.name]})
+    request = msgspec.structs.replace(dialect.parse_request(raw), stream=True)
+    call = msgspec.structs.replace(chat_call(), body=raw, dialect=dialect.name, request=request)
+    pieces = await Scene(bench, *script).pieces(call)
+    assert pieces[:2] == script[:2]
+    assert streamed(pieces, dialect) == f"It says {ONE}."
 
 
 async def test_a_whole_answer_is_expanded_whole(bench: Workbench) -> None:
