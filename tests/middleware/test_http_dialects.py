@@ -19,7 +19,7 @@ from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
 from headstart.middleware.upstreams.target import Target, TargetOptions
 from headstart.simulator import Simulator
 from headstart.simulator.faults import Status
-from headstart.types import Call
+from headstart.types import Call, Ended
 from support.candidates import UNIX, House
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream, chunk
@@ -114,7 +114,7 @@ async def test_a_gemini_client_gets_geminis_own_answer_under_an_alias(method: by
     answer, record = await ask(generate(method), GEMINI.name, models={"m": "models/gemini-real"})
     assert (record.model, record.stream) == ("gemini-real", method[0:1] == b"s")
     if record.stream:
-        assert folded([*decoded(GEMINI, answer)]).choices[0].finish == "stop"
+        assert folded([*decoded(GEMINI, answer), Ended()]).choices[0].finish == "stop"
     else:
         assert json.loads(answer)["modelVersion"] == "gemini-real"
 
