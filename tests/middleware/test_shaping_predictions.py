@@ -63,6 +63,14 @@ async def test_accepted_and_rejected_tokens_are_booked() -> None:
     assert attempt.completion_tokens == 120
 
 
+async def test_a_prediction_that_the_provider_did_not_use_is_not_booked() -> None:
+    details = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
+    used = UsageReported(usage={"completion_tokens": 1, "completion_tokens_details": details})
+    scene = Scene([text("Hi"), say(Finished(reason="stop"), used, Ended())])
+    await scene.ask(call_of())
+    assert scene.house.ledger.shaped("call") == ()
+
+
 @pytest.mark.parametrize(
     "call",
     [

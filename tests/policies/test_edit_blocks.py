@@ -160,6 +160,8 @@ def asking(
         "Can you update the version to 2.0?",
         "Here is my file.\n1. Remove the unused import\n2. Add type hints",
         "I'd like you to replace requests by httpx. Return the full file.",
+        "Could you please make the title bold?",
+        "Use f-strings instead of format.",
         "src/app.py - add logging:\n- change print to logger.info",
     ],
 )
@@ -183,6 +185,9 @@ def test_a_wish_for_a_change_is_found(words: str) -> None:
         "Rename foo to bar and give me a diff.",
         "Write unit tests for this.",
         "Rewrite this from scratch.",
+        "Make a haiku of it.",
+        "Here is code to add numbers.",
+        "Use it for an essay.",
         "Ersetze foo durch bar.",
         "Fix it. " + "x" * 2000,
     ],

@@ -89,7 +89,7 @@ class _PredictedReply(ShapedReply):
                 if type(event) is UsageReported:
                     counts = predicted_tokens(event.usage) or counts
             yield piece
-        if counts is not None:
+        if counts is not None and any(counts):
             accepted, rejected = counts
             row = Shaped(
                 kind="prediction",

@@ -24,10 +24,11 @@ _ROOM = 1.5
 
 _OPENING = re.compile(r"(`{3,}|~{3,})([^`]*)|<(document|file|code|content)(?:[ \t][^<>]*)?>[ \t]*")
 _VERB = re.compile(
-    r"(?:^|[.!;:,\n][\s>*-]*|\d[.)]\s+|\b(?:please|then|and|also|just|to|you|should|must)\s+)"
+    r"(?:^|[.!;:,\n][\s>*-]*|\d[.)]\s+|\b(?:please|then|and|also|just|should|must)\s+"
+    r"|\b(?:like|want|need|have)\s+(?:you\s+)?to\s+|\b(?:can|could|would|will)\s+you\s+)"
     r"(?:add|adjust|amend|append|bump|capitali[sz]e|change|correct|delete|drop|edit|extend|fix"
-    r"|insert|make|modify|move|refactor|remove|rename|reorder|replace|set|swap|tidy|tweak|update"
-    r"|use)\b",
+    r"|insert|make\s+(?:the|this|it|all|every|each|sure|these|those)|modify|move|refactor|remove"
+    r"|rename|reorder|replace|set|swap|tidy|tweak|update|use(?=[^.\n]*\binstead\b))\b",
     re.IGNORECASE,
 )
 _OTHER_WISH = re.compile(
