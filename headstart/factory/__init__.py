@@ -20,6 +20,7 @@ from headstart.factory.learning import (
 )
 from headstart.factory.recording import open_recorder
 from headstart.factory.routing import lifetimes, route_rule
+from headstart.factory.shaping import concise_levels, open_shaping
 from headstart.factory.site import Site
 from headstart.factory.strategies import make_router
 from headstart.factory.upstreams import open_upstreams
@@ -106,7 +107,8 @@ async def start_engine(
             conditions = await open_conditions(site)
             opened = await open_upstreams(settings, conditions, ledger, stack, supervisor.spawn)
             juries: dict[str, Jury] = {}
-            router = make_router(settings, opened, ledger, juries)
+            shaping = await open_shaping(site, opened, ledger)
+            router = make_router(settings, opened, ledger, shaping, juries)
             for name, jury in juries.items():
                 await keep(site, name, "cascade", saved=jury.saved, load=jury.load)
         second = make_second_opinion(site, opened)
@@ -184,6 +186,7 @@ def _assemble(
             parts.oversight,
             semantic=cache.mode != "exact-only",
             clock=clock,
+            concise=concise_levels(settings),
         )
     engine = Engine(
         EngineOptions(

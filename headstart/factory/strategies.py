@@ -9,6 +9,7 @@ from headstart.config.strategies import Strategy, strategy_of
 from headstart.factory.clock import clock
 from headstart.factory.upstreams import dialects, provider_of
 from headstart.middleware.router import Router, RouteTaken
+from headstart.middleware.shaping.predictions import Predicting
 from headstart.policies.routing.hedging import ExtraBudget
 from headstart.policies.routing.retries import RetryBudget
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.config import Settings
+    from headstart.factory.shaping import Shaping
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
     from headstart.middleware.upstreams.jury import Jury
@@ -26,29 +28,57 @@ _draw = random.random
 
 
 def make_router(
-    settings: Settings, opened: Sequence[Opened], ledger: Ledger, juries: dict[str, Jury]
+    settings: Settings,
+    opened: Sequence[Opened],
+    ledger: Ledger,
+    shaping: Shaping,
+    juries: dict[str, Jury],
 ) -> Router:
     """Return who picks among the upstreams, by route, model and dialect.
 
     ``juries`` receives what cascades learn, by the name under which it is to be kept.
     """
-    builder = Builder(opened, ledger, juries)
-    providers = [provider_of(each, builder.alone(each.settings.name)) for each in opened]
-    routes = {}
+    builder = Builder(opened, ledger, juries, predicts=_predicts(settings))
+    modest = [route for route in settings.route if not route.upstreams]
+    providers = []
+    for each in opened:
+        alone = builder.alone(each.settings.name)
+        shaped = {route.name: shaping.around(alone, route) for route in modest}
+        providers.append(provider_of(each, {"": shaping.around(alone, None), **shaped}))
+    routes = {"": RouteTaken(predicts=settings.output.predictions)}
     for route in settings.route:
+        chosen = strategy_of(route)
+        candidate = None
         if route.upstreams:
-            chosen = strategy_of(route)
-            routes[route.name] = RouteTaken(
-                builder.route(route.name, chosen), chosen.deadline_s, chosen.early_200_s
-            )
+            candidate = shaping.around(builder.route(route.name, chosen), route)
+        routes[route.name] = RouteTaken(
+            candidate,
+            chosen.deadline_s,
+            chosen.early_200_s,
+            predicts=settings.output.at(route).predictions,
+        )
     return Router(providers, routes)
+
+
+def _predicts(settings: Settings) -> bool:
+    """Is any provider to be told what an answer may look like?"""
+    outputs = [settings.output.at(route) for route in (None, *settings.route)]
+    return any(each.predictions or each.edits == "prediction" for each in outputs)
 
 
 class Builder:
     """Makes candidates of candidates."""
 
-    def __init__(self, opened: Sequence[Opened], ledger: Ledger, juries: dict[str, Jury]) -> None:
+    def __init__(
+        self,
+        opened: Sequence[Opened],
+        ledger: Ledger,
+        juries: dict[str, Jury],
+        *,
+        predicts: bool = False,
+    ) -> None:
         self._ledger = ledger
+        self._predicts = predicts
         self._juries = juries
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = {
@@ -123,10 +153,13 @@ class Builder:
 
     def _any_key(self, opened: Opened) -> Candidate:
         """Another key is asked where one is refused or has used up its limits."""
-        if len(opened.targets) == 1:
-            return opened.targets[0]
+        targets: Sequence[Candidate] = opened.targets
+        if self._predicts and opened.settings.quirks.prediction:
+            targets = [Predicting(each, self._ledger) for each in targets]
+        if len(targets) == 1:
+            return targets[0]
         fallback = Strategy(strategy="fallback", retries=0)
-        return self.build(opened.settings.name, fallback, *opened.targets)
+        return self.build(opened.settings.name, fallback, *targets)
 
     def _member(self, route: str, member: str | Strategy) -> Candidate:
         if isinstance(member, str):

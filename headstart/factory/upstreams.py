@@ -17,6 +17,7 @@ from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.policies.cost import Price
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
     from headstart.config import Settings, UpstreamSettings
@@ -160,8 +161,8 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     return ((b"authorization", b"Bearer " + key.encode()),)
 
 
-def provider_of(opened: Opened, candidate: Candidate) -> Provider:
-    """Return an upstream as the router sees it, answered for by ``candidate``."""
+def provider_of(opened: Opened, candidates: Mapping[str, Candidate]) -> Provider:
+    """Return an upstream as the router sees it; ``candidates`` are by route, "" for all others."""
     from headstart.middleware.router import Provider
 
     chosen = opened.settings
@@ -172,7 +173,7 @@ def provider_of(opened: Opened, candidate: Candidate) -> Provider:
         models=aliases(chosen),
         named=frozenset(chosen.models),
         known=frozenset(model_table().names_at(chosen.preset or "")),
-        candidate=candidate,
+        candidates=candidates,
         relay=opened.http,
     )
 

@@ -11,6 +11,7 @@ import msgspec
 from headstart.attempts import total_cost_usd
 from headstart.decisions import Lookup, Outcome
 from headstart.observe import Served
+from headstart.policies.agreement.answers import answer_text
 from headstart.types import Call
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 4
 """Of a request's body, for estimates."""
+
+
+NEAR = 0.8
+"""Similarity from which on the answer to another prompt is a hint of this one's."""
 
 
 class Exchange:
@@ -106,10 +111,14 @@ class Exchange:
         if seconds is not None:
             self.deadline = asyncio.get_running_loop().time() + seconds
 
-    def call(self, *, editable: bool) -> Call:
-        """Return the request as it goes to an upstream."""
+    def call(self, *, editable: bool, predicts: bool = False) -> Call:
+        """Return the request as it goes to an upstream.
+
+        ``predicts``: with the answer to a similar prompt, for providers that take it for a hint.
+        """
         assert self.body is not None
         trial, dialect = self.lookup.trial, self.route.dialect
+        near = predicts and trial is not None and (self.lookup.similarity or 0.0) >= NEAR
         return Call(
             id=self.id,
             method=self.scope["method"],
@@ -125,6 +134,7 @@ class Exchange:
             deadline=self.deadline,
             prompt_tokens=len(self.body.data) // BYTES_PER_TOKEN,
             output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
+            prediction=answer_text(trial.entry.answer) if near and trial is not None else "",
         )
 
     def elapsed(self) -> float:

@@ -154,6 +154,8 @@ class Flight:
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[Shaped, ...] = ()
+        self.settled = asyncio.Event()
+        """Set when no attempt will be added any more."""
         self.stored = False
         self.pump: asyncio.Task[None] | None = None
         self._deadline = deadline

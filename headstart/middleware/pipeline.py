@@ -247,6 +247,7 @@ class Engine:
         assert request is not None
         identity = (
             key.exact,
+            exchange.rule,
             request.stream,
             request.include_usage,
             request.max_tokens,
@@ -274,7 +275,8 @@ class Engine:
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
         route = exchange.route
-        call = exchange.call(editable=key is not None)
+        predicts = self._router is not None and self._router.predicts(exchange.rule)
+        call = exchange.call(editable=key is not None, predicts=predicts)
         upstream: Upstream
         if self._router is None:
             upstream = AppUpstream(app, exchange.scope, route.dialect, self._supervisor.spawn)
@@ -307,9 +309,9 @@ class Engine:
             await self._deliver.flight(exchange, flight, client, exchange.deadline, early_200_s)
         finally:
             last = flight.leave(client)
-            if last and flight.pump is not None and not flight.done:
-                with anyio.CancelScope(shield=True):  # its calls still have to be booked
-                    await asyncio.wait((flight.pump,), timeout=SETTLE_S)
+            if (last or flight.done) and not flight.settled.is_set():
+                with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
+                    await flight.settled.wait()
             if flight.first_content is not None:
                 exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
             if flight.origin is not None:

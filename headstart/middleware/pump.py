@@ -111,6 +111,7 @@ class Pump:
         finally:
             self._settle(flight, plan)
             flight.fail(UpstreamProtocolError("the call was cancelled"))
+            flight.settled.set()
             self._flights.remove(plan.identity, flight)
         if entry is not None and self._cache is not None:
             if self._recorder is not None:

@@ -32,7 +32,8 @@ class Provider:
     """Models that its settings say it is to be asked for."""
     known: frozenset[str]
     """Models that it is known to have."""
-    candidate: Candidate
+    candidates: Mapping[str, Candidate]
+    """Who answers for it, by ``[[route]]``; "" where a route says nothing of it."""
     relay: HTTPUpstream
     """Takes what is only relayed."""
 
@@ -48,16 +49,22 @@ class Provider:
 
 @dataclass(frozen=True)
 class RouteTaken:
-    """A ``[[route]]`` with upstreams of its own."""
+    """A ``[[route]]``."""
 
-    candidate: Candidate
+    candidate: Candidate | None = None
+    """Who answers; None: whom the model asks for."""
     deadline_s: float | None = None
     early_200_s: float | None = None
     """When a streaming client is told 200 though no content has come."""
+    predicts: bool = False
+    """Upstreams are told the answer to a similar prompt."""
+
+
+_NO_ROUTE = RouteTaken()
 
 
 class Router:
-    """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name that name who answers."""
+    """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route."""
 
     def __init__(self, providers: Sequence[Provider], routes: Mapping[str, RouteTaken]) -> None:
         self._providers = providers
@@ -66,10 +73,11 @@ class Router:
 
     def pick(self, dialect: str, request: ChatRequest | None, rule: str) -> Candidate:
         """Return who is to answer a request that takes ``rule``. Raises NoUpstream."""
-        route = self._routes.get(rule)
-        if route is not None and (request is not None or self._all_speak(route, dialect)):
-            return route.candidate
-        return self._choose(dialect, request).candidate
+        named = self._routes.get(rule, _NO_ROUTE).candidate
+        if named is not None and (request is not None or self._all_speak(named, dialect)):
+            return named
+        candidates = self._choose(dialect, request).candidates
+        return candidates.get(rule) or candidates[""]
 
     def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
         """Return who is to answer a call, and the call as it needs it. Raises NoUpstream."""
@@ -92,13 +100,15 @@ class Router:
 
     def deadline_s(self, rule: str) -> float | None:
         """Return a route's own limit, if it has one."""
-        route = self._routes.get(rule)
-        return None if route is None else route.deadline_s
+        return self._routes.get(rule, _NO_ROUTE).deadline_s
 
     def early_200_s(self, rule: str) -> float | None:
         """Return how long a streaming client waits for a status at most, if that is limited."""
-        route = self._routes.get(rule)
-        return None if route is None else route.early_200_s
+        return self._routes.get(rule, _NO_ROUTE).early_200_s
+
+    def predicts(self, rule: str) -> bool:
+        """Are upstreams told the answer to a similar prompt?"""
+        return self._routes.get(rule, _NO_ROUTE).predicts
 
     def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
         """Return who gets what is only relayed: the first upstream of its dialect.
@@ -108,9 +118,9 @@ class Router:
         """
         return self._choose(_dialect_of(path, headers), None).relay
 
-    def _all_speak(self, route: RouteTaken, dialect: str) -> bool:
-        """Can a body that we cannot read go to any of a route's upstreams as it is?"""
-        members = [each for each in self._providers if each.name in route.candidate.names]
+    def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
+        """Can a body that we cannot read go to any of its upstreams as it is?"""
+        members = [each for each in self._providers if each.name in candidate.names]
         return all(each.dialect == dialect for each in members)
 
     def _choose(self, dialect: str, request: ChatRequest | None) -> Provider:

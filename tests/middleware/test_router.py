@@ -36,7 +36,7 @@ def provider(name: str, dialect: str = CHAT, **fields: Any) -> Provider:
         "models": {},
         "named": frozenset(fields.get("models", ())),
         "known": frozenset(),
-        "candidate": cast("Candidate", Named(name)),
+        "candidates": {"": cast("Candidate", Named(name))},
         "relay": cast("HTTPUpstream", Named(name)),
         **fields,
     }
@@ -137,3 +137,15 @@ def test_only_calls_that_have_a_choice_are_given_their_conversation() -> None:
     assert (router.deadline_s("r"), router.deadline_s("")) == (3.0, None)
     odd = msgspec.structs.replace(call, request=None)
     assert router.assign(odd, "me", "")[1] is odd
+
+
+def test_a_route_without_upstreams_shapes_what_its_model_asks_for() -> None:
+    shaped = cast("Candidate", Named("a"))
+    plain = cast("Candidate", Named("a"))
+    router = Router(
+        [provider("a", candidates={"": plain, "brief": shaped})],
+        {"brief": RouteTaken(deadline_s=2.0)},
+    )
+    assert router.pick(CHAT, request("m"), "brief") is shaped
+    assert router.pick(CHAT, request("m"), "") is plain
+    assert router.deadline_s("brief") == 2.0
