@@ -13,10 +13,11 @@ from benchmarks.faults import bench
 from benchmarks.faults_cases import CATALOGUE, MORE, Case
 from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.simulator import Oracle
-from headstart.simulator.faults import Cut, Stall, Status
+from headstart.simulator.faults import Cut, NoDone, Stall, Status
 from headstart.simulator.profiles import Profile
 from headstart.simulator.weather import Spell
 from support.proxied import CHAT
+from support.sdks import CLIENTS, Ask
 from support.sidecar import PROMPT, Provider, headers_of, sidecar
 from support.simulated import chat, simulated, until
 
@@ -93,6 +94,28 @@ async def test_a_rescued_answer_is_not_stored_and_both_calls_are_booked() -> Non
             assert not gateway.served[0].stored
             assert (await gateway.ask(stream=True)).headers["x-cache"] == "MISS"
             assert (await gateway.ask(stream=True)).headers["x-cache"] == "HIT"
+
+
+@pytest.mark.anyio
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+@pytest.mark.parametrize("fault", [None, NoDone()], ids=["healthy", "no-done"])
+@pytest.mark.parametrize("dialect", CLIENTS)
+async def test_a_rescued_stream_ends_as_its_dialect_does(dialect: str, fault: Any) -> None:
+    async with simulated(Provider(fault=fault)) as spare:
+        others = ({"name": "spare", "base_url": spare, "dialect": dialect},)
+        async with sidecar(
+            Provider(fault=Cut(after=5)),
+            upstream={"dialect": dialect},
+            others=others,
+            routes=two(),
+            cache=EXACT,
+        ) as gateway:
+            said = await CLIENTS[dialect](gateway.url, Ask("m", PROMPT, stream=True))
+            assert (said.text, said.ended) == (
+                ANSWER,
+                {"openai": "stop", "anthropic": "end_turn", "gemini": "STOP"}[dialect],
+            )
+            assert min(said.tokens) > 0
 
 
 @pytest.mark.anyio

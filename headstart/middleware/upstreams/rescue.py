@@ -20,7 +20,7 @@ from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.middleware.upstreams.shown import Joint, Shown
 from headstart.policies.output.continuation import continuing
 from headstart.policies.routing.seam import OVERLAP, Continuation, Seam
-from headstart.types import UsageReported
+from headstart.types import Ended, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -235,6 +235,9 @@ class RescuedReply:
             data = encoder.feed(events)
             if data or events:
                 yield Piece(data, events)
+        # Some providers leave out the last event, and Gemini has none; the client gets its own.
+        if last := encoder.feed((Ended(),)):
+            yield Piece(last, (Ended(),))
 
     def _is_rescuable(self, shown: Shown) -> bool:
         request, deadline = self._call.request, self._call.deadline
