@@ -6,6 +6,7 @@ import math
 import re
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -110,24 +111,34 @@ def windows(headers: Headers, unix: float) -> list[Window]:
     """Return the limits that ``headers`` describe, of whichever provider."""
     found: dict[str, dict[str, float]] = {}
     for header, value in headers:
-        match = _HEADER.fullmatch(header)
-        if match is None:
+        part = _part_of(header)
+        if part is None:
             continue
-        family, words = match[1].decode(), match[2].decode().split("-")
-        field = next((word for word in (words[0], words[-1]) if word in _FIELDS), None)
-        if field is None:
-            continue
-        words.remove(field)
-        if family != "ratelimit":
-            words.insert(0, "tokens")
+        name, field = part
         number = _read_field(field, value.decode("latin-1"), unix)
-        name = "-".join(words)
-        if number is not None and _is_known(name) and (name in found or len(found) < _MAX_WINDOWS):
+        if number is not None and (name in found or len(found) < _MAX_WINDOWS):
             found.setdefault(name, {})[field] = number
     return [
         Window(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
         for name, fields in found.items()
     ]
+
+
+@lru_cache(maxsize=256)  # Each answer has some twenty headers, and always the same.
+def _part_of(header: bytes) -> tuple[str, str] | None:
+    """Return the limit that a header tells of, and the field of it; None: no limit that counts."""
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        return None
+    family, words = match[1].decode(), match[2].decode().split("-")
+    field = next((word for word in (words[0], words[-1]) if word in _FIELDS), None)
+    if field is None:
+        return None
+    words.remove(field)
+    if family != "ratelimit":
+        words.insert(0, "tokens")
+    name = "-".join(words)
+    return (name, field) if _is_known(name) else None
 
 
 def _read_field(field: str, text: str, unix: float) -> float | None:
