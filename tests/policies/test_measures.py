@@ -97,6 +97,16 @@ def test_calls_that_pile_up_beyond_the_usual_raise_the_expectation() -> None:
     assert measures.expected_ttft_s(A, 100, now) == pytest.approx(calm)
 
 
+def test_a_prompt_is_expected_to_count_as_those_before_it_did() -> None:
+    measures = Measures()
+    assert measures.prompt_tokens(A, 120) == 120
+    measures.prompt(A, 100, 80, 0.0)
+    measures.prompt(A, 300, 240, 1.0)
+    measures.prompt(A, 50, 0, 2.0)  # not reported
+    assert measures.prompt_tokens(A, 120) == 96
+    assert measures.prompt_tokens(B, 120) == 120
+
+
 def test_the_usual_number_in_flight_costs_nothing() -> None:
     measures, noise = taught(0.2), random.Random(1)
     for number in range(2000):

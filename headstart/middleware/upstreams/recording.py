@@ -104,6 +104,8 @@ class Recording:
         self._condition.breaker.succeeded(self._permit, now)
         tokens = self._tokens()
         measures = self._conditions.measures
+        if self._usage is not None:
+            measures.prompt(self.key, self.call.prompt_tokens, tokens.prompt, now)
         measures.length(self.call.place, tokens.completion, now)
         if self._streams and self.first_at is not None:
             measures.speed(self.key, tokens.completion, self._last - self.first_at, now)
@@ -164,7 +166,8 @@ class Recording:
     def _tokens(self) -> Tokens:
         if self._usage is not None:
             return self._usage
-        return Tokens(self.call.prompt_tokens, round(self._characters / CHARACTERS_PER_TOKEN))
+        prompt = self._conditions.measures.prompt_tokens(self.key, self.call.prompt_tokens)
+        return Tokens(prompt, round(self._characters / CHARACTERS_PER_TOKEN))
 
     def _book(
         self,

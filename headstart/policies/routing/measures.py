@@ -53,11 +53,12 @@ class Key(NamedTuple):
 
 
 class _Figures:
-    __slots__ = ("gaps", "gaps_seen", "in_flight", "load", "peak", "speed", "ttft")
+    __slots__ = ("gaps", "gaps_seen", "in_flight", "load", "peak", "prompts", "speed", "ttft")
 
     def __init__(self) -> None:
         self.ttft: dict[int, Quantiles] = {}
         self.speed = Ratio(_HALF_LIFE_S)
+        self.prompts = Ratio(_HALF_LIFE_S)
         self.gaps = Quantiles(_GAPS)
         self.gaps_seen = 0
         self.in_flight = 0
@@ -140,6 +141,11 @@ class Measures:
         for name in {place, ""}:
             _touched(self._lengths, name, lambda: Ratio(_HALF_LIFE_S)).add(tokens, 1.0, now)
 
+    def prompt(self, key: Key, estimated: int, reported: int, now: float) -> None:
+        """A prompt that was estimated had so many tokens in the provider's count."""
+        if estimated > 0 and reported > 0:
+            self._of(key).prompts.add(reported, estimated, now)
+
     # --- expecting -------------------------------------------------------------------------
 
     def sketch(self, key: Key, prompt_tokens: int, now: float) -> Quantiles | None:
@@ -189,6 +195,12 @@ class Measures:
         """Return the mean length of answers of this place, else of all, else a default."""
         lengths = self._lengths.get(place) or self._lengths.get("")
         return (lengths and lengths.value) or OUTPUT_TOKENS
+
+    def prompt_tokens(self, key: Key, estimated: int) -> int:
+        """Return what the provider will count for a prompt, so far as its past counts tell."""
+        figures = self._figures.get(key)
+        ratio = None if figures is None else figures.prompts.value
+        return estimated if ratio is None else round(estimated * ratio)
 
     def in_flight(self, key: Key) -> int:
         """Return how many calls are under way."""
