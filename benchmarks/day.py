@@ -55,7 +55,7 @@ def providers(calls: int, minutes: float) -> tuple[Provider, ...]:
         Spell(from_s=0.6 * day_s, fault=Cut()),
     )
     limited = replace(steady, requests_per_minute=max(1, round(0.4 * per_minute)))
-    tokens = {"answer_tokens": ANSWER_TOKENS}
+    tokens: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS}
     return (
         Provider("degrading", steady, seed=1, weather=degrading, price=(0.6, 1.8), **tokens),
         Provider("flapping", steady, seed=2, weather=flapping, price=(0.5, 1.5), **tokens),
@@ -86,10 +86,9 @@ async def day(name: str, calls: int, minutes: float) -> dict[str, Any]:
         names = [each.name for each in four]
         route = {**rules, "upstreams": names[:1] if name == "single" else names}
     began = load()
-    async with site(four, route) as at:
+    async with site(four, None if route is None else [route]) as at:
         cpu_s = at.cpu_s() if at.pid else 0.0
         samples = await drive(
-            at,
             calls,
             calls / (60 * minutes),
             lambda number, due: (
@@ -122,12 +121,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
     lines = [
         "| strategy | answered whole | broken off | first token, s: p50 p95 p99 "
-        "| whole answer, s: p50 p95 p99 | upstream calls | $ for 1,000 answers |",
+        + "| whole answer, s: p50 p95 p99 | upstream calls | $ for 1,000 answers |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         first, total = (
-            " ".join(f"{each:.2f}" for each in row[name].values()) for name in ("first_s", "total_s")
+            " ".join(f"{each:.2f}" for each in row[name].values())
+            for name in ("first_s", "total_s")
         )
         lines.append(
             f"| {row['strategy']} | {row['availability']:.2%} | {row['broken']} | {first} | {total} "

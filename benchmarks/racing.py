@@ -33,8 +33,6 @@ from benchmarks.safe_hits_programs import metric
 from headstart.simulator.player import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headstart.simulator import Record
 
 PER_S = 50.0
@@ -55,7 +53,7 @@ def providers(profile: str, count: int, **options: Any) -> tuple[Provider, ...]:
 async def calls(at: Site, count: int, *, per_s: float = PER_S, stream: bool = True) -> list[Sample]:
     """Make calls through the sidecar."""
     at.samples = await drive(
-        at, count, per_s, lambda number, due: ask(at, at.url, number, due, stream=stream)
+        count, per_s, lambda number, due: ask(at, at.url, number, due, stream=stream)
     )
     await asyncio.sleep(0.5)  # The losers' records end when their sockets do.
     return at.samples
@@ -97,9 +95,7 @@ def most_extra(records: dict[str, list[Record]]) -> int:
     sums = [0]
     for each in extras:
         sums.append(sums[-1] + each)
-    return max(
-        sums[end] - sums[max(0, end - WINDOW)] for end in range(1, len(sums))
-    )
+    return max(sums[end] - sums[max(0, end - WINDOW)] for end in range(1, len(sums)))
 
 
 async def books(at: Site, records: dict[str, list[Record]]) -> dict[str, float]:
@@ -126,7 +122,7 @@ async def race(profile: str, racers: int, count: int, **options: Any) -> dict[st
     """Race providers; hold the client's times to first token to the least that was drawn."""
     stream = options.pop("stream", True)
     route = {"strategy": "race", "upstreams": NAMES[:racers], "race_billed": True}
-    async with site(providers(profile, racers, **options), route) as at:
+    async with site(providers(profile, racers, **options), [route]) as at:
         cpu_s = at.cpu_s()
         samples = await calls(at, count, stream=stream)
         cpu_s = at.cpu_s() - cpu_s
@@ -158,7 +154,7 @@ async def hedge(strategy: str, count: int, **rules: Any) -> dict[str, Any]:
     """Answer stalling calls with one provider, or with a second one when it is late."""
     pair = providers("stalls", 2, speed=5.0)
     names = [each.name for each in pair][: 1 if strategy == "single" else 2]
-    async with site(pair, {"strategy": strategy, "upstreams": names, **rules}) as at:
+    async with site(pair, [{"strategy": strategy, "upstreams": names, **rules}]) as at:
         samples = await calls(at, WARM_UP + count)
         records = await at.records()
         made = sum(map(len, records.values()))
@@ -201,7 +197,7 @@ async def run(count: int) -> dict[str, Any]:
 
 
 def _ms(values: dict[str, float] | None) -> str:
-    return "–" if values is None else " ".join(f"{each * 1e3:.1f}" for each in values.values())
+    return "none" if values is None else " ".join(f"{each * 1e3:.1f}" for each in values.values())
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -209,8 +205,8 @@ def table(figures: dict[str, Any]) -> str:
     lines = [
         f"Load of the machine before and after: {'; '.join(figures['load'])}.",
         "",
-        "| race | first token, ms: p50 p95 p99 | least of the same draws | off | losers closed, ms:"
-        " p50 p95 p99 | lost: booked / billed | CPU µs a call |",
+        "| race | first token, ms: p50 p95 p99 | least of the same draws | off "
+        + "| losers closed, ms: p50 p95 p99 | lost: booked / billed | CPU µs a call |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in figures["races"]:
@@ -220,13 +216,13 @@ def table(figures: dict[str, Any]) -> str:
         kind += "" if row["cancels_billing"] else ", cancelled calls billed"
         lost = f"${row['lost_booked_usd']:.4f} / ${row['lost_billed_usd']:.4f}"
         lines.append(
-            f"| {row['profile']} × {row['racers']}{kind} | {_ms(got)} | {_ms(least)} | {off} "
+            f"| {row['profile']} x {row['racers']}{kind} | {_ms(got)} | {_ms(least)} | {off} "
             f"| {_ms(row['closed_after_s'])} | {lost} | {row['cpu_us']:.0f} |"
         )
     lines += [
         "",
-        "| stalls | first token, ms: p50 p95 p99 | p99 against alone | extra calls | most in 1,000"
-        " | losers closed, ms | booked / billed |",
+        "| stalls | first token, ms: p50 p95 p99 | p99 against alone | extra calls | most in 1,000 "
+        + "| losers closed, ms | booked / billed |",
         "|---|---|---|---|---|---|---|",
     ]
     alone = figures["hedges"][0]["measured_s"]["p99"]

@@ -24,7 +24,15 @@ from benchmarks.safe_hits_programs import Program
 from headstart.simulator import Oracle, Profile, Record, Simulator, Spell, find_profile, serve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
     from multiprocessing.connection import Connection
 
 CHAT = "/v1/chat/completions"
@@ -134,9 +142,9 @@ def _provide(providers: tuple[Provider, ...], pipe: Connection) -> None:
 
 @asynccontextmanager
 async def site(
-    providers: Iterable[Provider], route: Mapping[str, Any] | None, **settings: Any
+    providers: Iterable[Provider], routes: Sequence[Mapping[str, Any]] | None, **settings: Any
 ) -> AsyncIterator[Site]:
-    """Run providers, and before them a sidecar with this ``[[route]]``; None: no sidecar."""
+    """Run providers, and before them a sidecar with these ``[[route]]``s; None: no sidecar."""
     providers = tuple(providers)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -147,11 +155,12 @@ async def site(
     connector = aiohttp.TCPConnector(limit=0)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "headstart.toml")
-        config.write_text(_toml(providers, urls, route or {}, settings), encoding="utf-8")
+        toml = _toml(providers, urls, routes or (), settings)
+        await asyncio.to_thread(config.write_text, toml, encoding="utf-8")
         sidecar = Program(["serve", "--config", str(config), "--port", "0"])
         async with aiohttp.ClientSession(connector=connector) as session:
             try:
-                url = "" if route is None else await sidecar.start()
+                url = "" if routes is None else await sidecar.start()
                 pid = 0 if sidecar.process is None else sidecar.process.pid
                 yield Site(session, providers, urls, url, pid)
             finally:
@@ -163,13 +172,13 @@ async def site(
 def _toml(
     providers: tuple[Provider, ...],
     urls: Mapping[str, str],
-    route: Mapping[str, Any],
+    routes: Sequence[Mapping[str, Any]],
     settings: Mapping[str, Any],
 ) -> str:
     tables: dict[str, Any] = {
         "cache": {"store": "memory:", "mode": "exact-only", "audit": {"mode": "off"}},
         "upstream": [each.settings(urls[each.name]) for each in providers],
-        "route": [{"name": "bench", **route}],
+        "route": [{"name": f"bench{place}", **each} for place, each in enumerate(routes)],
         **settings,
     }
     return "".join(f"{name} = {_value(value)}\n" for name, value in tables.items())
@@ -190,13 +199,21 @@ def prompt(number: int, words: int = 60) -> str:
 
 
 async def ask(
-    site: Site, url: str, number: int, due: float, *, stream: bool = True, model: str = "bench"
+    site: Site,
+    url: str,
+    number: int,
+    due: float,
+    *,
+    stream: bool = True,
+    model: str = "bench",
+    max_tokens: int | None = None,
 ) -> Sample:
     """Make one call and read its answer to the end."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt(number)}],
         "stream": stream,
+        **({} if max_tokens is None else {"max_tokens": max_tokens}),
     }
     headers = {NUMBER: str(number), "authorization": "Bearer bench"}
     status, first, tail, now = 0, 0.0, b"", time.perf_counter
@@ -215,7 +232,6 @@ async def ask(
 
 
 async def drive(
-    site: Site,
     calls: int,
     per_s: float,
     one: Callable[[int, float], Coroutine[Any, Any, Sample]],
