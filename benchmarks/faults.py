@@ -224,7 +224,7 @@ async def bench(cases: Sequence[Case], hurry: float = 1.0) -> list[dict[str, Any
         store = '[cache]\nstore = "memory:"\nmode = "exact-only"\n'
         url = await stack.enter_async_context(_sidecar("\n".join([store, *tables])))
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         )
         running = Bench(url, session)
         async with asyncio.TaskGroup() as group:

@@ -144,6 +144,9 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             server_header=False,
             http=BoundedHeadProtocol,
             lifespan="on",
+            # Longer than clients keep idle connections (httpx: 5 s, uvicorn's default): whoever
+            # closes first must not be us, just as a request is on its way.
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
         )
         Server(config).run([listening])
