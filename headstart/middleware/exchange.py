@@ -106,6 +106,14 @@ class Exchange:
         """The raw path below the mount point."""
         return raw_path(self.scope)
 
+    def note_times(self, lookup: Lookup) -> None:
+        """Take over how long a lookup's stages took."""
+        self.timings["lookup"] = lookup.lookup_s
+        if lookup.encode_s:
+            self.timings["encode"] = lookup.encode_s
+        if lookup.match_s:
+            self.timings["match"] = lookup.match_s
+
     def limit(self, seconds: float | None) -> None:
         """Bound the time until the whole answer; None: without end."""
         if seconds is not None:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey
 
 
+_EDITABLE = frozenset(("disabled", "no-store", "no-identity", "unproven-key", "sampled"))
+"""Reasons to bypass the cache that say nothing against racing, rescuing and shaping."""
 SETTLE_S = 1.0
 """Longest wait for cancelled calls to end, before the request is booked without them."""
 CLIENT_GONE = 499
@@ -172,7 +174,7 @@ class Engine:
             if variants > 1:
                 key = variant(key, self._random.randrange(variants))
         lookup = await self._finder.find(prepared, key)
-        _note_times(exchange, lookup)
+        exchange.note_times(lookup)
         exchange.domain, exchange.ttl_s = prepared.terms.domain, prepared.ttl_s
         ruling = self._rule(exchange, prepared, key, lookup)
         exchange.lookup = lookup = ruling.lookup
@@ -232,8 +234,10 @@ class Engine:
         exchange.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
         if self._router is None:
             return await self._deliver.through_app(exchange, app)
-        flight = self._start(exchange, None, None, app, semantic=False)
-        await self._fly(exchange, flight)
+        editable = reason in _EDITABLE
+        await self._fly(
+            exchange, self._start(exchange, None, None, app, semantic=False, editable=editable)
+        )
 
     async def _miss(
         self,
@@ -272,11 +276,12 @@ class Engine:
         *,
         semantic: bool,
         lesson: Lesson | None = None,
+        editable: bool = True,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
         route = exchange.route
         predicts = self._router is not None and self._router.predicts(exchange.rule)
-        call = exchange.call(editable=key is not None, predicts=predicts)
+        call = exchange.call(editable=editable, predicts=predicts)
         upstream: Upstream
         if self._router is None:
             upstream = AppUpstream(app, exchange.scope, route.dialect, self._supervisor.spawn)
@@ -317,11 +322,3 @@ class Engine:
             if flight.origin is not None:
                 exchange.take_origin(flight.origin)
             exchange.pay(flight.claim(client), flight.shaped)
-
-
-def _note_times(exchange: Exchange, lookup: Lookup) -> None:
-    exchange.timings["lookup"] = lookup.lookup_s
-    if lookup.encode_s:
-        exchange.timings["encode"] = lookup.encode_s
-    if lookup.match_s:
-        exchange.timings["match"] = lookup.match_s

@@ -273,7 +273,7 @@ async def test_a_stream_cut_inside_an_event_is_the_clients_api_error(cut: bytes)
     upstream.body = opening() + cut
     async with messages(upstream) as proxy:
         with pytest.raises(
-            anthropic.APIStatusError, match="ended before its answer did|answered with nothing"
+            anthropic.APIStatusError, match=r"ended before its answer did|answered with nothing"
         ):
             await ask_async_stream(proxy.url, PROMPT)
 

@@ -61,6 +61,13 @@ async def test_results_go_up_shorter_and_the_answer_says_so(*, stream: bool) -> 
     assert row.tokens_after < 0.6 * row.tokens_before
 
 
+async def test_without_a_cache_prompts_are_compressed_all_the_same() -> None:
+    async with proxied(cache={"enabled": False}) as proxy:
+        reply = await post(proxy, chat())
+    assert "compressed:safe" in transforms(reply)
+    assert "detail=disabled" in reply.headers["cache-status"]
+
+
 async def test_anthropics_prompts_are_compressed_too() -> None:
     async with proxied(ScriptedMessages(), provider={"dialect": "anthropic"}) as proxy:
         reply = await post(proxy, messages(), path="/v1/messages")
