@@ -116,8 +116,8 @@ class Exchange:
 
     def limit(self, seconds: float | None) -> None:
         """Bound the time until the whole answer; None: without end."""
-        if seconds is not None:
-            self.deadline = asyncio.get_running_loop().time() + seconds
+        now = asyncio.get_running_loop().time()
+        self.deadline = None if seconds is None else now + seconds
 
     def call(self, *, editable: bool, predicts: bool = False) -> Call:
         """Return the request as it goes to an upstream.

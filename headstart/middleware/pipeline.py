@@ -224,6 +224,7 @@ class Engine:
     ) -> None:
         """Ask the provider what it would have answered to a hit, while the hit is served."""
         semantic = prepared.semantic_refusal is None
+        exchange.limit(None)  # the caller's haste is not the audit's: UNATTENDED_S bounds it
         flight = self._start(exchange, key, None, app, semantic=semantic, lesson=lesson)
         assert flight.pump is not None
         assert self._oversight is not None
