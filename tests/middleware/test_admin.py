@@ -313,6 +313,7 @@ class Parts:
     encoder: None = None
     oversight: None = None
     gate: Gate = field(default_factory=lambda: Gate(1, 1))
+    conditions: None = None
 
 
 class SilentStore(MemoryStore):

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import headstart
 from headstart import Endpoint, HeadstartMiddleware, Settings, gateway
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.cohere_chat import CohereChat
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.stores.sqlite import SQLiteStore
     from headstart.interfaces import (
         AdmissionPolicy,
+        Candidate,
         Encoder,
         MatchPolicy,
         Observer,
@@ -29,8 +34,14 @@ if TYPE_CHECKING:
         Upstream,
         VectorIndex,
     )
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.middleware.shaping.shaper import Shaper
     from headstart.middleware.upstreams.app import AppUpstream
+    from headstart.middleware.upstreams.cascade import Cascade
+    from headstart.middleware.upstreams.contest import Contest
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.rescue import Rescued
+    from headstart.middleware.upstreams.target import Target
     from headstart.observe import Observation
     from headstart.policies.admission import Admission
     from headstart.policies.match import StaticMatch
@@ -80,6 +91,13 @@ def shorten() -> None:
     assert_type(done.restore(), list[dict[str, Any]])
 
 
+def compose() -> None:
+    answer = headstart.race("a", headstart.hedge("b", "c", extra_calls=0.1))
+    route = headstart.route("chat", answer, model="llama-*", deadline_s=5.0)
+    upstream = headstart.UpstreamSettings(preset="groq")
+    gateway(Settings(upstream=(upstream,), route=(route,)))
+
+
 def read() -> None:
     assert_type(headstart.__version__, str)
     assert_type(Settings().cache.enabled, bool)
@@ -98,6 +116,11 @@ def conform(
     static: StaticMatch,
     provider: HTTPUpstream,
     wrapped: AppUpstream,
+    target: Target,
+    contest: Contest,
+    cascade: Cascade,
+    rescued: Rescued,
+    shaper: Shaper,
 ) -> None:
     stores: list[Store] = [memory, sqlite, redis]
     index: VectorIndex = faiss
@@ -105,8 +128,11 @@ def conform(
     may: AdmissionPolicy = admission
     match: MatchPolicy[Any] = static
     upstreams: list[Upstream] = [provider, wrapped]
+    candidates: list[Candidate] = [target, contest, cascade, rescued, shaper]
+    dialects: list[Dialect] = [OpenAIChat(), AnthropicMessages(), GeminiGenerate()]
+    spoken: list[UpstreamDialect] = [*dialects, CohereChat()]
     observer: Observer = Printer()
-    del stores, index, encoder, may, match, upstreams, observer
+    del stores, index, encoder, may, match, upstreams, candidates, spoken, observer
 
 
 def catch() -> None:
