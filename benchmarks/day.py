@@ -120,8 +120,10 @@ async def day(name: str, calls: int, minutes: float) -> dict[str, Any]:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
     lines = [
-        "| strategy | answered whole | broken off | first token, s: p50 p95 p99 "
-        + "| whole answer, s: p50 p95 p99 | upstream calls | $ for 1,000 answers |",
+        (
+            "| strategy | answered whole | broken off | first token, s: p50 p95 p99 "
+            "| whole answer, s: p50 p95 p99 | upstream calls | $ for 1,000 answers |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -130,8 +132,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             for name in ("first_s", "total_s")
         )
         lines.append(
-            f"| {row['strategy']} | {row['availability']:.2%} | {row['broken']} | {first} | {total} "
-            f"| {row['upstream_calls']:.2f} | {row['usd_per_1000']:.3f} |"
+            f"| {row['strategy']} | {row['availability']:.2%} | {row['broken']} | {first} "
+            f"| {total} | {row['upstream_calls']:.2f} | {row['usd_per_1000']:.3f} |"
         )
     return "\n".join(lines)
 

@@ -205,8 +205,10 @@ def table(figures: dict[str, Any]) -> str:
     lines = [
         f"Load of the machine before and after: {'; '.join(figures['load'])}.",
         "",
-        "| race | first token, ms: p50 p95 p99 | least of the same draws | off "
-        + "| losers closed, ms: p50 p95 p99 | lost: booked / billed | CPU µs a call |",
+        (
+            "| race | first token, ms: p50 p95 p99 | least of the same draws | off "
+            "| losers closed, ms: p50 p95 p99 | lost: booked / billed | CPU µs a call |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for row in figures["races"]:
@@ -221,8 +223,10 @@ def table(figures: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "| stalls | first token, ms: p50 p95 p99 | p99 against alone | extra calls | most in 1,000 "
-        + "| losers closed, ms | booked / billed |",
+        (
+            "| stalls | first token, ms: p50 p95 p99 | p99, alone | extra calls | most in 1,000 "
+            "| losers closed, ms | booked / billed |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     alone = figures["hedges"][0]["measured_s"]["p99"]

@@ -83,8 +83,10 @@ async def routed(policy: str, calls: int) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
     lines = [
-        "| policy | short answers, s | sent to | long answers, s | sent to | mean, s "
-        + "| gain of `fastest` |",
+        (
+            "| policy | short answers, s | sent to | long answers, s | sent to | mean, s "
+            "| gain of `fastest` |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
