@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from headstart.middleware.identity import CREDENTIAL_HEADERS
 
@@ -25,6 +25,11 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
+_WITH_A_KEY = frozenset(
+    (*CREDENTIAL_HEADERS, b"cookie", b"openai-organization", b"openai-project",
+     b"x-goog-user-project")
+)  # fmt: skip
+"""Headers that belong to a caller's key: who may spend it, and on whose bill."""
 _NEUTRAL = frozenset(
     (
         b"accept-language",
@@ -46,10 +51,10 @@ _KEY_FORMS = {
 def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, str]]:
     """Return the client's end-to-end headers for an upstream, without our own control headers.
 
-    ``credential`` replaces the client's key headers (an upstream with its own key); None passes
-    the client's own on.
+    ``credential`` replaces the client's key headers, and what goes with them (an upstream with its
+    own key); None passes the client's own on.
     """
-    dropped = _NOT_UP if credential is None else _NOT_UP.union(CREDENTIAL_HEADERS)
+    dropped = _NOT_UP if credential is None else _NOT_UP | _WITH_A_KEY
     named = _connection_names(headers)
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
@@ -59,6 +64,16 @@ def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, 
     for name, value in credential or ():
         kept.append((name.decode("latin-1"), value.decode("latin-1")))
     return kept
+
+
+def query_up(query: bytes, credential: Headers | None) -> bytes:
+    """Return the client's query for an upstream: without its ``key``, where there is another."""
+    if credential is None or b"key" not in query.lower():
+        return query
+    kept = (
+        pair for pair in query.split(b"&") if unquote_to_bytes(pair.partition(b"=")[0]) != b"key"
+    )
+    return b"&".join(kept)
 
 
 def headers_across(

@@ -13,7 +13,7 @@ from headstart.canonical_request import Quirks
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.dialects.request_quirks import apply_quirks
-from headstart.middleware.upstreams.headers import headers_across, headers_up
+from headstart.middleware.upstreams.headers import headers_across, headers_up, query_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,8 @@ def outgoing(
     """
     if client is None or own is None or call.request is None:
         headers = headers_up(call.headers, options.credential)
-        return Outgoing(call.path, call.query_string, _complete(headers, options), call.body)
+        query = query_up(call.query_string, options.credential)
+        return Outgoing(call.path, query, _complete(headers, options), call.body)
     if client.name != own.name:
         return _translate(call, call.request, options, client, own)
     return _edit(call, call.request, options, client)
@@ -64,7 +65,8 @@ def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) 
     if call.editable or call.fold:
         headers = [pair for pair in headers if pair[0] != "accept-encoding"]
         headers.append(("accept-encoding", "identity"))
-    body, path, query = call.body, call.path, call.query_string
+    body, path = call.body, call.path
+    query = query_up(call.query_string, options.credential)
     names: list[str] = []
     if own.name in _WITH_MESSAGES and options.quirks != _NO_QUIRKS:
         body, dropped = apply_quirks(body, request, options.quirks, own.name)
