@@ -40,6 +40,7 @@ HELD_BYTES = 8 * 2**20
 REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
 FILTER_REASON = "content_filter"
+LIMIT_REASON = "length"
 
 
 class AnswerWithheld(UpstreamError):
@@ -50,9 +51,13 @@ class AnswerWithheld(UpstreamError):
 
     code = "upstream_withheld"
 
-    def __init__(self, message: str, *, kind: FailureKind, reply: UpstreamReply) -> None:
+    def __init__(
+        self, message: str, *, kind: FailureKind, reply: UpstreamReply, finished: bool = False
+    ) -> None:
         super().__init__(message, kind=kind)
         self.reply = reply
+        self.finished = finished
+        """It has a finish reason. Whoever asks can bring that about, with a stop sequence."""
 
 
 class ReadReply:
@@ -96,7 +101,7 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
 class Progress:
     """What the events of one answer told so far."""
 
-    __slots__ = ("_begun", "_over", "characters", "content", "ended", "error", "extras",
+    __slots__ = ("_begun", "_over", "characters", "content", "cut", "ended", "error", "extras",
                  "filtered", "usage")  # fmt: skip
 
     def __init__(self) -> None:
@@ -106,6 +111,8 @@ class Progress:
         """Content came that this version does not know, such as sound."""
         self.ended = False
         self.filtered = False
+        self.cut = False
+        """A limit on the answer's length ended it."""
         self.error: ErrorReported | None = None
         self.usage: dict[str, Any] | None = None
         self.characters = 0
@@ -124,6 +131,7 @@ class Progress:
                 case Finished():
                     self._over.add(event.choice)
                     self.filtered |= FILTER_REASON in (event.reason, event.native)
+                    self.cut |= event.reason == LIMIT_REASON
                 case UsageReported():
                     self.usage = event.usage
                 case ExtraDelta(choice=int(), beside=False):
@@ -157,7 +165,11 @@ def judge(error: HeadstartError, unix: float) -> Failure:
     if not isinstance(error, UpstreamError):
         return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
     if error.kind is not None:
-        return failure(FailureKind(error.kind))
+        found = failure(FailureKind(error.kind))
+        if isinstance(error, AnswerWithheld) and error.finished:
+            # No mark against the provider: a caller could have it taken from all others.
+            found = msgspec.structs.replace(found, charges=False)
+        return found
     return failure_of(error, unix)
 
 
@@ -195,7 +207,7 @@ async def open_answer(
             return held
         if progress.ended:
             break
-    if dialect is None or progress.extras or reply.status != 200:
+    if dialect is None or progress.extras or progress.cut or reply.status != 200:
         return held
     if not progress.whole:
         raise UpstreamProtocolError(
@@ -205,6 +217,7 @@ async def open_answer(
         f"upstream {reply.upstream} gave no answer",
         kind=FailureKind.FILTERED if progress.filtered else FailureKind.EMPTY,
         reply=ReadReply(reply, held),
+        finished=progress.finished,
     )
 
 
