@@ -25,6 +25,9 @@ CHARACTERS_PER_TOKEN = 4.0
 _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 """Failures before the first content that the provider worked for."""
 
+_UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
+"""Refusals that cost a caller nothing: the tokens asked for must not cost all others theirs."""
+
 
 class Terms(NamedTuple):
     """What a call is billed by."""
@@ -42,7 +45,8 @@ class Recording:
 
     __slots__ = (
         "_booked", "_characters", "_condition", "_conditions", "_last", "_ledger", "_permit",
-        "_streams", "_terms", "_usage", "at", "began", "call", "first_at", "key", "status",
+        "_reserved", "_streams", "_terms", "_usage", "at", "began", "call", "first_at", "key",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +61,7 @@ class Recording:
         terms: Terms,
         now: float,
         at: float,
+        reserved: int = 0,
     ) -> None:
         self.call = call
         self.key = key
@@ -66,6 +71,7 @@ class Recording:
         self._ledger = ledger
         self._terms = terms
         self._booked = False
+        self._reserved = reserved
         self._streams = call.request is not None and (call.request.stream or call.fold)
         self._last = now
         self.at = at
@@ -128,6 +134,8 @@ class Recording:
             self._condition.breaker.neutral(self._permit)
         else:
             self._condition.breaker.failed(self._permit, failure, now)
+        if failure.kind in _UNUSED:
+            self._condition.limits.give_back(self._reserved, now)
         begun = self.first_at is not None
         outcome = AttemptOutcome.BROKEN if begun else AttemptOutcome.FAILED
         worked = begun or (failure.kind in _BILLED and self.status < 300)
@@ -147,6 +155,7 @@ class Recording:
         """The call was not made after all."""
         self._booked = True
         self._condition.breaker.neutral(self._permit)
+        self._condition.limits.give_back(self._reserved, now)
         self._conditions.measures.ended(self.key, now)
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.conditions import Condition, Conditions
     from headstart.middleware.upstreams.ledger import Ledger
     from headstart.policies.cost import Price
-    from headstart.types import Call
+    from headstart.types import Call, ChatRequest
+
+MOST_TOKENS = 10_000_000
+"""Longer than any answer."""
 
 
 def _unknown(model: str) -> None:  # noqa: ARG001 - nothing is known of any model
@@ -147,6 +150,7 @@ class Target:
             terms=terms,
             now=now,
             at=self._clock(),
+            reserved=reserved,
         )
         return recording, condition
 
@@ -175,7 +179,9 @@ class Target:
             self._failed(error, recording, progress, dialect)
             raise
         recording.first(_now())
-        stall_s = self._options.stall_s or self._conditions.measures.stall_limit_s(recording.key)
+        stall_s = self._options.stall_s or self._conditions.measures.stall_limit_s(
+            recording.key, calls_tools=call.request is not None and _has_tools(call.request)
+        )
         patience = Patience()
         stack.callback(patience.stop)
         return WatchedReply(
@@ -209,9 +215,13 @@ class Target:
         request = call.request
         if request is None or not (request.stream or call.fold):
             return call.deadline
-        limit_s = self._options.first_token_s or self._conditions.measures.first_token_limit_s(
-            recording.key, call.prompt_tokens, recording.began
-        )
+        limit_s = self._options.first_token_s
+        if limit_s is None and call.hurried:
+            limit_s = self._conditions.measures.first_token_limit_s(
+                recording.key, call.prompt_tokens, recording.began
+            )
+        if limit_s is None:
+            return call.deadline  # nobody else would answer: a model may think for minutes
         until = recording.began + limit_s
         return until if call.deadline is None else min(until, call.deadline)
 
@@ -232,7 +242,7 @@ class Target:
         return Ask(
             prompt_tokens=call.prompt_tokens,
             output_tokens=call.output_tokens,
-            max_tokens=None if call.request is None else call.request.max_tokens,
+            max_tokens=None if call.request is None else _sane(call.request.max_tokens),
             place=call.place,
             warm=served == self.name,
         )
@@ -243,6 +253,15 @@ class Target:
         if output is None:
             output = self._conditions.measures.expected_length(ask.place)
         return ask.prompt_tokens + round(output)
+
+
+def _has_tools(request: ChatRequest) -> bool:
+    return bool(request.document.get("tools") or request.document.get("functions"))
+
+
+def _sane(max_tokens: int | None) -> int | None:
+    """Return a limit as far as it can mean something: callers may write any number."""
+    return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
 
 
 def _now() -> float:

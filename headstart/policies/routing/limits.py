@@ -72,6 +72,13 @@ class Limits:
             level = max(0.0, bucket.level_at(now) - bucket.need(tokens))
             self._buckets[name] = bucket._replace(level=level, at=now)
 
+    def give_back(self, tokens: int, now: float) -> None:
+        """Uncount the tokens of a call that was refused: they were never used."""
+        for name, bucket in self._buckets.items():
+            if bucket.counts_tokens and not bucket.partial:
+                level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
+                self._buckets[name] = bucket._replace(level=level, at=now)
+
     def _fill(self, window: Window, remaining: float, now: float) -> _Bucket:
         known = self._buckets.get(window.name)
         limit = window.limit or max(known.limit if known else 1.0, remaining)
