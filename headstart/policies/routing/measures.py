@@ -45,6 +45,9 @@ def bucket_of(prompt_tokens: int) -> int:
     return bisect_left(BUCKETS, prompt_tokens)
 
 
+_PATIENT_S = 30.0
+
+
 class Key(NamedTuple):
     """Whose figures they are."""
 
@@ -218,9 +221,15 @@ class Measures:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""
         return max(30.0, 4 * (self.ttft_s(key, prompt_tokens, 0.99, now) or 0.0))
 
-    def stall_limit_s(self, key: Key) -> float:
-        """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more."""
-        return max(5.0, 10 * (self.gap_p99_s(key) or 0.0))
+    def stall_limit_s(self, key: Key, *, calls_tools: bool = False) -> float:
+        """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more.
+
+        Not under 30 s while gaps are unknown, nor where tools may be called: some providers say
+        nothing while they write a call, and send it whole.
+        """
+        gap_s = self.gap_p99_s(key)
+        least_s = _PATIENT_S if gap_s is None or calls_tools else 5.0
+        return max(least_s, 10 * (gap_s or 0.0))
 
     # --- keeping ---------------------------------------------------------------------------
 
@@ -261,7 +270,14 @@ class Measures:
     # --- internals -------------------------------------------------------------------------
 
     def _of(self, key: Key) -> _Figures:
-        return _touched(self._figures, key, _Figures)
+        """Return a key's figures. What has learned nothing leaves first: callers name models."""
+        figures = self._figures.get(key)
+        if figures is None:
+            if len(self._figures) >= _MOST_KEYS:
+                self._figures.popitem(last=False)
+            figures = self._figures[key] = _Figures()
+        self._figures.move_to_end(key, last=bool(figures.ttft))
+        return figures
 
     def _learn(
         self, key: Key, prompt_tokens: int, seconds: float, now: float, *, censored: bool
@@ -270,6 +286,7 @@ class Measures:
         sketch = figures.ttft.get(bucket)
         if sketch is None:
             sketch = figures.ttft[bucket] = Quantiles(_HALF_LIFE_S)
+            self._figures.move_to_end(key)
         elif sketch.weight(now) >= ENOUGH:
             usual, late = sketch.mean(), sketch.quantile(0.95)
             if usual and late and (seconds > late or not censored):
