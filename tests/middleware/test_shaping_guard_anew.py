@@ -58,6 +58,26 @@ async def test_an_upstream_that_refuses_the_limit_is_asked_without_ever_after() 
     assert place.seen == [StageFailed(stage="output", error="LimitRefused")]
 
 
+async def test_a_request_that_is_refused_either_way_takes_the_limit_from_nobody() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"unknown: max_tokens"}', code="x"
+    )
+    place = Site([[refusal], [refusal], frames(events("Hi"))])
+    with pytest.raises(UpstreamRefused):
+        await place.ask(a_call())
+    await place.ask(a_call())
+    assert [asked.get("max_completion_tokens") for asked in place.asked()] == [40, None, 40]
+
+
+async def test_a_prompt_that_leaves_no_room_takes_the_limit_from_nobody_else() -> None:
+    full = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"maximum context length is 8192"}', code="x"
+    )
+    place = Site([[full], frames(events("Hi")), frames(events("Ho"))])
+    assert [(await place.ask(a_call())).text for _ in range(2)] == ["Hi", "Ho"]
+    assert [asked.get("max_completion_tokens") for asked in place.asked()] == [40, None, 40]
+
+
 async def test_a_refused_request_is_the_callers_to_know() -> None:
     refusal = UpstreamRefused("no", status=400, headers=(), body=b"bad words", code="x")
     place = Site([[refusal]])

@@ -22,7 +22,7 @@ from headstart.middleware.shaping.shaper import Shaper, plain, with_document
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.observe import HELD_OUT, Shaped, StageFailed
 from headstart.policies.output.experiment import arm
-from headstart.policies.output.guard import refuse_limit, refuses_limits
+from headstart.policies.output.guard import refuse_limit, refuses_limits, speaks_of_context
 from headstart.policies.output.lengths import Key
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Guard(Shaper):
         async with further_calls(self._inner) as calls, AsyncExitStack() as stack:
             limited = self.pass_on(_limited(call, plan.limit), plan.kind)
             reply: UpstreamReply | None = None
+            gives_up = True
             try:
                 reply = await stack.enter_async_context(limited)
             except AnswerWithheld as withheld:
@@ -122,10 +123,13 @@ class Guard(Shaper):
             except UpstreamRefused as error:
                 if not refuses_limits(error.status, error.body):
                     raise
+                gives_up = not speaks_of_context(error.body)
             if reply is None or not is_plain(reply.headers):
                 await stack.aclose()
-                self._give_up(plan.key)
                 reply = await stack.enter_async_context(self._inner.stream(call))
+                # Only now: a request that is refused either way says nothing about limits.
+                if gives_up:
+                    self._give_up(plan.key)
                 yield self._measured(call, plan._replace(kind=GUARD), reply)
                 return
             how = Continuing(

@@ -21,6 +21,7 @@ _LOOPING = 0.12
 """What deflate leaves of a text that repeats itself; of prose half, of a table a quarter."""
 _LOOPING_SHARE = 0.25
 """Share of the limit that an answer gets to leave its circles."""
+_CONTEXT = re.compile(rb"context[ _](?:length|window)", re.IGNORECASE)
 _LIMIT_REFUSED = re.compile(
     rb"max_\w*tokens|maxOutputTokens|context[ _]length|context window", re.IGNORECASE
 )
@@ -72,6 +73,11 @@ def loops(text: str) -> bool:
     """Does a text repeat itself over and over at its end?"""
     end = text[-_LOOKED_AT:].encode("utf-8", "surrogatepass")
     return len(text) >= _LOOKED_AT and len(zlib.compress(end, 6)) < _LOOPING * len(end)
+
+
+def speaks_of_context(body: bytes) -> bool:
+    """Does an error answer speak of the context? Then it was too small for this very prompt."""
+    return _CONTEXT.search(body) is not None
 
 
 def refuses_limits(status: int, body: bytes) -> bool:
