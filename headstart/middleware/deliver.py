@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.decisions import Outcome
-from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
+from headstart.errors import (
+    HeadstartError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+)
 from headstart.middleware.body import replay_body, watching
+from headstart.middleware.reading import is_plain
 from headstart.middleware.respond import (
     NO_STORE,
     STREAM_HEADERS,
@@ -188,6 +194,8 @@ class Deliverer:
                 if head is None:
                     await exchange.send(body)
             exchange.upstream = head.upstream
+            if not (head.stream and is_plain(head.headers)):
+                raise UpstreamProtocolError("the upstream answered with something else than events")
             while data := await client.read(deadline):
                 exchange.mark_first_byte()
                 await exchange.send({**body, "body": data})

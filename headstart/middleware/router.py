@@ -84,6 +84,10 @@ class Router:
         candidate = self.pick(call.dialect, call.request, rule)
         if call.request is not None and len(candidate.names) > 1:
             call = msgspec.structs.replace(call, affinity=conversation(scope, call.request))
+        if self.early_200_s(rule) is not None:
+            # Nobody knows by then how the answer is encoded.
+            plain = tuple(pair for pair in call.headers if pair[0] != b"accept-encoding")
+            call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
     def identity(self, dialect: str, request: ChatRequest, rule: str) -> str:
