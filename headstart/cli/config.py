@@ -31,7 +31,7 @@ def config() -> None:
     """Check or show the configuration."""
 
 
-@config.command(epilog=EPILOG)
+@config.command(epilog=EPILOG, short_help="Say what is wrong with it; --live asks each upstream.")
 @config_option
 @click.option("--live", is_flag=True, help="Ask each upstream for one token (costs next to none).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -69,7 +69,10 @@ def check(path: Path | None, live: bool, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@config.command(epilog="\b\nExample:\n  headstart config show")
+@config.command(
+    epilog="\b\nExample:\n  headstart config show",
+    short_help="Print what is in force as JSON, secrets masked.",
+)
 @config_option
 def show(path: Path | None) -> None:
     """Print the settings in force as JSON, secrets masked and presets filled in."""

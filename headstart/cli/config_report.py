@@ -36,6 +36,7 @@ class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     strategy: str
+    """Its name, with the members where they are strategies themselves."""
     model: str
     members: dict[str, str]
     """What each upstream is asked for; the route's own pattern where it fits several models."""
@@ -100,7 +101,9 @@ def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Rou
         name: model if _WILD & set(model) else model_at(by_name[name], model)
         for name in strategy.members
     }
-    kind = strategy.strategy if strategy.upstreams else "by model"
+    kind = strategy.composition if strategy.nested else strategy.strategy
+    if not strategy.upstreams:
+        kind = "by model"
     return RouteReport(name=route.name, strategy=kind, model=model, members=asked)
 
 

@@ -1,4 +1,4 @@
-"""``headstart demo``: watch hits, misses, refused traps and what they save."""
+"""``headstart demo``: watch hits, refused traps, failing providers, and what is saved."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headstart.cli.demo_failover import TROUBLES, attempts_of
 from headstart.cli.demo_run import Answer, Demo, Tally, running_demo
 from headstart.simulator import traffic
 
@@ -59,7 +60,11 @@ Examples:
 )
 @click.option("--interactive", is_flag=True, help="Type your own prompts instead of the load.")
 def demo(requests: int, profile: str, seed: int, speed: float, *, interactive: bool) -> None:
-    """Watch it work: a simulated provider, the sidecar, realistic traffic. No key, no network."""
+    """Watch it work: simulated providers, the sidecar, realistic traffic. No key, no network.
+
+    Shows hits, a trap refused, a race of which one provider fails and a broken stream that another
+    one ends; then plays a load and prints the report.
+    """
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="headstart-demo-") as folder:
@@ -82,6 +87,7 @@ async def _run(
     console.print(f"[bold]Headstart demo[/]  [dim]{NOTE}[/]\n")
     async with running_demo(profile, seed, speed, store) as running:
         await _first_screen(console, running)
+        await _second_screen(console, running)
         if interactive:
             await _converse(console, running)
         elif requests:
@@ -103,6 +109,18 @@ async def _first_screen(console: Console, running: Demo) -> None:
     for title, prompt in SCRIPT:
         console.print(f"[bold]{title.capitalize()}[/]")
         console.print(_line(await running.ask(prompt)))
+    console.print()
+
+
+async def _second_screen(console: Console, running: Demo) -> None:
+    """Show a race of which one fails, and a broken stream that another provider ends."""
+    for trouble in TROUBLES:
+        console.print(f"[bold]{trouble.title.capitalize()}[/]")
+        answer = await running.ask(trouble.prompt, trouble.name)
+        console.print(_line(answer))
+        await asyncio.sleep(0.1)  # The request is explained once its last byte is out.
+        for each in await attempts_of(running.session, running.admin_url, answer.request_id):
+            console.print(f"    {each.upstream}: {each.role}, {each.outcome}", style="dim")
     console.print()
 
 

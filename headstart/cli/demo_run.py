@@ -1,4 +1,4 @@
-"""What the demo runs: a simulated provider, the sidecar in front of it, a client, a tally."""
+"""What the demo runs: simulated providers, the sidecar in front of them, a client, a tally."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 import uvicorn
 
+from headstart.cli.demo_failover import ROUTE, failing_providers, routes
 from headstart.config import PriceSettings, Settings, UpstreamSettings, checked
 from headstart.config.settings import CacheSettings
 from headstart.middleware.sse import SSEDecoder
@@ -52,6 +53,7 @@ class Answer:
     total_s: float
     similarity: float | None = None
     veto: str | None = None
+    request_id: str = ""
     wrong: bool = False
     """A hit with another answer than the truth: the simulator knows it."""
 
@@ -97,7 +99,7 @@ class Demo:
     oracle: Oracle
     model: str
 
-    async def ask(self, prompt: str) -> Answer:
+    async def ask(self, prompt: str, route: str | None = None) -> Answer:
         """Stream one answer and judge it."""
         body = {
             "model": self.model,
@@ -108,8 +110,9 @@ class Demo:
         first: float | None = None
         parts: list[str] = []
         frames = SSEDecoder()
+        headers = _KEY if route is None else {**_KEY, ROUTE: route}
         async with self.session.post(
-            self.url, data=msgspec.json.encode(body), headers=_KEY
+            self.url, data=msgspec.json.encode(body), headers=headers
         ) as response:
             response.raise_for_status()
             async for data in response.content.iter_any():
@@ -121,6 +124,7 @@ class Demo:
             status = response.headers.get("cache-status", "")
             similarity = response.headers.get("x-headstart-similarity")
             veto = response.headers.get("x-headstart-veto")
+            request_id = response.headers.get("x-headstart-request-id", "")
         ended = time.perf_counter()
         text = "".join(parts)
         kind = _kind(status)
@@ -132,6 +136,7 @@ class Demo:
             total_s=ended - sent,
             similarity=float(similarity) if similarity else None,
             veto=veto,
+            request_id=request_id,
             wrong=kind in ("exact", "semantic") and not self.oracle.judge(prompt, text),
         )
 
@@ -152,7 +157,7 @@ def _kind(cache_status: str) -> str:
 
 @contextlib.asynccontextmanager
 async def running_demo(profile: str, seed: int, speed: float, store: str) -> AsyncIterator[Demo]:
-    """Run provider and sidecar on free loopback ports in this loop, and close them after."""
+    """Run providers and sidecar on free loopback ports in this loop, and close them after."""
     simulator = Simulator(profile, seed=seed, speed=speed)
     async with contextlib.AsyncExitStack() as stack:
         provider = await stack.enter_async_context(serve(simulator))
@@ -165,7 +170,14 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
         upstream = UpstreamSettings(
             name=f"simulated-{profile}", base_url=f"{provider}/v1", price=prices
         )
-        settings = checked(Settings(cache=CacheSettings(store=store), upstream=(upstream,)))
+        failing = await stack.enter_async_context(failing_providers(profile, seed, speed, prices))
+        settings = checked(
+            Settings(
+                cache=CacheSettings(store=store),
+                upstream=(upstream, *failing),
+                route=routes(upstream.name),
+            )
+        )
         sidecar = await stack.enter_async_context(_serving(settings))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         yield Demo(

@@ -1,4 +1,4 @@
-"""``headstart explain``: why a request was, or was not, answered from the cache."""
+"""``headstart explain``: why a request was, or was not, a hit, and which upstreams it asked."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import msgspec
 from headstart.cli import admin_api
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from headstart.attempts import Attempt
     from headstart.middleware.learning.explaining import Explanation
     from headstart.observe import Served
     from headstart.policies.ratchet.domain import Status
@@ -42,7 +45,10 @@ LEAST_SHOWN = 0.05
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @admin_api.token_option
 def explain(request_id: str, url: str, as_json: bool, token_env: str) -> None:
-    """Show which neighbour was judged, what each feature contributed, what would have flipped it.
+    """Show how one request was answered: from the cache or not and why, and by which upstreams.
+
+    Each upstream call is listed with its role, how it ended, times and cost; then the neighbour
+    that was judged, what each feature contributed and what would have flipped it.
 
     A server remembers its last 1,000 requests, and no texts.
     """
@@ -81,6 +87,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
         console.print(f"our own call, to audit a hit: headstart explain {served.audit_of}")
     if served.entry:
         console.print(f"answered by entry {served.entry}")
+    _print_attempts(console, served.attempts)
     if verdict is None:
         console.print("No neighbour was judged by what was learned.")
         return
@@ -90,6 +97,20 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     console.print(f"to flip   {verdict.flips}")
     _print_contributions(console, verdict)
     _print_domain(console, verdict.domain)
+
+
+def _print_attempts(console: Console, attempts: Sequence[Attempt]) -> None:
+    """Print one line for each upstream call that the request caused."""
+    from rich.markup import escape
+
+    for each in attempts:
+        ttft = "" if each.ttft_s is None else f", first token {1000 * each.ttft_s:.0f} ms"
+        cost = "" if each.cost_usd is None else f", ${each.cost_usd:.6f}"
+        error = f" ({each.error})" if each.error else ""
+        console.print(
+            f"asked     {escape(each.upstream)}, {each.role}: {each.outcome}{error}{ttft}, "
+            f"{1000 * each.total_s:.0f} ms{cost}"
+        )
 
 
 def _decision(verdict: Explanation) -> str:

@@ -116,7 +116,7 @@ def _calls(found: Report) -> Table:
     from headstart.report.wording import UNKNOWN, dollars, duration
 
     table = _table(
-        "upstream calls",
+        "upstream, model",
         "calls",
         "won",
         "lost",
@@ -126,12 +126,13 @@ def _calls(found: Report) -> Table:
         "p99",
         "tok/s",
         "money",
+        gap=1,
     )
     for each in found.calls:
         times = each.ttft
         quantiles = (None,) * 3 if times is None else (times.p50_s, times.p95_s, times.p99_s)
         table.add_row(
-            escape(each.name),
+            escape(_short(each.name)),
             f"{each.calls:,}",
             f"{each.won:,}",
             f"{each.lost:,}",
@@ -141,6 +142,12 @@ def _calls(found: Report) -> Table:
             dollars(each.usd),
         )
     return table
+
+
+def _short(name: str) -> str:
+    """Return upstream and model without the model's path, so that the table fits a terminal."""
+    upstream, _, model = name.partition(" ")
+    return f"{upstream} {model.rpartition('/')[2]}".rstrip()
 
 
 def _reshaped(reshaped: tuple[Reshaped, ...]) -> Table:
@@ -175,10 +182,10 @@ def _trials(trials: tuple[Trial, ...]) -> Table:
     return table
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(first: str, *others: str, gap: int = 2) -> Table:
     from rich.table import Table
 
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table(box=None, header_style="dim", padding=(0, gap, 0, 0))
     table.add_column(first, overflow="fold")
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -85,7 +86,12 @@ def serve(
     settings = load_settings(path, os.environ, overrides)
     kinds: dict[Kind, str | None] = {"race": race, "hedge": hedge, "fallback": fallback}
     chosen = [(kind, names) for kind, names in kinds.items() if names]
-    if len(chosen) > 1 or (model and not chosen):
+    if len(chosen) > 1:
+        raise click.UsageError(
+            "--race, --hedge and --fallback exclude each other; a [[route]] in headstart.toml "
+            "nests them (docs/configuration.md)"
+        )
+    if model and not chosen:
         raise click.UsageError("--model goes with one of --race, --hedge and --fallback")
     if chosen:
         [(kind, names)] = chosen
@@ -131,6 +137,10 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
                 failures.append(error)
                 self.should_exit = True
                 return
+            # What lives as long as the process is not worth a look at each full collection, which
+            # stops the loop for a tenth of a second.
+            gc.collect()
+            gc.freeze()
             await super().startup(sockets)
             click.echo(banner(settings, listening.getsockname()[1]))
 
@@ -179,7 +189,8 @@ def _routes(settings: Settings) -> Iterator[str]:
         strategy = strategy_of(route)
         if len(strategy.members) > 1:
             models = "all models" if route.match.model == "*" else route.match.model
-            yield f"{route.name}: {strategy.strategy} of {', '.join(strategy.members)} for {models}"
+            flat = f"{strategy.strategy} of {', '.join(strategy.members)}"
+            yield f"{route.name}: {strategy.composition if strategy.nested else flat} for {models}"
 
 
 def _cached(cache: CacheSettings) -> str:

@@ -26,6 +26,7 @@ Examples:
 Then, in another terminal:
   headstart serve --upstream http://127.0.0.1:9090/v1
 
+\b
 It speaks, whatever the profile:
   OpenAI chat         POST /v1/chat/completions
   Anthropic Messages  POST /v1/messages

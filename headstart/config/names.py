@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -35,8 +36,8 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
     """Raise ConfigError if the setting has choices and ``value`` is none of them."""
     choices = tuple(_choices(fields_of(section)[name]))
     for each in value if isinstance(value, list | tuple) else (value,):
-        if not choices or not isinstance(each, str) or each in choices:
-            continue
+        if not choices or not isinstance(each, str) or each in choices or each.isdecimal():
+            continue  # A number in a variable is a text still; msgspec judges it.
         raise ConfigError(f"{shown}: {each!r} is no choice; {hint(each, choices)}")
 
 
@@ -113,6 +114,6 @@ def _choices(kind: object) -> Iterator[str]:
         yield from get_args(kind)
     elif get_origin(kind) is tuple:
         yield from _choices(get_args(kind)[0])
-    elif may_be_none(kind):
+    elif isinstance(kind, UnionType) or get_origin(kind) is Union:
         found = [choice for each in get_args(kind) for choice in _choices(each)]
-        yield from (*found, NONE) if found else ()
+        yield from (*found, NONE) if found and may_be_none(kind) else found

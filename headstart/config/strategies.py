@@ -57,6 +57,17 @@ class Strategy(Section):
             for name in ((each,) if isinstance(each, str) else each.members)
         )
 
+    @property
+    def composition(self) -> str:
+        """Return it as it is written in code: ``fallback(hedge(a, b), c)``."""
+        parts = (each if isinstance(each, str) else each.composition for each in self.upstreams)
+        return f"{self.strategy}({', '.join(parts)})"
+
+    @property
+    def nested(self) -> bool:
+        """Whether a member is a strategy itself."""
+        return any(isinstance(each, Strategy) for each in self.upstreams)
+
 
 def strategy_of(route: RouteSettings) -> Strategy:
     """Return what a route asks for. One upstream, or none, needs no strategy: ``single``."""

@@ -77,7 +77,7 @@ def test_it_shows_upstreams_routes_and_what_is_worth_knowing(
     shown = capsys.readouterr().out
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
     assert rows["groq"][1:4] == ["openai", "https://api.groq.com/openai/v1", "GROQ_API_KEY"]
-    assert rows["fast"][1] == "race"
+    assert "race(groq, fallback(together, local))" in shown
     assert "local (big)" in shown
     assert rows["exact"][1:3] == ["by", "model"]
     assert "groq bills cancelled calls in full" in shown

@@ -109,6 +109,14 @@ def test_a_server_that_is_not_there_is_an_error(
     assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
 
 
+def test_it_lists_the_upstreams_that_were_asked(
+    sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, vetoed, "--url", sidecar.url)
+    [asked] = [line for line in shown.splitlines() if line.startswith("asked ")]
+    assert ", first: won, " in asked
+
+
 def test_the_token_is_read_from_a_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

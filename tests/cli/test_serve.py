@@ -120,7 +120,7 @@ def test_it_names_what_keeps_it_from_starting(
         (["--race", "groq,nobody"], "'nobody' is neither an [[upstream]] nor a preset"),
         (["--race", "groq,openai", "--model", "gpt-oss-20b"], "openai is not known to serve"),
         (["--race", "groq"], "needs at least two"),
-        (["--race", "groq,together", "--hedge", "groq,together"], "one of --race"),
+        (["--race", "groq,together", "--hedge", "groq,together"], "exclude each other"),
         (["--model", "gpt-oss-20b"], "one of --race"),
     ],
 )
