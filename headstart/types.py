@@ -106,6 +106,8 @@ class Call(Frozen):
     """What the answer may look like, for providers that take such a hint; "": nobody knows."""
     role: str = "first"
     """Why the call is made: an ``attempts.AttemptRole``."""
+    hurried: bool = False
+    """Somebody else could be asked: an upstream that is late to begin is left."""
     anyway: bool = False
     """Ask an upstream that fails these days: nobody else is left."""
     avoid: frozenset[str] = frozenset()

@@ -336,3 +336,22 @@ async def test_pieces_are_the_winners_own() -> None:
     async with upstream.stream(chat_call()) as reply:
         assert [piece async for piece in reply.chunks()] == body
         assert (reply.upstream, reply.status) == ("a", 200)
+
+
+async def test_only_who_could_be_replaced_is_hurried() -> None:
+    house = House()
+    down_then_up = [Actor("a", [down()]), Actor("b", [down()]), Actor("c", [whole("Hi")])]
+    upstream = contest(house, "fallback", *(house.target(each) for each in down_then_up))
+    async with upstream.stream(chat_call()) as reply:
+        assert await read(reply) == "Hi"
+    assert [each.calls[0].hurried for each in down_then_up] == [True, True, False]
+
+
+async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
+    house = House()
+    lone = Actor("a", [whole("Hi")])
+    async with contest(house, "single", house.target(lone)).stream(chat_call()) as reply:
+        assert await read(reply) == "Hi"
+    racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
+    await race(house, *racers)
+    assert not any(each.calls[0].hurried for each in (lone, *racers))

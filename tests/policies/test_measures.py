@@ -45,7 +45,7 @@ def test_nothing_is_known_of_an_upstream_that_was_never_asked() -> None:
     assert measures.gap_p99_s(A) is None
     assert measures.samples(A, 100, 0.0) == measures.in_flight(A) == 0
     assert measures.first_token_limit_s(A, 100, 0.0) == 30.0
-    assert measures.stall_limit_s(A) == 5.0
+    assert measures.stall_limit_s(A) == 30.0
     assert measures.expected_length("chat") == OUTPUT_TOKENS
 
 
@@ -197,3 +197,11 @@ def test_a_snapshot_of_something_else_is_left_alone(data: bytes) -> None:
     measures = taught(0.2)
     assert not measures.load(data, 0.0)
     assert measures.samples(A, 100, 4.9) == 50
+
+
+def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_called() -> None:
+    measures = Measures()
+    for _ in range(200):
+        measures.gap(A, 0.02)
+    assert measures.stall_limit_s(A) == 5.0
+    assert measures.stall_limit_s(A, calls_tools=True) == 30.0

@@ -144,7 +144,7 @@ class Contest:
         loop = asyncio.get_running_loop()
         while True:
             for start in starts.due(loop.time()):
-                asked = self._call(call, start)
+                asked = self._call(call, start, hurried=starts.others)
                 member = self._members[start.member]
                 try:
                     return await stack.enter_async_context(member.stream(asked))
@@ -161,7 +161,7 @@ class Contest:
         folds = self._options.fold and not self._options.first_complete and _wants_whole(call)
         while True:
             for start in starts.due(loop.time()):
-                asked = self._call(call, start, branch=number, fold=folds)
+                asked = self._call(call, start, branch=number, fold=folds, hurried=starts.others)
                 heat.ask(start.member, self._members[start.member], asked)
                 number += 1
             if starts.over:
@@ -251,17 +251,24 @@ class Contest:
         return self._retrying.spend(asyncio.get_running_loop().time())
 
     def _call(
-        self, call: Call, start: Start, *, branch: int | None = None, fold: bool = False
+        self,
+        call: Call,
+        start: Start,
+        *,
+        branch: int | None = None,
+        fold: bool = False,
+        hurried: bool = False,
     ) -> Call:
         """Return the call as a member gets it: the very one where nothing is to be said."""
         first = start.role is AttemptRole.FIRST
-        if first and branch is None and not start.anyway:
+        if first and branch is None and not (start.anyway or hurried):
             return call
         return msgspec.structs.replace(
             call,
             role=call.role if first else start.role,
             branch=call.branch if branch is None else f"{call.branch}.{branch}",
             fold=call.fold or fold,
+            hurried=call.hurried or hurried,
             anyway=call.anyway or start.anyway,
         )
 

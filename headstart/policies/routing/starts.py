@@ -100,6 +100,11 @@ class Starts:
         return len(self._planned) > 1 or self._hedge_at is not None
 
     @property
+    def others(self) -> bool:
+        """Is anybody left who was not asked yet?"""
+        return bool(self._next)
+
+    @property
     def over(self) -> bool:
         """Nobody is running, and nobody will be asked any more."""
         return not (self._running or self._planned)
