@@ -388,3 +388,9 @@ def test_a_choice_beside_a_number_is_checked_too(key: str, tmp_path: Path) -> No
     said = refusal(f"{inner} = 'gaurd'", tmp_path)
     assert f"{key}: 'gaurd' is no choice; did you mean 'guard'?" in said
     assert load(environ={"HEADSTART_OUTPUT__MAX_TOKENS": "500"}).output.max_tokens == 500
+
+
+@pytest.mark.parametrize("name", ["upstream", "route"])
+def test_one_table_in_place_of_a_list_is_told_how_to_be_written(name: str, tmp_path: Path) -> None:
+    said = refusal(f"[{name}]\nname = 'a'", tmp_path)
+    assert said == f"{name}: write [[{name}]], once for each, in place of [{name}]"

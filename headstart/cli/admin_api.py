@@ -47,6 +47,11 @@ async def ask(url: str, path: str, token_env: str) -> bytes:
             session.get(f"{url.rstrip('/')}/_headstart/{path}") as response,
         ):
             body = await response.read()
+    except aiohttp.ClientConnectorError as error:
+        cause = error.os_error.strerror or str(error)
+        raise HeadstartError(
+            f"{url} does not answer: {cause}; is it running? --url names another address"
+        ) from error
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         cause = str(error) or type(error).__name__
         raise HeadstartError(f"{url} does not answer: {cause}") from error

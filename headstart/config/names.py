@@ -74,6 +74,8 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
     for name, value in table.items():
         place = f"{shown}.{name}" if shown else name
         check_name(section, name, place)
+        if not section and name in LISTS and isinstance(value, Mapping):
+            raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
         inner = table_type(kinds[name])
         path = f"{section}.{name}" if section else name
         if inner is PriceSettings:
