@@ -16,6 +16,7 @@ from headstart.middleware.admin_state import AdminState
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.otel import OpenTelemetryObserver
 from headstart.middleware.recent import RecentRequests
+from headstart.middleware.refused_keys import RefusedKeys
 from headstart.middleware.sidecar import behind_gateway
 from headstart.mount import build_gateway
 from headstart.observe import Observers
@@ -48,7 +49,9 @@ def build_sidecar(settings: Settings) -> Gateway:
     admin = admin_app(
         state, token=_admin_token(settings.server), open_access=settings.server.is_loopback
     )
-    observers: list[Observer] = [metrics, recent]
+    variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
+    refused = RefusedKeys({name: own for name, own in variables.items() if own})
+    observers: list[Observer] = [metrics, recent, refused]
     with contextlib.suppress(MissingExtra):  # without the extra ``otel`` nobody asked for it
         observers.append(OpenTelemetryObserver())
     return build_gateway(
