@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-NOW = time.time()  # noqa: TID251 - the command compares with the real clock
 DAY_S = 86400.0
 
 
@@ -27,7 +26,7 @@ def row(number: int, outcome: Outcome, age_s: float = 0.0) -> Served:
     hit = outcome is Outcome.EXACT
     return Served(
         id=f"{number:026d}",
-        at=NOW - age_s,
+        at=time.time() - age_s,  # noqa: TID251 - the command compares with the real clock
         endpoint="/v1/chat/completions",
         outcome=outcome,
         status=200,
@@ -41,11 +40,13 @@ def row(number: int, outcome: Outcome, age_s: float = 0.0) -> Served:
     )
 
 
-ROWS = [
-    row(1, Outcome.MISS, age_s=9 * DAY_S),
-    row(2, Outcome.MISS, age_s=60.0),
-    row(3, Outcome.EXACT, age_s=30.0),
-]
+@pytest.fixture
+def rows() -> list[Served]:
+    return [
+        row(1, Outcome.MISS, age_s=9 * DAY_S),
+        row(2, Outcome.MISS, age_s=60.0),
+        row(3, Outcome.EXACT, age_s=5.0),
+    ]
 
 
 async def book(url: str, rows: Sequence[Served]) -> None:
@@ -56,16 +57,16 @@ async def book(url: str, rows: Sequence[Served]) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> str:
+def store(tmp_path: Path, rows: list[Served]) -> str:
     url = f"sqlite:///{tmp_path}/books.db"
-    anyio.run(book, url, ROWS)
+    anyio.run(book, url, rows)
     return url
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path: Path, rows: list[Served]) -> Path:
     path = tmp_path / "served.jsonl"
-    path.write_bytes(b"\n".join(msgspec.json.encode(each) for each in ROWS) + b"\n\n")
+    path.write_bytes(b"\n".join(msgspec.json.encode(each) for each in rows) + b"\n\n")
     return path
 
 
