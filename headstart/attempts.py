@@ -119,6 +119,8 @@ class Outlook(Frozen):
     """Expected cost if it is cancelled at its first token; the whole cost where the provider bills
     cancelled calls."""
     bills_cancelled: bool = False
+    allowance: float = 1.0
+    """Share of its tightest rate limit that is left."""
     warm: bool = False
     """It served this conversation before, and its prefix cache may still hold it."""
     warm_usd: float = 0.0

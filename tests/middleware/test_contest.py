@@ -20,6 +20,7 @@ from headstart.policies.routing.hedging import ExtraBudget
 from headstart.policies.routing.retries import RetryBudget
 from headstart.types import Ended, ErrorReported, Finished, Started, TextDelta
 from support.candidates import (
+    SSE,
     UNIX,
     Actor,
     Candid,
@@ -355,3 +356,22 @@ async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
     racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
     await race(house, *racers)
     assert not any(call.hurried for each in (lone, *racers) for call in each.calls)
+
+
+async def test_who_is_rationed_stands_by_in_a_race() -> None:
+    for left, raced in ((b"60", True), (b"40", False)):
+        house = House()
+        headers = (
+            *SSE,
+            (b"x-ratelimit-limit-requests", b"100"),
+            (b"x-ratelimit-remaining-requests", left),
+            (b"x-ratelimit-reset-requests", b"1h"),
+        )
+        a = Actor("a", [[30, *whole("a")]])
+        b = Actor("b", [whole("b"), [10, *whole("b")]], headers=headers)
+        target = house.target(b)
+        async with target.stream(chat_call()) as reply:
+            assert await read(reply) == "b"
+        async with contest(house, "race", house.target(a), target).stream(chat_call()) as reply:
+            await read(reply)
+        assert len(b.calls) == 1 + raced

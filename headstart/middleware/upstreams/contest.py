@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 StrategyName: TypeAlias = Literal["single", "fallback", "race", "hedge", "fastest", "cheapest"]
 
 
+SCARCE = 0.5
+"""Share of a rate limit below which its upstream stands by in a race."""
+
+
 @dataclass(frozen=True)
 class ContestOptions:
     """One strategy; ``docs/configuration.md`` has the settings of these names."""
@@ -209,7 +213,9 @@ class Contest:
         )
 
     def _races(self, outlook: Outlook) -> bool:
-        return outlook.ready and (self._options.race_billed or not outlook.bills_cancelled)
+        """Does it start with the others? What is rationed is kept for when nobody else answers."""
+        fair = self._options.race_billed or not outlook.bills_cancelled
+        return outlook.ready and fair and outlook.allowance >= SCARCE
 
     def _abreast(self, outlooks: Sequence[Outlook]) -> int:
         if self._options.strategy != "race":

@@ -102,6 +102,7 @@ class Target:
             weight=condition.breaker.weight(now),
             context_tokens=options.context_tokens(key.model),
             bills_cancelled=not options.cancels_billing,
+            allowance=condition.limits.allowance(now),
         )
         measures, price = self._conditions.measures, options.price(key.model)
         return outlook(self.name, key, ask, standing, measures, now, price=price)

@@ -64,6 +64,13 @@ class Limits:
         """Return when a call of ``tokens`` (input and reserved output) fits; 0.0: now."""
         return max((bucket.wait_s(tokens, now) for bucket in self._buckets.values()), default=0.0)
 
+    def allowance(self, now: float) -> float:
+        """Return the share of its tightest limit that is left, 1.0 where none is known."""
+        return min(
+            (each.level_at(now) / each.limit for each in self._buckets.values() if each.limit > 0),
+            default=1.0,
+        )
+
     def take(self, tokens: int, now: float) -> None:
         """Count a call that is being made."""
         for name, bucket in self._buckets.items():

@@ -41,6 +41,8 @@ class Standing(NamedTuple):
     """Below 1 while it comes back after an outage: it is asked as if it were slower."""
     context_tokens: int | None = None
     bills_cancelled: bool = False
+    allowance: float = 1.0
+    """Share of its tightest rate limit that is left."""
 
 
 def outlook(
@@ -83,6 +85,7 @@ def outlook(
         cost_usd=cost_usd,
         waste_usd=waste_usd,
         bills_cancelled=standing.bills_cancelled,
+        allowance=standing.allowance,
         warm=ask.warm,
         warm_usd=price.cached_saving_usd(cached) if price is not None else 0.0,
         warm_s=measures.prefill_s(key, ask.prompt_tokens, now) if cached else 0.0,
