@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LOG_BYTES = 8 * 1024 * 1024
 """Bound of a flight's replay log."""
 
+_LATE = "no answer within x-headstart-deadline-ms, the route's deadline_s or server.deadline_s"
+
 
 class SlowClient(UpstreamError):
     """This client fell behind by more than the log's bound and was dropped."""
@@ -84,7 +86,7 @@ class Client:
         self._waiter = loop.create_future()
         timer = None
         if deadline is not None:
-            timer = loop.call_at(deadline, self.abort, UpstreamTimeout("the deadline has passed"))
+            timer = loop.call_at(deadline, self.abort, UpstreamTimeout(_LATE))
         try:
             await self._waiter
         finally:
