@@ -46,11 +46,16 @@ class Shaping:
     def around(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
         """Return a candidate that shapes what goes to ``candidate`` and what comes from there."""
         output = self._site.settings.output.at(route)
-        candidate = self._compressed(candidate)
+        inner = candidate = self._compressed(candidate)
         candidate = self._limited(candidate, output, "" if route is None else route.name)
         candidate = self._concise(candidate, output)
         candidate = self._quoting(candidate, output)
-        return self._editing(candidate, output)
+        candidate = self._editing(candidate, output)
+        if candidate is inner:
+            return inner
+        from headstart.middleware.shaping.fail_open import FailOpen
+
+        return FailOpen(candidate, inner, self._site.observers)
 
     def _compressed(self, candidate: Candidate) -> Candidate:
         from headstart.middleware.shaping.compress import Compressing
