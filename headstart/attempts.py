@@ -43,7 +43,6 @@ class AttemptRole(StrEnum):
     DRAFT = "draft"
     ESCALATION = "escalation"
     JUDGE = "judge"
-    PROBE = "probe"
 
 
 class AttemptOutcome(StrEnum):
