@@ -6,9 +6,9 @@ answer is one model's throughout.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from headstart.attempts import AttemptRole, Outlook
 from headstart.errors import UpstreamUnavailable
 from headstart.middleware.upstreams.drafts import AnswerReply
+from headstart.middleware.upstreams.holding import tended
 from headstart.middleware.upstreams.jury import Jury
 from headstart.middleware.upstreams.trial import (
     DRAFT_MARK,
@@ -122,20 +123,9 @@ class Cascade:
             async with member.stream(asked) as reply:
                 yield AnswerReply(reply, mark, storable=mark == SLOW_MARK)
             return
-        failure: Exception | None = None
-        group = asyncio.TaskGroup()
-        trial = Trial(self._parties, call, self._dialects[call.dialect], self._course(call), group)
-        try:
-            async with group:
-                try:
-                    yield await trial.answer()
-                except Exception as error:  # noqa: BLE001 - the group would wrap it
-                    failure = error
-                trial.end(in_order=failure is None)
-        finally:
-            trial.settle()
-        if failure is not None:
-            raise failure
+        dialect, course = self._dialects[call.dialect], self._course(call)
+        async with tended(partial(Trial, self._parties, call, dialect, course)) as trial:
+            yield await trial.answer()
 
     def _alone(self, call: Call) -> tuple[Candidate, Call, str] | None:
         """Return who alone may answer this call, how it is asked, and the mark of its answer.

@@ -16,6 +16,7 @@ import msgspec
 from headstart.attempts import AttemptRole, Outlook
 from headstart.errors import HeadstartError, UpstreamUnavailable
 from headstart.middleware.upstreams.heat import Heat
+from headstart.middleware.upstreams.holding import tended
 from headstart.middleware.upstreams.losses import Losses
 from headstart.middleware.upstreams.opening import judge
 from headstart.policies.routing.hedging import hedge_delay_s
@@ -121,26 +122,11 @@ class Contest:
             async with AsyncExitStack() as stack:
                 yield await self._in_turn(call, starts, losses, stack)
             return
-        async with self._heat() as heat:
+        async with tended(self._heat) as heat:
             yield await self._side_by_side(call, starts, losses, heat)
 
-    @asynccontextmanager
-    async def _heat(self) -> AsyncIterator[Heat]:
-        """Run a heat; leaving ends all its calls and waits for them."""
-        failure: Exception | None = None
-        group = asyncio.TaskGroup()
-        heat = Heat(group, self._ledger, whole=self._options.first_complete)
-        try:
-            async with group:
-                try:
-                    yield heat
-                except Exception as error:  # noqa: BLE001 - the group would wrap it
-                    failure = error
-                heat.end(in_order=failure is None)
-        finally:
-            heat.settle()
-        if failure is not None:
-            raise failure
+    def _heat(self, group: asyncio.TaskGroup) -> Heat:
+        return Heat(group, self._ledger, whole=self._options.first_complete)
 
     async def _in_turn(
         self, call: Call, starts: Starts, losses: Losses, stack: AsyncExitStack

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headstart.middleware.upstreams.opening import read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from headstart.interfaces import Upstream, UpstreamReply
     from headstart.types import Call
@@ -68,3 +69,38 @@ class Held:
         finally:
             # A cancelled task keeps its traceback, which leads back here: a cycle for each loser.
             self._task = None
+
+
+class Together(Protocol):
+    """Calls that belong to one answer."""
+
+    def end(self, *, in_order: bool) -> None:
+        """The answer was read, or else was given up: let go of all calls."""
+
+    def settle(self) -> None:
+        """All calls have ended."""
+
+
+T = TypeVar("T", bound=Together)
+
+
+@asynccontextmanager
+async def tended(make: Callable[[asyncio.TaskGroup], T]) -> AsyncIterator[T]:
+    """Run calls in one group; leaving ends them and waits for all.
+
+    The reader's own error comes out as it is, where the group would wrap it.
+    """
+    failure: Exception | None = None
+    group = asyncio.TaskGroup()
+    calls = make(group)
+    try:
+        async with group:
+            try:
+                yield calls
+            except Exception as error:  # noqa: BLE001 - it is raised below
+                failure = error
+            calls.end(in_order=failure is None)
+    finally:
+        calls.settle()
+    if failure is not None:
+        raise failure

@@ -164,13 +164,11 @@ def judge(error: HeadstartError, unix: float) -> Failure:
     """
     if not isinstance(error, UpstreamError):
         return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
-    if error.kind is not None:
-        found = failure(FailureKind(error.kind))
-        if isinstance(error, AnswerWithheld) and error.finished:
-            # No mark against the provider: a caller could have it taken from all others.
-            found = msgspec.structs.replace(found, charges=False)
-        return found
-    return failure_of(error, unix)
+    found = failure_of(error, unix)
+    if isinstance(error, AnswerWithheld) and error.finished:
+        # No mark against the provider: a caller could have it taken from all others.
+        found = msgspec.structs.replace(found, charges=False)
+    return found
 
 
 def is_readable(call: Call, headers: Headers) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -15,7 +16,7 @@ from headstart.attempts import AttemptRole, Tokens
 from headstart.errors import HeadstartError, UpstreamError
 from headstart.middleware.reading import Piece
 from headstart.middleware.shaping.shaper import with_document
-from headstart.middleware.upstreams.holding import Held
+from headstart.middleware.upstreams.holding import Held, tended
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.middleware.upstreams.shown import Joint, Shown
 from headstart.policies.output.continuation import continuing
@@ -76,16 +77,9 @@ class Rescued:
             if self._mode == "off" or dialect is None or not call.editable:
                 yield reply
                 return
-            failure: Exception | None = None
-            async with asyncio.TaskGroup() as group:
-                rescuer = _Rescuer(self._inner, call, group, self._prefill)
-                try:
-                    yield RescuedReply(reply, call, dialect, rescuer)
-                except Exception as error:  # noqa: BLE001 - the group would wrap it
-                    failure = error
-                rescuer.end(in_order=failure is None)
-            if failure is not None:
-                raise failure
+            make = partial(_Rescuer, self._inner, call, self._prefill)
+            async with tended(make) as rescuer:
+                yield RescuedReply(reply, call, dialect, rescuer)
 
 
 class _Rescuer:
@@ -95,8 +89,8 @@ class _Rescuer:
         self,
         inner: Candidate,
         call: Call,
-        group: asyncio.TaskGroup,
         prefill: Mapping[str, Prefill],
+        group: asyncio.TaskGroup,
     ) -> None:
         self._inner = inner
         self._call = call
@@ -155,6 +149,9 @@ class _Rescuer:
         """The answer was read, or else was given up."""
         for held in self._held:
             held.release() if in_order else held.cancel()
+
+    def settle(self) -> None:
+        """All calls have ended: nothing was ruled on them."""
 
 
 def _is_begun(document: Mapping[str, Any]) -> bool:
