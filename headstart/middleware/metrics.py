@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headstart.attempts import Attempt
+    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
     from headstart.observe import Observation
 
 LATENCIES_S = (
@@ -56,12 +56,22 @@ class _Bound(NamedTuple):
     failed: Callable[[], None]
 
 
+class _BoundAttempt(NamedTuple):
+    """The same for an upstream call of one kind."""
+
+    made: Callable[[], None]
+    cost: Callable[[float], None]
+    ttft: Callable[[float], None]
+    speed: Callable[[float], None]
+
+
 class PrometheusObserver:
     """An Observer that counts into ``registry``, and its text exposition."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._bound: dict[_Key, _Bound] = {}
+        self._bound_attempts: dict[tuple[str, AttemptRole, AttemptOutcome], _BoundAttempt] = {}
         self._define_counters(registry)
         self._define_histograms(registry)
         self._define_gauges(registry)
@@ -175,14 +185,27 @@ class PrometheusObserver:
             )
 
     def _attempted(self, attempt: Attempt) -> None:
-        name = attempt.upstream
-        self._attempts.labels(name, attempt.role.value, attempt.outcome.value).inc()
+        key = (attempt.upstream, attempt.role, attempt.outcome)
+        bound = self._bound_attempts.get(key)
+        if bound is None:
+            bound = self._bound_attempts[key] = self._bind_attempt(*key)
+        bound.made()
         if attempt.cost_usd:
-            self._cost.labels(name, attempt.outcome.value).inc(attempt.cost_usd)
+            bound.cost(attempt.cost_usd)
         if attempt.ttft_s is not None:
-            self._attempt_ttft.labels(name).observe(attempt.ttft_s)
+            bound.ttft(attempt.ttft_s)
         if attempt.tokens_per_s is not None:
-            self._speed.labels(name).observe(attempt.tokens_per_s)
+            bound.speed(attempt.tokens_per_s)
+
+    def _bind_attempt(
+        self, upstream: str, role: AttemptRole, outcome: AttemptOutcome
+    ) -> _BoundAttempt:
+        return _BoundAttempt(
+            made=self._attempts.labels(upstream, role.value, outcome.value).inc,
+            cost=self._cost.labels(upstream, outcome.value).inc,
+            ttft=self._attempt_ttft.labels(upstream).observe,
+            speed=self._speed.labels(upstream).observe,
+        )
 
     def _bind(
         self, endpoint: str, outcome: Outcome, status: int, upstream: str, reason: str | None

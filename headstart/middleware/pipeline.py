@@ -161,7 +161,7 @@ class Engine:
             raise
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
         exchange.rule = prepared.rule
-        exchange.limit(deadline_s(exchange.headers, self._limit_s(prepared.rule)))
+        exchange.limit(deadline_s(exchange.scope["headers"], self._limit_s(prepared.rule)))
         exchange.timings["parse"] = exchange.elapsed()
         key = prepared.key
         if key is None or self._finder is None:
