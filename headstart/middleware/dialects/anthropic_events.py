@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.middleware.dialects.answer_json import (
+    UNDECODABLE,
+    MalformedAnswerError,
+    as_object,
+    as_text,
+    decode_document,
+    unreadable,
+)
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,
@@ -57,10 +65,6 @@ _MESSAGE_DELTA = frozenset({"type", "delta", "usage"})
 _ENDED = (Ended(),)
 
 
-class _MalformedError(Exception):
-    """The answer has a shape that the API does not send."""
-
-
 class _Block:
     """A content block being read."""
 
@@ -91,24 +95,24 @@ class MessagesDecoder:
             return ()
         try:
             event = self._decode(frame.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return (_unreadable("an event of the stream is not JSON"),)
+        except UNDECODABLE:
+            return (unreadable("an event of the stream is not JSON"),)
         try:
-            return self._read(_object(event, "an event of the stream"), frame.event)
-        except _MalformedError as error:
-            return (_unreadable(str(error)),)
+            return self._read(as_object(event, "an event of the stream"), frame.event)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
 
     def read_message(self, message: dict[str, Any]) -> tuple[StreamEvent, ...]:
         """Return what a whole message says, or the beginning of one."""
         events: list[StreamEvent] = [
-            Started(id=_text(message.get("id")), model=_text(message.get("model"))),
+            Started(id=as_text(message.get("id")), model=as_text(message.get("model"))),
             TextDelta(text=""),
         ]
         blocks = message.get("content") or []
         if not isinstance(blocks, list):
-            raise _MalformedError("the content is not an array")
+            raise MalformedAnswerError("the content is not an array")
         for index, block in enumerate(blocks):
-            events += self._start_block(index, _object(block, "a content block"))
+            events += self._start_block(index, as_object(block, "a content block"))
             events += self._stop_block(index)
         events += _extra(message, _MESSAGE)
         events += _stop(message)
@@ -119,16 +123,16 @@ class MessagesDecoder:
         events: tuple[StreamEvent, ...] = ()
         match event.get("type"):
             case "content_block_delta":
-                events = self._read_delta(_index(event), _object(event.get("delta"), "a delta"))
+                events = self._read_delta(_index(event), as_object(event.get("delta"), "a delta"))
             case "content_block_start":
-                block = _object(event.get("content_block"), "a content block")
+                block = as_object(event.get("content_block"), "a content block")
                 events = self._start_block(_index(event), block)
             case "content_block_stop":
                 events = self._stop_block(_index(event))
             case "message_start":
-                events = self.read_message(_object(event.get("message"), "the message"))
+                events = self.read_message(as_object(event.get("message"), "the message"))
             case "message_delta":
-                delta = _object(event.get("delta") or {}, "a delta")
+                delta = as_object(event.get("delta") or {}, "a delta")
                 extra = (*_extra(delta, _STOPS), *_extra(event, _MESSAGE_DELTA))
                 events = (*extra, *_stop(delta), *self._add_usage(event.get("usage")))
             case "message_stop":
@@ -139,9 +143,9 @@ class MessagesDecoder:
         return events
 
     def _start_block(self, index: int, block: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        kind = _text(block.get("type"))
+        kind = as_text(block.get("type"))
         if kind is None:
-            raise _MalformedError("a content block has no type")
+            raise MalformedAnswerError("a content block has no type")
         calls = kind == "tool_use"
         began = _Block(kind, self._calls, block.get("input") if calls else None)
         self._blocks[index] = began
@@ -153,8 +157,8 @@ class MessagesDecoder:
             return (
                 ToolCallDelta(
                     index=began.call,
-                    id=_text(block.get("id")),
-                    name=_text(block.get("name")),
+                    id=as_text(block.get("id")),
+                    name=as_text(block.get("name")),
                     extra=unknown,
                 ),
             )
@@ -164,7 +168,7 @@ class MessagesDecoder:
     def _read_delta(self, index: int, delta: dict[str, Any]) -> tuple[StreamEvent, ...]:
         block = self._blocks.get(index)
         if block is None:
-            raise _MalformedError("a delta belongs to no content block")
+            raise MalformedAnswerError("a delta belongs to no content block")
         match block.kind, delta:
             case "text", {"type": "text_delta", "text": str(text)}:
                 return self._say(index, block, text)
@@ -187,17 +191,19 @@ class MessagesDecoder:
         if not (text or signature):
             return ()
         if not isinstance(text, str):
-            raise _MalformedError("a content block's text is not a string")
+            raise MalformedAnswerError("a content block's text is not a string")
         block.wordless = False
         if block.kind == "text":
             return (TextDelta(text=text, block=index),)
-        return (ReasoningDelta(text=text, field=THINKING, signature=_text(signature), block=index),)
+        return (
+            ReasoningDelta(text=text, field=THINKING, signature=as_text(signature), block=index),
+        )
 
     def _stop_block(self, index: int) -> tuple[StreamEvent, ...]:
         """Make up for what a block without deltas did not say."""
         block = self._blocks.get(index)
         if block is None:
-            raise _MalformedError("a content block ends that did not begin")
+            raise MalformedAnswerError("a content block ends that did not begin")
         if not block.wordless or block.kind not in _PARTS:
             return ()
         if block.kind == "tool_use":
@@ -218,22 +224,19 @@ class MessagesDecoder:
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = None
+    document = decode_document(body)
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict):
-        return (_unreadable("the answer is not a JSON object"),)
+        return (unreadable("the answer is not a JSON object"),)
     if document.get("type") == "error":
         return (read_error(document, None),)
     if not isinstance(document.get("content"), list):
-        return (_unreadable("the answer has no content"),)
+        return (unreadable("the answer has no content"),)
     try:
         return (*MessagesDecoder().read_message(document), *_ENDED)
-    except _MalformedError as error:
-        return (_unreadable(str(error)),)
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
 
 
 STATUSES = {
@@ -257,8 +260,8 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
     error = document.get("error") or document
     if not isinstance(error, dict):
         return ErrorReported(message=str(error), status=status)
-    message = _text(error.get("message")) or "the provider reported an error"
-    code = _text(error.get("type"))
+    message = as_text(error.get("message")) or "the provider reported an error"
+    code = as_text(error.get("type"))
     if status is None and code is not None:
         status = STATUSES.get(code)
     return ErrorReported(message=message, code=code, status=status)
@@ -274,7 +277,7 @@ def _extra(fields: dict[str, Any], known: frozenset[str]) -> tuple[StreamEvent, 
 
 
 def _stop(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
-    reason = _text(fields.get("stop_reason"))
+    reason = as_text(fields.get("stop_reason"))
     if reason is None:
         return ()
     name = FINISHES.get(reason, reason)
@@ -288,19 +291,5 @@ def _stop(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
 def _index(event: dict[str, Any]) -> int:
     index = event.get("index")
     if type(index) is not int:
-        raise _MalformedError("an event names no content block")
+        raise MalformedAnswerError("an event names no content block")
     return index
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _MalformedError(f"{what} is not an object")
-    return value
-
-
-def _text(value: Any) -> str | None:
-    return value if value and isinstance(value, str) else None
-
-
-def _unreadable(message: str) -> ErrorReported:
-    return ErrorReported(message=message, code="upstream_protocol_error")

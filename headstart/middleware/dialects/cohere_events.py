@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.middleware.dialects.answer_json import (
+    UNDECODABLE,
+    MalformedAnswerError,
+    as_object,
+    as_text,
+    decode_document,
+    unreadable,
+)
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -39,10 +47,6 @@ _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 _ENDED = (Ended(),)
 
 
-class _MalformedError(Exception):
-    """The answer has a shape that the API does not send."""
-
-
 class ChatV2Decoder:
     """EventDecoder of ``POST /v2/chat``."""
 
@@ -55,20 +59,20 @@ class ChatV2Decoder:
             return ()
         try:
             event = self._decode(frame.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return (_unreadable("an event of the stream is not JSON"),)
+        except UNDECODABLE:
+            return (unreadable("an event of the stream is not JSON"),)
         try:
-            return self._read(_object(event, "an event of the stream"))
-        except _MalformedError as error:
-            return (_unreadable(str(error)),)
+            return self._read(as_object(event, "an event of the stream"))
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
 
     def _read(self, event: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        delta = _object(event.get("delta") or {}, "a delta")
-        message = _object(delta.get("message") or {}, "a delta's message")
+        delta = as_object(event.get("delta") or {}, "a delta")
+        message = as_object(delta.get("message") or {}, "a delta's message")
         events: tuple[StreamEvent, ...] = ()
         match event.get("type"):
             case "message-start":
-                events = (Started(id=_text(event.get("id"))), TextDelta(text=""))
+                events = (Started(id=as_text(event.get("id"))), TextDelta(text=""))
             case "content-start" | "content-delta":
                 events = _content(message.get("content"), event.get("index"))
             case "tool-plan-delta":
@@ -86,30 +90,27 @@ class ChatV2Decoder:
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = None
+    document = decode_document(body)
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict) or not isinstance(document.get("message"), dict):
-        return (_unreadable("the answer has no message"),)
+        return (unreadable("the answer has no message"),)
     try:
         events = tuple(_whole(document, document["message"]))
-    except _MalformedError as error:
-        return (_unreadable(str(error)),)
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
     errors = tuple(event for event in events if isinstance(event, ErrorReported))
     return errors or (*events, *_ENDED)
 
 
 def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
     """Read an error's body, ``{"id"?, "message"}``."""
-    message = _text(document.get("message")) or "the provider reported an error"
+    message = as_text(document.get("message")) or "the provider reported an error"
     return ErrorReported(message=message, status=status)
 
 
 def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
-    events: list[StreamEvent] = [Started(id=_text(document.get("id"))), TextDelta(text="")]
+    events: list[StreamEvent] = [Started(id=as_text(document.get("id"))), TextDelta(text="")]
     events += _reasoning(message.get(PLAN), PLAN)
     for index, block in enumerate(_list(message.get("content"))):
         events += _content(block, index)
@@ -123,39 +124,39 @@ def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEven
 
 def _content(block: Any, index: Any) -> tuple[StreamEvent, ...]:
     """Read a content block or a piece of one; its number says which."""
-    block = _object(block or {}, "a content block")
+    block = as_object(block or {}, "a content block")
     place = index if type(index) is int else None
-    if text := _text(block.get(THINKING)):
+    if text := as_text(block.get(THINKING)):
         return _reasoning(text, THINKING, place)
-    text = _text(block.get("text"))
+    text = as_text(block.get("text"))
     return (TextDelta(text=text, block=place),) if text else ()
 
 
 def _reasoning(text: Any, field: str, block: int | None = None) -> tuple[StreamEvent, ...]:
-    text = _text(text)
+    text = as_text(text)
     return (ReasoningDelta(text=text, field=field, block=block),) if text else ()
 
 
 def _call(call: Any, index: Any) -> ToolCallDelta:
-    call = _object(call, "a tool call")
-    function = _object(call.get("function") or {}, "a tool call's function")
+    call = as_object(call, "a tool call")
+    function = as_object(call.get("function") or {}, "a tool call's function")
     if type(index) is not int:
-        raise _MalformedError("a tool call has no number")
+        raise MalformedAnswerError("a tool call has no number")
     arguments = function.get("arguments")
     return ToolCallDelta(
         index=index,
-        id=_text(call.get("id")),
-        name=_text(function.get("name")),
+        id=as_text(call.get("id")),
+        name=as_text(function.get("name")),
         arguments=arguments if isinstance(arguments, str) else "",
     )
 
 
 def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
     """Read how the answer ended, and what it used."""
-    reason = _text(fields.get("finish_reason"))
+    reason = as_text(fields.get("finish_reason"))
     events: list[StreamEvent] = []
     if reason in _FAILURES:
-        message = _text(fields.get("error")) or "the provider broke the answer off"
+        message = as_text(fields.get("error")) or "the provider broke the answer off"
         return (ErrorReported(message=message, code=reason),)
     if reason is not None:
         events.append(Finished(reason=FINISHES.get(reason, "error"), native=reason))
@@ -164,21 +165,7 @@ def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
     return tuple(events)
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _MalformedError(f"{what} is not an object")
-    return value
-
-
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | None):
-        raise _MalformedError("what should be an array is none")
+        raise MalformedAnswerError("what should be an array is none")
     return value or []
-
-
-def _text(value: Any) -> str | None:
-    return value if value and isinstance(value, str) else None
-
-
-def _unreadable(message: str) -> ErrorReported:
-    return ErrorReported(message=message, code="upstream_protocol_error")

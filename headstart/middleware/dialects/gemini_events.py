@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.middleware.dialects.answer_json import (
+    UNDECODABLE,
+    MalformedAnswerError,
+    as_object,
+    as_text,
+    decode_document,
+    unreadable,
+)
 from headstart.middleware.dialects.gemini_calls import PartialCall, mint_id
 from headstart.middleware.dialects.gemini_errors import read_error
 from headstart.types import (
@@ -64,10 +72,6 @@ _CALL = frozenset({"id", "name", "args", "partialArgs", "willContinue"})
 _ENDED = (Ended(),)
 
 
-class _MalformedError(Exception):
-    """The answer has a shape that the API does not send."""
-
-
 class _Candidate:
     """What is known of one candidate while its parts arrive."""
 
@@ -105,10 +109,10 @@ class GenerateDecoder:
             return ()
         try:
             chunk = self._decode(frame.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return (_unreadable("an event of the stream is not JSON"),)
+        except UNDECODABLE:
+            return (unreadable("an event of the stream is not JSON"),)
         if not isinstance(chunk, dict):
-            return (_unreadable("an event of the stream is not an object"),)
+            return (unreadable("an event of the stream is not an object"),)
         return self.read(chunk)
 
     def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
@@ -116,16 +120,16 @@ class GenerateDecoder:
         if chunk.get("error"):
             return (read_error(chunk, None),)
         events: list[StreamEvent] = []
-        named = (_text(chunk.get("responseId")), _text(chunk.get("modelVersion")))
+        named = (as_text(chunk.get("responseId")), as_text(chunk.get("modelVersion")))
         if named != self._named:
             self._named = named
             events.append(Started(id=named[0], model=named[1]))
         try:
             for position, candidate in enumerate(_list(chunk.get("candidates"))):
-                events += self._read_candidate(_object(candidate, "a candidate"), position)
+                events += self._read_candidate(as_object(candidate, "a candidate"), position)
             events += self._blocked(chunk.get("promptFeedback"))
-        except _MalformedError as error:
-            return (_unreadable(str(error)),)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
         events += _unknown(chunk, _CHUNK, None)
         usage = chunk.get("usageMetadata")
         if isinstance(usage, dict):
@@ -136,19 +140,19 @@ class GenerateDecoder:
     def _read_candidate(self, candidate: dict[str, Any], position: int) -> list[StreamEvent]:
         index = candidate.get("index", position)
         if type(index) is not int:
-            raise _MalformedError("a candidate's index is not a number")
+            raise MalformedAnswerError("a candidate's index is not a number")
         events: list[StreamEvent] = []
         known = self._candidates.get(index)
         if known is None:
             known = self._candidates[index] = _Candidate()
             events.append(TextDelta(text="", choice=index))
-        content = _object(candidate.get("content") or {}, "a candidate's content")
+        content = as_object(candidate.get("content") or {}, "a candidate's content")
         for part in _list(content.get("parts")):
-            events += self._read_part(_object(part, "a part"), index, known)
+            events += self._read_part(as_object(part, "a part"), index, known)
         if isinstance(candidate.get("logprobsResult"), dict):
             events.append(LogprobsDelta(value=candidate["logprobsResult"], choice=index))
         events += _unknown(candidate, _CANDIDATE, index)
-        reason = _text(candidate.get("finishReason"))
+        reason = as_text(candidate.get("finishReason"))
         if reason is not None:
             if known.pending is not None:
                 events += self._call(known.pending.whole(), index, known)
@@ -162,7 +166,7 @@ class GenerateDecoder:
         rest = {n: v for n, v in part.items() if n not in ("text", THOUGHT) and v is not None}
         text = part.get("text")
         if part.get(THOUGHT) is True and isinstance(text, str) and rest.keys() <= {SIGNATURE}:
-            return self._think(text, _text(rest.get(SIGNATURE)), index, known)
+            return self._think(text, as_text(rest.get(SIGNATURE)), index, known)
         if rest or not isinstance(text, str):
             return _keep(part, rest, index, known)
         if not text:
@@ -194,7 +198,7 @@ class GenerateDecoder:
         try:
             last = known.pending.add(part, call)
         except ValueError as error:
-            raise _MalformedError(str(error)) from error
+            raise MalformedAnswerError(str(error)) from error
         if not last:
             return []
         whole, known.pending = known.pending.whole(), None
@@ -212,9 +216,9 @@ class GenerateDecoder:
             ToolCallDelta(
                 index=known.calls - 1,
                 choice=index,
-                id=_text(call.get("id"))
+                id=as_text(call.get("id"))
                 or mint_id(self._named[0] or "", index, known.calls, arguments),
-                name=_text(call.get("name")),
+                name=as_text(call.get("name")),
                 arguments=arguments,
                 extra=extra,
             )
@@ -222,7 +226,7 @@ class GenerateDecoder:
 
     def _blocked(self, feedback: Any) -> list[StreamEvent]:
         """A prompt that was refused has no candidate: make the answer that it stands for."""
-        reason = _text(feedback.get("blockReason")) if isinstance(feedback, dict) else None
+        reason = as_text(feedback.get("blockReason")) if isinstance(feedback, dict) else None
         if reason is None or self._candidates:
             return []
         self._candidates[0] = _Candidate()
@@ -254,18 +258,15 @@ def _finished(reason: str, index: int, *, called: bool) -> Finished:
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = None
+    document = decode_document(body)
     if isinstance(document, list) and document:
         document = document[0]  # errors of a stream without alt=sse come in a list
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict):
-        return (_unreadable("the answer is not a JSON object"),)
+        return (unreadable("the answer is not a JSON object"),)
     if not ({"candidates", "promptFeedback", "error"} & document.keys()):
-        return (_unreadable("the answer has no candidates"),)
+        return (unreadable("the answer has no candidates"),)
     events = GenerateDecoder(whole=True).read(document)
     errors = tuple(event for event in events if isinstance(event, ErrorReported))
     return errors or (*events, *_ENDED)
@@ -278,23 +279,9 @@ def _unknown(
     return (ExtraDelta(fields=unknown, choice=choice, beside=choice is not None),) * bool(unknown)
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _MalformedError(f"{what} is not an object")
-    return value
-
-
 def _list(value: Any) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _MalformedError("what should be an array is none")
+        raise MalformedAnswerError("what should be an array is none")
     return value
-
-
-def _text(value: Any) -> str | None:
-    return value if value and isinstance(value, str) else None
-
-
-def _unreadable(message: str) -> ErrorReported:
-    return ErrorReported(message=message, code="upstream_protocol_error")

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.middleware.dialects.answer_json import (
+    UNDECODABLE,
+    MalformedAnswerError,
+    as_text,
+    decode_document,
+    unreadable,
+)
 from headstart.middleware.dialects.openai_chat_shape import TextShape, learn_shape
 from headstart.types import (
     Ended,
@@ -53,10 +60,6 @@ _NO_FIELDS: dict[str, Any] = {}
 _ENDED = (Ended(),)
 
 
-class _MalformedError(Exception):
-    """The answer has a shape that no OpenAI-compatible provider sends."""
-
-
 class ChatDecoder:
     """EventDecoder of Chat Completions."""
 
@@ -83,10 +86,10 @@ class ChatDecoder:
             return _ENDED
         try:
             chunk = self._decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return (_unreadable("an event of the stream is not JSON"),)
+        except UNDECODABLE:
+            return (unreadable("an event of the stream is not JSON"),)
         if not isinstance(chunk, dict):
-            return (_unreadable("an event of the stream is not an object"),)
+            return (unreadable("an event of the stream is not an object"),)
         if frame.event == b"error" and "error" not in chunk:
             return (read_error(chunk, None),)
         return self.read(chunk)
@@ -101,14 +104,14 @@ class ChatDecoder:
         try:
             for position, choice in enumerate(_list(chunk.get("choices"))):
                 self._read_choice(choice, position, events)
-        except _MalformedError as error:
-            return (_unreadable(str(error)),)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
         _read_rest(chunk, events)
         return tuple(events)
 
     def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
         if type(choice) is not dict:
-            raise _MalformedError("a choice is not an object")
+            raise MalformedAnswerError("a choice is not an object")
         index = choice.get("index")
         if type(index) is not int:
             index = position
@@ -120,7 +123,7 @@ class ChatDecoder:
         if delta is None:
             delta = choice.get("message") or _NO_FIELDS
         if type(delta) is not dict:
-            raise _MalformedError("a choice's delta is not an object")
+            raise MalformedAnswerError("a choice's delta is not an object")
         _read_message(delta, index, calls, events)
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
@@ -177,18 +180,15 @@ def read_error(document: Mapping[str, Any], status: int | None) -> ErrorReported
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = None
+    document = decode_document(body)
     if isinstance(document, list) and document:
         document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else _NO_FIELDS, status),)
     if not isinstance(document, dict):
-        return (_unreadable("the answer is not a JSON object"),)
+        return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
-        return (_unreadable("the answer has no choices"),)
+        return (unreadable("the answer has no choices"),)
     events = ChatDecoder().read(document)
     errors = tuple(event for event in events if isinstance(event, ErrorReported))
     return errors or (*events, *_ENDED)
@@ -196,13 +196,13 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     created = chunk.get("created")
-    model = _text(chunk.get("model"))
-    fingerprint = _text(chunk.get("system_fingerprint"))
-    tier = _text(chunk.get("service_tier"))
+    model = as_text(chunk.get("model"))
+    fingerprint = as_text(chunk.get("system_fingerprint"))
+    tier = as_text(chunk.get("service_tier"))
     if model or fingerprint or tier:
         events.append(
             Started(
-                id=_text(chunk.get("id")),
+                id=as_text(chunk.get("id")),
                 model=model,
                 created=created if isinstance(created, int) and created else None,
                 fingerprint=fingerprint,
@@ -243,13 +243,13 @@ def _read_message(
 
 def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
     if type(call) is not dict:
-        raise _MalformedError("a tool call is not an object")
-    kind = _text(call.get("type")) or ("custom" if "custom" in call else "function")
+        raise MalformedAnswerError("a tool call is not an object")
+    kind = as_text(call.get("type")) or ("custom" if "custom" in call else "function")
     body = call.get(kind) or _NO_FIELDS
     if type(body) is not dict:
-        raise _MalformedError("a tool call's body is not an object")
-    call_id = _text(call.get("id"))
-    name = _text(body.get("name"))
+        raise MalformedAnswerError("a tool call's body is not an object")
+    call_id = as_text(call.get("id"))
+    name = as_text(body.get("name"))
     index = call.get("index")
     arguments = body.get("input" if kind == "custom" else "arguments")
     return ToolCallDelta(
@@ -266,18 +266,14 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
 def _read_function_call(body: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
     """Read the deprecated form, which has no id and no index."""
     if type(body) is not dict:
-        raise _MalformedError("function_call is not an object")
+        raise MalformedAnswerError("function_call is not an object")
     return ToolCallDelta(
         index=calls.place(0, "", named=False),
         choice=choice,
-        name=_text(body.get("name")),
+        name=as_text(body.get("name")),
         arguments=_arguments(body.get("arguments")),
         kind="function_call",
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if value and isinstance(value, str) else None
 
 
 def _arguments(value: Any) -> str:
@@ -306,9 +302,5 @@ def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     if value is not None and type(value) is not list:
-        raise _MalformedError("choices or tool calls are not an array")
+        raise MalformedAnswerError("choices or tool calls are not an array")
     return value or []
-
-
-def _unreadable(message: str) -> ErrorReported:
-    return ErrorReported(message=message, code="upstream_protocol_error")
