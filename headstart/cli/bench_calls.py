@@ -14,11 +14,11 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.bench.figures import Sample, Subject
+from headstart.cli.asking import chat_call
 from headstart.config import checked
 from headstart.errors import InvalidRequest, UpstreamError
 from headstart.factory.clock import clock
 from headstart.factory.upstreams import open_upstreams, price_of
-from headstart.identifiers import new_ulid
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.upstreams.conditions import Conditions
 from headstart.middleware.upstreams.ledger import Ledger
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from headstart.bench.prompts import BenchPrompt
     from headstart.config import Settings, UpstreamSettings
     from headstart.interfaces import Upstream, UpstreamReply
-    from headstart.types import Headers, StreamEvent
+    from headstart.types import StreamEvent
 
-_HEADERS: Headers = ((b"content-type", b"application/json"),)
 _CHARACTERS = 4
 """Of a token, where a provider does not report any."""
 _LEAST_DECODING_S = 0.001
@@ -136,26 +135,12 @@ async def _ask(
 
 
 def _call(target: Target, prompt: BenchPrompt, plan: Plan) -> Call:
-    dialect = OpenAIChat()
-    body = msgspec.json.encode(
-        {
-            "model": target.sent_model,
-            "messages": prompt.messages,
-            "max_completion_tokens": min(prompt.max_tokens or plan.max_tokens, plan.max_tokens),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
-    return Call(
-        id=new_ulid(clock),
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=_HEADERS,
-        body=body,
-        dialect=dialect.name,
-        endpoint="bench",
-        request=dialect.parse_request(body),
+    return chat_call(
+        "bench",
+        target.sent_model,
+        prompt.messages,
+        min(prompt.max_tokens or plan.max_tokens, plan.max_tokens),
+        stream_options={"include_usage": True},
     )
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from headstart.cli.asking import chat_call
 from headstart.cli.config_report import LiveResult
 from headstart.config import model_at, model_table, strategy_of
 from headstart.errors import RequestError, UpstreamError
 from headstart.factory.clock import clock
 from headstart.factory.upstreams import open_upstreams
 from headstart.identifiers import new_ulid
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.upstreams.conditions import Conditions
 from headstart.middleware.upstreams.ledger import Ledger
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
@@ -44,7 +44,6 @@ LIMIT_S = 10.0
 _SHOWN = 5
 _LIST_BYTES = 4 * 1024 * 1024
 _LISTS = {"openai": b"/v1/models", "anthropic": b"/v1/models", "gemini": b"/v1beta/models"}
-_HEADERS: Headers = ((b"content-type", b"application/json"),)
 _SAID = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
 _WILD = frozenset("*?[")
 
@@ -111,26 +110,7 @@ def error_line(kind: str, words: str) -> str:
 
 async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, str | None]:
     """Return time to first token and None, or None and the error. Raises UpstreamError."""
-    dialect = OpenAIChat()
-    body = msgspec.json.encode(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": "Hi"}],
-            "max_completion_tokens": 1,
-            "stream": True,
-        }
-    )
-    call = Call(
-        id=new_ulid(clock),
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=_HEADERS,
-        body=body,
-        dialect=dialect.name,
-        endpoint="check",
-        request=dialect.parse_request(body),
-    )
+    call = chat_call("check", model, [{"role": "user", "content": "Hi"}], max_tokens=1)
     began = time.perf_counter()
     async with upstream.stream(call) as reply:
         async for piece in reply.chunks():
