@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TypeAlias
 
 from headstart.policies.routing.health import Breaker
 from headstart.policies.routing.limits import Limits
 from headstart.policies.routing.measures import Measures
 from headstart.policies.routing.outlooks import Affinities
 
+_Place: TypeAlias = tuple[str, str, str]
 MOST_CONDITIONS = 1024
 
 
@@ -23,26 +25,33 @@ class Condition:
 
 
 class Conditions:
-    """One for all targets. Callers name models, so the least recently used leave past ``most``."""
+    """One for all targets: the least recently used leave past ``most``.
+
+    Callers name models. So what never answered has a table of its own, as long as the other:
+    made-up names put nothing out that serves.
+    """
 
     def __init__(self, measures: Measures | None = None, *, most: int = MOST_CONDITIONS) -> None:
         self.measures = measures or Measures()
         self.affinities = Affinities()
         self._most = most
-        self._conditions: OrderedDict[tuple[str, str, str], Condition] = OrderedDict()
+        self._proven: OrderedDict[_Place, Condition] = OrderedDict()
+        self._unproven: OrderedDict[_Place, Condition] = OrderedDict()
 
     def of(self, upstream: str, model: str, key: str) -> Condition:
         """Return the condition of an upstream's model under a key. Never log the key."""
         place = (upstream, model, key)
-        condition = self._conditions.get(place)
-        if condition is None:
-            condition = self._conditions[place] = Condition()
-            if len(self._conditions) > self._most:
-                self._conditions.popitem(last=False)
-        else:
-            self._conditions.move_to_end(place)
+        condition = self._proven.get(place)
+        if condition is not None:
+            self._proven.move_to_end(place)
+            return condition
+        condition = self._unproven.pop(place, None) or Condition()
+        table = self._proven if condition.breaker.proven else self._unproven
+        table[place] = condition
+        if len(table) > self._most:
+            table.popitem(last=False)
         return condition
 
-    def items(self) -> tuple[tuple[tuple[str, str, str], Condition], ...]:
+    def items(self) -> tuple[tuple[_Place, Condition], ...]:
         """Return all conditions with what they are of, for metrics and pages."""
-        return tuple(self._conditions.items())
+        return (*self._proven.items(), *self._unproven.items())

@@ -58,6 +58,8 @@ class Breaker:
     """
 
     def __init__(self) -> None:
+        self.proven = False
+        """It has answered before."""
         self._generation = 0
         self._streak = 0
         self._calls = 0.0
@@ -100,6 +102,7 @@ class Breaker:
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """Report an answer: a probe's closes the breaker, and slow start begins."""
+        self.proven = True
         if permit.generation != self._generation:
             return
         self._streak = 0
