@@ -155,6 +155,26 @@ def test_memory_is_bounded_and_the_least_recently_used_leave() -> None:
     assert measures.samples(Key("a", "made up 999"), 100, 0.0) == 1
 
 
+def test_made_up_models_put_none_out_that_answers_whole() -> None:
+    measures = Measures()
+    measures.prompt(A, 100, 130, 0.0)
+    for number in range(1000):
+        measures.began(Key("a", f"made up {number}"), 0.0)
+    assert measures.prompt_tokens(A, 1000) == 1300
+
+
+def test_a_snapshot_without_counts_of_prompts_brings_back_the_rest() -> None:
+    older = {
+        "format": 1,
+        "figures": [[["a", "m"], {}, [[], [], []], [500.0, 10.0]]],
+        "lengths": {},
+    }
+    measures = Measures()
+    assert measures.load(msgspec.msgpack.encode(older), 0.0)
+    assert measures.tokens_per_s(A) == 50.0
+    assert measures.prompt_tokens(A, 1000) == 1000
+
+
 def test_a_snapshot_brings_back_what_was_learned() -> None:
     noise, measures = random.Random(2), Measures()
     for number in range(300):
@@ -162,6 +182,7 @@ def test_a_snapshot_brings_back_what_was_learned() -> None:
         measures.speed(A, 100, 1.0, number)
         measures.gap(A, 0.02)
         measures.length("chat", 120, number)
+        measures.prompt(A, 100, 130, number)
     measures.censored(B, 100, 4.0, 300.0)
     data, loaded = measures.saved(300.0), Measures()
     loaded.began(A, 7.0)
@@ -173,6 +194,7 @@ def test_a_snapshot_brings_back_what_was_learned() -> None:
     assert loaded.tokens_per_s(A) == pytest.approx(100.0)
     assert loaded.gap_p99_s(A) == pytest.approx(0.02, rel=0.06)
     assert loaded.expected_length("chat") == pytest.approx(120)
+    assert loaded.prompt_tokens(A, 1000) == 1300
     assert loaded.samples(B, 100, 7.0) == 1
     assert loaded.in_flight(A) == 1
 

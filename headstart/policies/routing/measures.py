@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from headstart.policies.routing.averages import Peak, Ratio
-from headstart.policies.routing.quantiles import Bins, Quantiles
+from headstart.policies.routing.averages import Ratio
+from headstart.policies.routing.figures import HALF_LIFE_S, Figures, SavedFigures, restored
+from headstart.policies.routing.quantiles import Quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 FORMAT = 1
 BUCKETS = (256, 1024, 4096, 16384, 65536)
@@ -29,10 +30,6 @@ OUTPUT_TOKENS = 256.0
 """Length of an answer of which nothing is known."""
 _MOST_KEYS = 256
 _MOST_SAVED = 64
-_HALF_LIFE_S = 900.0
-_GAPS = 5000.0
-"""Gaps after which an old one counts half."""
-_LOAD_HALF_LIFE_S = 300.0
 _LEAST_TOKENS = 8
 _MOST_TOKENS_PER_S = 10_000.0
 """Faster than any hardware: such an answer was not streamed, it came in one burst."""
@@ -55,45 +52,12 @@ class Key(NamedTuple):
     model: str
 
 
-class _Figures:
-    __slots__ = ("gaps", "gaps_seen", "in_flight", "load", "peak", "prompts", "speed", "ttft")
-
-    def __init__(self) -> None:
-        self.ttft: dict[int, Quantiles] = {}
-        self.speed = Ratio(_HALF_LIFE_S)
-        self.prompts = Ratio(_HALF_LIFE_S)
-        self.gaps = Quantiles(_GAPS)
-        self.gaps_seen = 0
-        self.in_flight = 0
-        self.load = Ratio(_LOAD_HALF_LIFE_S)
-        self.peak = Peak()
-
-    def sketch(self, bucket: int, now: float) -> Quantiles | None:
-        """Return the bucket's samples, or those of the nearest that has enough, or the most."""
-        own = self.ttft.get(bucket)
-        if own is not None and own.weight(now) >= ENOUGH:
-            return own
-        near = sorted(self.ttft, key=lambda other: abs(other - bucket))
-        weights = [(self.ttft[each].weight(now), each) for each in near]
-        enough = next((each for weight, each in weights if weight >= ENOUGH), None)
-        if enough is None and weights:
-            enough = max(weights, key=lambda each: each[0])[1]
-        return None if enough is None else self.ttft[enough]
-
-
-class _SavedFigures(msgspec.Struct, array_like=True):
-    key: Key
-    ttft: dict[int, Bins]
-    gaps: Bins
-    speed: tuple[float, float]
-
-
 class _Head(msgspec.Struct):
     format: int
 
 
 class _Saved(_Head):
-    figures: list[_SavedFigures]
+    figures: list[SavedFigures]
     lengths: dict[str, tuple[float, float]]
 
 
@@ -101,7 +65,7 @@ class Measures:
     """Figures by (upstream, model), in bounded memory: the least recently used keys leave."""
 
     def __init__(self) -> None:
-        self._figures: OrderedDict[Key, _Figures] = OrderedDict()
+        self._figures: OrderedDict[Key, Figures] = OrderedDict()
         self._lengths: OrderedDict[str, Ratio] = OrderedDict()
 
     # --- learning --------------------------------------------------------------------------
@@ -142,19 +106,20 @@ class Measures:
     def length(self, place: str, tokens: int, now: float) -> None:
         """An answer had so many tokens. ``place`` is its call's, or "" for none."""
         for name in {place, ""}:
-            _touched(self._lengths, name, lambda: Ratio(_HALF_LIFE_S)).add(tokens, 1.0, now)
+            _touched(self._lengths, name, lambda: Ratio(HALF_LIFE_S)).add(tokens, 1.0, now)
 
     def prompt(self, key: Key, estimated: int, reported: int, now: float) -> None:
         """A prompt that was estimated had so many tokens in the provider's count."""
         if estimated > 0 and reported > 0:
             self._of(key).prompts.add(reported, estimated, now)
+            self._figures.move_to_end(key)
 
     # --- expecting -------------------------------------------------------------------------
 
     def sketch(self, key: Key, prompt_tokens: int, now: float) -> Quantiles | None:
         """Return the times to first token of such prompts, or of those nearest in length."""
         figures = self._figures.get(key)
-        return None if figures is None else figures.sketch(bucket_of(prompt_tokens), now)
+        return None if figures is None else _nearest(figures.ttft, bucket_of(prompt_tokens), now)
 
     def ttft_s(self, key: Key, prompt_tokens: int, share: float, now: float) -> float | None:
         """Return the time to first token that ``share`` of the calls do not exceed."""
@@ -236,15 +201,7 @@ class Measures:
     def saved(self, now: float) -> bytes:
         """Return a snapshot of what was learned, of the keys used last."""
         recent = list(self._figures.items())[-_MOST_SAVED:]
-        figures = [
-            _SavedFigures(
-                key,
-                {bucket: sketch.saved(now) for bucket, sketch in each.ttft.items()},
-                each.gaps.saved(each.gaps_seen),
-                (each.speed.above, each.speed.below),
-            )
-            for key, each in recent
-        ]
+        figures = [each.saved(key, now) for key, each in recent]
         lengths = {name: (each.above, each.below) for name, each in self._lengths.items()}
         return msgspec.msgpack.encode(_Saved(FORMAT, figures, lengths))
 
@@ -257,26 +214,26 @@ class Measures:
             if msgspec.msgpack.decode(data, type=_Head).format != FORMAT:
                 return False
             saved = msgspec.msgpack.decode(data, type=_Saved)
-            learned = {each.key: _restored(each, now) for each in saved.figures}
+            learned = {Key(*each.key): restored(each, now) for each in saved.figures}
         except (msgspec.DecodeError, ValueError):
             return False
         for key, figures in learned.items():
             figures.in_flight = self.in_flight(key)
             self._figures[key] = figures
         for name, (above, below) in saved.lengths.items():
-            _touched(self._lengths, name, lambda: Ratio(_HALF_LIFE_S)).add(above, below, now)
+            _touched(self._lengths, name, lambda: Ratio(HALF_LIFE_S)).add(above, below, now)
         return True
 
     # --- internals -------------------------------------------------------------------------
 
-    def _of(self, key: Key) -> _Figures:
+    def _of(self, key: Key) -> Figures:
         """Return a key's figures. What has learned nothing leaves first: callers name models."""
         figures = self._figures.get(key)
         if figures is None:
             if len(self._figures) >= _MOST_KEYS:
                 self._figures.popitem(last=False)
-            figures = self._figures[key] = _Figures()
-        self._figures.move_to_end(key, last=bool(figures.ttft))
+            figures = self._figures[key] = Figures()
+        self._figures.move_to_end(key, last=figures.learned)
         return figures
 
     def _learn(
@@ -285,7 +242,7 @@ class Measures:
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
         sketch = figures.ttft.get(bucket)
         if sketch is None:
-            sketch = figures.ttft[bucket] = Quantiles(_HALF_LIFE_S)
+            sketch = figures.ttft[bucket] = Quantiles(HALF_LIFE_S)
             self._figures.move_to_end(key)
         elif sketch.weight(now) >= ENOUGH:
             usual, late = sketch.mean(), sketch.quantile(0.95)
@@ -294,7 +251,20 @@ class Measures:
         sketch.add(seconds, now, censored=censored)
 
 
-def _crowding(figures: _Figures) -> float:
+def _nearest(ttft: Mapping[int, Quantiles], bucket: int, now: float) -> Quantiles | None:
+    """Return the bucket's samples, or those of the nearest that has enough, or the most."""
+    own = ttft.get(bucket)
+    if own is not None and own.weight(now) >= ENOUGH:
+        return own
+    near = sorted(ttft, key=lambda other: abs(other - bucket))
+    weights = [(ttft[each].weight(now), each) for each in near]
+    enough = next((each for weight, each in weights if weight >= ENOUGH), None)
+    if enough is None and weights:
+        enough = max(weights, key=lambda each: each[0])[1]
+    return None if enough is None else ttft[enough]
+
+
+def _crowding(figures: Figures) -> float:
     """Return how much longer a call waits for those in flight: least-loaded's in flight plus one.
 
     Measured times already hold the usual load, so only what exceeds it by more than chance does
@@ -302,17 +272,6 @@ def _crowding(figures: _Figures) -> float:
     """
     usual = 1.0 + (figures.load.value or 0.0)
     return max(1.0, (figures.in_flight + 1) / (usual + 2 * math.sqrt(usual)))
-
-
-def _restored(saved: _SavedFigures, now: float) -> _Figures:
-    figures = _Figures()
-    for bucket, bins in saved.ttft.items():
-        figures.ttft[bucket] = Quantiles(_HALF_LIFE_S)
-        figures.ttft[bucket].load(bins, now)
-    figures.gaps.load(saved.gaps, 0.0)
-    figures.gaps_seen = round(figures.gaps.weight(0.0))
-    figures.speed.add(*saved.speed, now)
-    return figures
 
 
 K = TypeVar("K")
