@@ -30,6 +30,10 @@ _FINISH_REASONS = {
 
 _HOSTED = ("mcp_servers", "container")
 """Fields that let the provider run something, if they say anything."""
+_TELLING = frozenset(
+    {"background", "generationConfig", "modalities", "audio", "web_search_options", "tools"}
+).union(_HOSTED)
+"""All fields that may be refused: most requests have none of them."""
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Tool types that the caller runs; every other type is run by the provider, on live data."""
 _OWN_DECLARATIONS = frozenset({"functionDeclarations"})
@@ -65,7 +69,7 @@ class Admission:
 
     def variants(self, request: ChatRequest) -> int:
         """Return how many answers to keep of this request (see ``key.variant``)."""
-        return self._variants if _is_sampled(request.document) else 1
+        return self._variants if self._variants > 1 and _is_sampled(request.document) else 1
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
         """Refuse what must bypass the cache altogether, in both directions."""
@@ -154,6 +158,8 @@ def _is_sampled(document: dict[str, Any]) -> bool:
 
 
 def _refuse_fields(document: dict[str, Any]) -> str | None:
+    if _TELLING.isdisjoint(document):
+        return None
     if document.get("background") is True:
         return "background"
     settings = _settings(document)
@@ -230,9 +236,10 @@ def _refuse_finish(choice: Choice) -> str | None:
 
 
 def _refuse_content(choice: Choice) -> str | None:
-    if any(isinstance(part, ToolCall) for part in choice.parts):
+    kinds = {type(part) for part in choice.parts}
+    if ToolCall in kinds:
         return "tool-calls"
-    if any(isinstance(part, Refusal) for part in choice.parts):
+    if Refusal in kinds:
         return "refusal"
     if choice.extra.get("audio") is not None:
         return "audio"

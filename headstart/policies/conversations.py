@@ -7,9 +7,10 @@ images) must be equal. The plain turns after it, courtesies left out, are the hi
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.words import listed, split_words
+from headstart.policies.guards.words import listed, word_texts
 from headstart.types import Frozen, Turn
 
 if TYPE_CHECKING:
@@ -64,26 +65,37 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
     when the last message does not ask: "cancel it" and "yes, the first one" are orders whose
     meaning lies in what was said before, word for word.
     """
-    last = _plain_turn(messages[-1]) if messages else None
-    if last is None or not last.user or not asks(last.text):
+    turns = _plain_ending(messages)
+    if not turns:
         return None
-    earlier = [_plain_turn(message) for message in messages[:-1]]
-    start = max((place + 1 for place, turn in enumerate(earlier) if turn is None), default=0)
-    turns = [turn for turn in earlier[start:] if turn is not None]
-    size = sum(len(turn.text) for turn in turns)
-    if len(turns) > MOST_TURNS or size > MOST_CHARS or not any(turn.user for turn in turns):
+    last = turns.pop()
+    if not last.user or len(turns) > MOST_TURNS or not any(turn.user for turn in turns):
         return None
-    return Conversation(fixed=tuple(messages[:start]), history=_without_courtesies(turns))
+    if sum(len(turn.text) for turn in turns) > MOST_CHARS or not asks(last.text):
+        return None
+    fixed = messages[: len(messages) - len(turns) - 1]
+    return Conversation(fixed=tuple(fixed), history=_without_courtesies(turns))
 
 
 def asks(text: str) -> bool:
     """Tell a question from an order or an answer. "Can you book it?" is an order."""
-    words = [word.text for word in split_words(text)]
-    opening = next((place for place, word in enumerate(words) if word not in _OPENINGS), len(words))
-    rest = words[opening:]
-    if rest[:1] and rest[0] in _ORDERS and rest[1:2] == ["you"]:
-        return rest[2:3] != [] and rest[2] in _TELLING
-    return "?" in text or (bool(rest) and rest[0] in _QUESTION_WORDS)
+    words = word_texts(text)
+    first = next((word for word in words if word not in _OPENINGS), "")
+    if first in _ORDERS and next(words, "") == "you":
+        return next(words, "") in _TELLING
+    return "?" in text or first in _QUESTION_WORDS
+
+
+def _plain_ending(messages: Sequence[object]) -> list[Turn]:
+    """Return the turns after the last message that is not plain text."""
+    turns: list[Turn] = []
+    for message in reversed(messages):
+        turn = _plain_turn(message)
+        if turn is None:
+            break
+        turns.append(turn)
+    turns.reverse()
+    return turns
 
 
 def _plain_turn(message: object) -> Turn | None:
@@ -105,5 +117,5 @@ def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _is_courtesy(text: str) -> bool:
-    words = split_words(text)
-    return len(words) <= _LONGEST_COURTESY and all(word.text in _COURTEOUS for word in words)
+    words = list(islice(word_texts(text), _LONGEST_COURTESY + 1))
+    return len(words) <= _LONGEST_COURTESY and _COURTEOUS.issuperset(words)

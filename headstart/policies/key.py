@@ -182,7 +182,7 @@ def _key(
         material = (*material, cut(asked, question))
         asked = query = question.text
     partition = sha256(_encode(material)).hexdigest()
-    exact = _digest(partition + _encode(asked).decode())
+    exact = sha256(partition.encode() + _encode(asked)).hexdigest()
     return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,10 @@ def first_rule(rules: Sequence[RouteRule], *, model: str, path: str, headers: He
     for name, value in headers:
         if name == ROUTE_HEADER:
             return _named(rules, decoded(value).strip())
-    fitting = (rule for rule in rules if rule.fits(model=model, path=path, headers=headers))
-    return next(fitting, NO_RULE)
+    for rule in rules:
+        if rule.fits(model=model, path=path, headers=headers):
+            return rule
+    return NO_RULE
 
 
 def _named(rules: Sequence[RouteRule], name: str) -> RouteRule:
@@ -80,7 +83,7 @@ def requested_max_error(headers: Headers) -> float | None:
 
 
 def terms_of(
-    parties: Iterable[str],
+    parties: tuple[str, ...],
     targets: Iterable[float | None],
     learning: str = "",
     principal: str = "",
@@ -90,9 +93,17 @@ def terms_of(
     The smallest target counts. ``learning`` names encoder and guards: what was learned under
     others is another domain's.
     """
-    digest = sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16]
     stated = [target for target in targets if target is not None]
-    return Terms(domain=digest, max_error=min(stated, default=None), principal=principal)
+    return Terms(
+        domain=_domain(parties, learning),
+        max_error=min(stated, default=None),
+        principal=principal,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _domain(parties: tuple[str, ...], learning: str) -> str:
+    return sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16]
 
 
 def decoded(value: bytes) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TOKEN = re.compile(
     r"""
@@ -88,6 +91,12 @@ class Word(NamedTuple):
     """``word``, ``number`` (in digits) or ``sign`` (a currency or ``%``)."""
     acronym: bool = False
     """Two letters or more, all of them capitals."""
+
+
+def word_texts(text: str) -> Iterator[str]:
+    """Yield the texts of a prompt's tokens, for who reads only the first of them."""
+    tokens = _TOKEN.finditer(text.translate(_APOSTROPHES))
+    return (match.group().lower() for match in tokens)
 
 
 def split_words(text: str) -> list[Word]:
