@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from itertools import chain, cycle
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -32,12 +33,16 @@ from headstart.types import (
 from support.candidates import JSON, Actor, House, chat_call, read, say, text, thought, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from headstart.interfaces import Chunk
+    from support.candidates import Step
 
 pytestmark = pytest.mark.anyio
 
 OPENING = say(Started(id="up-1"), TextDelta(text=""))
 DONE = say(Finished(reason="stop"), Ended())
+PING = Piece(b": ping\n\n")
 VETO = say(Finished(reason="content_filter"), Ended())
 
 
@@ -163,6 +168,29 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
         assert actor.open == 0, "the broken call is closed though its context is still open"
     (attempt,) = house.ledger.attempts("call")
     assert (attempt.outcome, attempt.error, attempt.estimated) == ("broken", kind, True)
+
+
+async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
+    house = House()
+    steps = cast("Sequence[Step]", chain([text("Hi")], cycle([1, PING])))
+    async with house.target(Actor("a", [steps]), stall_s=0.02).stream(chat_call()) as reply:
+        with pytest.raises(UpstreamTimeout):
+            await read(reply)
+    (attempt,) = house.ledger.attempts("call")
+    assert (attempt.outcome, attempt.error) == ("broken", "stalled")
+
+
+async def test_pings_between_words_are_no_silence() -> None:
+    def speaks_slowly() -> Iterator[Step]:
+        for _ in range(20):
+            waits = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.05, waits.set)
+            yield from (waits, PING, text("x"))
+        yield DONE
+
+    house, steps = House(), cast("Sequence[Step]", speaks_slowly())
+    async with house.target(Actor("a", [steps]), stall_s=0.2).stream(chat_call()) as reply:
+        assert await read(reply) == "x" * 20
 
 
 @pytest.mark.parametrize("last", [[], [asyncio.Event()]])

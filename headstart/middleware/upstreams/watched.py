@@ -23,11 +23,17 @@ AFTER_END_S = 1.0
 """How long a finished answer's connection may stay open: its own end keeps it for reuse."""
 
 
+KEPT_ALIVE = 4
+"""Stall limits for which pings and comments alone are waited for: they tell that the connection
+lives, while the model may think between two blocks, or hang."""
+
+
 class WatchedReply:
     """A target's answer: the held pieces, then the live ones. ``chunks`` may be called once.
 
-    Raises UpstreamTimeout when no piece comes for ``stall_s`` or the call's deadline is over, and
-    UpstreamProtocolError or UpstreamRefused when the answer breaks off: never a silent truncation.
+    Raises UpstreamTimeout when no piece comes for ``stall_s``, none that says anything for
+    ``KEPT_ALIVE`` times as long, or the call's deadline is over; UpstreamProtocolError or
+    UpstreamRefused when the answer breaks off: never a silent truncation.
     """
 
     def __init__(
@@ -54,6 +60,8 @@ class WatchedReply:
         self._recording = recording
         self._dialect = dialect
         self._stall_s = stall_s
+        self._quiet_s = 0.0
+        """Waited for pieces since the last one that said anything."""
         self._clock = clock
         self._patience = patience
         self._close = close
@@ -113,15 +121,22 @@ class WatchedReply:
                     f"upstream {self.upstream} ended before its answer did", kind=FailureKind.CUT
                 )
             return None
+        came = _now()
         if piece.events:
+            self._quiet_s = 0.0
             progress.feed(piece.events)
             if progress.error is not None and self._dialect is not None:
                 raise reported(progress.error, self._reply, self._dialect, self._recording.call.id)
-        self._recording.piece(_now())
+        elif self._dialect is not None:
+            self._quiet_s += came - now
+        self._recording.piece(came)
         return piece
 
     def _until(self, now: float) -> float:
-        limit_s = AFTER_END_S if self._progress.whole else self._stall_s
+        if self._progress.whole:
+            limit_s = AFTER_END_S
+        else:
+            limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
         deadline = self._recording.call.deadline
         return now + limit_s if deadline is None else min(now + limit_s, deadline)
 
