@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.event_stream import EventStream
 from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.sse import Frame
     from headstart.types import Headers, StreamEvent
 
-MAX_FRAME_BYTES = 8 * 1024 * 1024
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """A longer JSON answer is forwarded but neither read nor stored."""
 
@@ -48,14 +46,11 @@ class StreamReader(BodyReader):
     """An event stream that passes as it comes, whatever it holds."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
-        self._decoder = dialect.decoder()
+        self._stream = EventStream(dialect, join=True)
 
     def feed(self, data: bytes) -> Piece:
         """Decode the frames that are whole."""
-        events: list[StreamEvent] = []
-        for frame in self._frames.feed(data):
-            events += self._decoder.feed(frame)
+        events = [event for _, found in self._stream.feed(data) for event in found]
         return Piece(data, tuple(events))
 
 
@@ -70,33 +65,33 @@ class FrameReader(BodyReader):
     def __init__(self, dialect: Dialect, request_id: str, *, strip: bool = False) -> None:
         self._dialect = dialect
         self._request_id = request_id
-        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
-        self._decoder = dialect.decoder()
+        self._stream = EventStream(dialect, join=True)
         self._strip = strip
         self._error = Piece(b"")
 
     def feed(self, data: bytes) -> Piece:
         """Return the whole frames, up to an error."""
-        kept: list[bytes] = []
-        events: list[StreamEvent] = []
-        for frame in self._frames.feed(data):
-            found = self._decoder.feed(frame)
+        texts, end = self._stream.feed_texts(data)
+        if end == len(data):
+            return Piece(data, texts)
+        kept = [data[:end]]
+        events = [*texts]
+        for raw, found in self._stream.feed(data[end:]):
             if error_in(found) is not None:
-                self._fail(frame, found)
+                self._fail(raw, found)
                 break
             events += found
             if not (self._strip and self._dialect.usage_only(found)):
-                kept.append(frame.raw)
+                kept.append(raw)
         return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
         """Return the error, or what is left: a last frame that nothing ended."""
-        return self._error if self.failed else Piece(self._frames.rest())
+        return self._error if self.failed else Piece(self._stream.rest())
 
-    def _fail(self, frame: Frame, found: tuple[StreamEvent, ...]) -> None:
+    def _fail(self, raw: bytes, found: tuple[StreamEvent, ...]) -> None:
         self.failed = True
         error = error_in(found)
-        raw = frame.raw
         if error is not None and error.code == UpstreamProtocolError.code:
             raw = self._dialect.error_frame(error, self._request_id)
         self._error = Piece(raw, found)

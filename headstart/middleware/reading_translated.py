@@ -9,14 +9,13 @@ import msgspec
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.collect import Collector
+from headstart.middleware.event_stream import EventStream
 from headstart.middleware.reading import (
     MAX_DOCUMENT_BYTES,
-    MAX_FRAME_BYTES,
     BodyReader,
     Piece,
     error_in,
 )
-from headstart.middleware.sse import SSEDecoder
 from headstart.middleware.translation import translate_events
 from headstart.types import Ended, ErrorReported, Finished, Started, ToolCallDelta
 
@@ -79,15 +78,15 @@ class _Translated:
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
         self._canonical = _Canonical(source, target, naming)
-        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
-        self._decoder = source.decoder()
+        # Apart: what the client gets must not depend on how the upstream's bytes arrive.
+        self._stream = EventStream(source, join=False)
         self.error: tuple[StreamEvent, ...] = ()
         """The events of the frame that reported one."""
 
     def read(self, data: bytes) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
-        for frame in self._frames.feed(data):
-            found = self._canonical.read(self._decoder.feed(frame))
+        for _, read in self._stream.feed(data):
+            found = self._canonical.read(read)
             if error_in(found) is not None:
                 self.error = found
                 break

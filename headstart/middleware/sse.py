@@ -46,31 +46,52 @@ class SSEDecoder:
         self._size = 0
         self._seam = b""
         self._at_start = True
+        self._only_lf = True
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes, oldest first. Raises UpstreamProtocolError."""
-        if not self._pieces and _is_plain(data) and len(data) <= self._max:
-            self._at_start = False
-            return [Frame(data, data[6:-2], None)]
+        block = self.receive(data)
+        frames: list[Frame] = []
+        at = 0
+        while frame := self.cut(block, at):
+            frames.append(frame)
+            at += len(frame.raw)
+        return frames
+
+    def receive(self, data: bytes) -> bytes:
+        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+
+        Nothing while no frame can end. Raises UpstreamProtocolError.
+        """
         if self._pieces:
             if not self._completes_frame(data):
                 self._hold(data)
-                return []
+                return b""
             data = b"".join((*self._pieces, data))
             self._pieces.clear()
             self._size = 0
             self._seam = b""
-        frames: list[Frame] = []
-        start = 0
-        only_lf = b"\r" not in data
-        while end := _frame_end(data, start, only_lf=only_lf):
-            if end - start > self._max:
-                raise self._too_long()
-            frames.append(self._read(data[start:end]))
-            start = end
-        if start < len(data):
-            self._hold(data[start:])
-        return frames
+        self._only_lf = b"\r" not in data
+        return data
+
+    def cut(self, block: bytes, start: int) -> Frame | None:
+        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+
+        Raises UpstreamProtocolError.
+        """
+        end = _frame_end(block, start, only_lf=self._only_lf)
+        if end == 0:
+            if start < len(block):
+                self._hold(block[start:])
+            return None
+        if end - start > self._max:
+            raise self._too_long()
+        return self._read(block[start:end])
+
+    @property
+    def holds(self) -> bool:
+        """Part of a frame has come."""
+        return bool(self._pieces)
 
     def rest(self) -> bytes:
         """Return what came after the last whole frame. The specification discards it at the end."""
@@ -112,19 +133,9 @@ def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
     return match.end() if match else 0
 
 
-def _is_plain(raw: bytes) -> bool:
-    """Is this the usual frame, and one alone: a ``data: `` line, then the blank one?"""
-    return (
-        raw.startswith(b"data: ")
-        and raw.find(b"\n") == len(raw) - 2
-        and raw.endswith(b"\n\n")
-        and b"\r" not in raw
-    )
-
-
 def _parse(raw: bytes) -> Frame:
-    if _is_plain(raw):
-        return Frame(raw, raw[6:-2], None)
+    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return Frame(raw, raw[6:-2], None)  # the usual frame: one line of data
     data: list[bytes] = []
     event: bytes | None = None
     for line in raw.splitlines():

@@ -18,7 +18,6 @@ from headstart.middleware.dialects.answer_json import (
     decode_document,
     unreadable,
 )
-from headstart.middleware.dialects.openai_chat_shape import TextShape, learn_shape
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -67,21 +66,12 @@ class ChatDecoder:
         self._decode = msgspec.json.Decoder().decode
         self._named: tuple[Any, ...] = (None, None, None)
         self._calls: dict[int, _ToolCalls] = {}
-        self._shape: TextShape | None = None
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return what the frame says; nothing for comments and keep-alives."""
         data = frame.data
         if not data:
             return ()
-        shape = self._shape
-        if shape is not None and (text := shape.text_of(data)) is not None:
-            return (TextDelta(text=text, choice=shape.choice),)
-        events = self._read_data(frame, data)
-        self._shape = learn_shape(data, events)
-        return events
-
-    def _read_data(self, frame: Frame, data: bytes) -> tuple[StreamEvent, ...]:
         if data.startswith(b"[DONE]"):
             return _ENDED
         try:

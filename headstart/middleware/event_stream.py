@@ -1,0 +1,63 @@
+"""An event stream as what its frames say; those that say nothing but text are read by the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.text_shape import learn_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.middleware.dialects.dialect import UpstreamDialect
+    from headstart.middleware.text_shape import TextShape
+    from headstart.types import StreamEvent
+
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+
+
+class EventStream:
+    """Cuts a stream into frames and decodes them. ``join``: a run of texts becomes one event."""
+
+    def __init__(self, dialect: UpstreamDialect, *, join: bool) -> None:
+        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
+        self._decoder = dialect.decoder()
+        self._join = join
+        self._shape: TextShape | None = None
+
+    def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
+        """Return what the frames of text say that ``data`` begins with, and where they end.
+
+        ``feed`` takes what follows them.
+        """
+        if self._shape is None or self._frames.holds:
+            return (), 0
+        return self._shape.read(data, 0, join=self._join)
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
+        """Yield each whole frame, or run of texts, with what it says.
+
+        To be read to its end, unless the stream ends with what was read. Raises
+        UpstreamProtocolError.
+        """
+        block = self._frames.receive(data)
+        at = 0
+        while at < len(block):
+            if self._shape is not None:
+                texts, end = self._shape.read(block, at, join=self._join)
+                if texts:
+                    yield block[at:end], texts
+                    at = end
+            frame = self._frames.cut(block, at)
+            if frame is None:
+                return
+            at += len(frame.raw)
+            events = self._decoder.feed(frame)
+            if frame.data:
+                self._shape = learn_shape(frame.raw, events)
+            yield frame.raw, events
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole frame."""
+        return self._frames.rest()

@@ -1,0 +1,197 @@
+"""Texts read by the run say exactly what decoding each frame says, or are left to the decoder."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.event_stream import EventStream
+from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.text_shape import TextShape, learn_shape
+from headstart.types import ErrorReported, TextDelta
+from support.events import decoded
+
+if TYPE_CHECKING:
+    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.types import StreamEvent
+
+OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+START = (
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":1,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+)
+
+
+def chunk(content: str, *, ascii: bool = False, **fields: object) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": None}
+    body = {"id": "c", "model": "m", "choices": [choice], **fields}
+    return b"data: %b\n\n" % json.dumps(body, ensure_ascii=ascii).encode()
+
+
+def delta(text: str) -> bytes:
+    body = {
+        "type": "content_block_delta",
+        "index": 1,
+        "delta": {"type": "text_delta", "text": text},
+    }
+    line = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return f"event: content_block_delta\ndata: {line}\n\n".encode()
+
+
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    st.sampled_from(["word", " word", "\n", '"', "\\", '\\"', "\r\n", "\u2028", "\0", "content"]),
+)
+whole = texts.map(chunk)
+chunks = st.one_of(
+    whole,
+    whole,
+    texts.map(lambda text: chunk(text, ascii=True)),
+    st.tuples(texts, st.text("ab1", max_size=3)).map(lambda two: chunk(two[0], obfuscation=two[1])),
+    texts.map(lambda text: chunk(text, obfuscation='a"')),
+    texts.map(lambda text: chunk(text).replace(b"\n", b"\r\n")),
+    texts.map(lambda text: chunk(text).replace(b"\n", b"\r")),
+    texts.map(lambda text: chunk(text, usage={"total_tokens": 1})),
+    st.sampled_from(
+        [
+            b": waiting\n\n",
+            b"data: [DONE]\n\n",
+            b"data: {\n\n",
+            b"\n",
+            b"\r\n",
+            b"id: 1\n",
+            chunk("a").replace(b": ", b":"),
+            chunk("a", note="twice"),
+            chunk("x").replace(b"x", b"\xff"),
+            chunk("x").replace(b"x", b"\xc3"),
+            chunk("x").replace(b"x", b"\xa9"),
+            chunk("x").replace(b"x", b"\\ud800"),
+            chunk("x").replace(b"x", b"\n"),
+            chunk("x").replace(b"x", b"\\"),
+            chunk("x").replace(b"index", b"indices"),
+            b'data: {"choices":[{"index":1,"delta":{"content":"other choice"}}]}\n\n',
+        ]
+    ),
+)
+deltas = st.one_of(
+    texts.map(delta),
+    texts.map(delta),
+    st.sampled_from([START, b'event: ping\ndata: {"type":"ping"}\n\n', b"data: {\n\n"]),
+    st.just(b'data: {"type":"content_block_stop","index":1}\n\n'),
+)
+
+
+def read(dialect: Dialect, pieces: list[bytes], *, join: bool = False) -> list[StreamEvent]:
+    stream = EventStream(dialect, join=join)
+    events: list[StreamEvent] = []
+    for piece in pieces:
+        found, at = stream.feed_texts(piece)
+        events += found
+        events += [event for _, said in stream.feed(piece[at:]) for event in said]
+    return events
+
+
+def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    return [stream[a:b] for a, b in pairwise(edges)]
+
+
+def joined(events: list[StreamEvent]) -> list[StreamEvent]:
+    """Put together the texts that follow each other."""
+    out: list[Any] = []
+    for event in events:
+        last = out[-1] if out else None
+        if (
+            isinstance(event, TextDelta)
+            and isinstance(last, TextDelta)
+            and (event.choice, event.block) == (last.choice, last.block)
+        ):
+            out[-1] = TextDelta(text=last.text + event.text, choice=last.choice, block=last.block)
+        else:
+            out.append(event)
+    return out
+
+
+@given(st.lists(chunks, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
+@example([chunk("a"), chunk("b").replace(b"b", b"\xc3"), chunk("c").replace(b"c", b"\xa9")], [])
+@example([chunk("a", p="x"), chunk("b", p="yy"), chunk("c", p="")], [])
+def test_chat_chunks_by_the_run_say_what_each_says(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join([chunk("first"), *frames])
+    expected = decoded(OPENAI, stream)
+    assert read(OPENAI, cut(stream, cuts)) == expected
+    assert joined(read(OPENAI, cut(stream, cuts), join=True)) == joined(expected)
+
+
+@given(st.lists(deltas, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
+def test_messages_deltas_by_the_run_say_what_each_says(
+    frames: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join([START, *frames])
+    expected = decoded(ANTHROPIC, stream)
+    assert read(ANTHROPIC, cut(stream, cuts)) == expected
+    assert joined(read(ANTHROPIC, cut(stream, cuts), join=True)) == joined(expected)
+
+
+@given(st.lists(chunks, max_size=6), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
+def test_frames_and_rest_are_the_input(frames: list[bytes], cuts: list[int]) -> None:
+    data = b"".join([chunk("first"), *frames, b"data: br"])
+    stream = EventStream(OPENAI, join=True)
+    kept = b"".join(raw for piece in cut(data, cuts) for raw, _ in stream.feed(piece))
+    assert kept + stream.rest() == data
+
+
+def shape_of(first: bytes) -> TextShape:
+    events = decoded(OPENAI, first)
+    shape = learn_shape(first, (events[-1],))
+    assert shape is not None
+    return shape
+
+
+@pytest.mark.parametrize("fields", [{}, {"obfuscation": "x"}, {"p": "abc"}, {"usage": None}])
+def test_a_shape_is_learnt_and_used(fields: dict[str, Any]) -> None:
+    run = chunk("second", **fields) + chunk('a "third"\n', **fields) + chunk("é", **fields)
+    shape = shape_of(chunk("first", **fields))
+    said = (TextDelta(text='seconda "third"\né'),)
+    assert shape.read(run + b"data: [DONE]\n\n", 0, join=True) == (said, len(run))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        chunk(""),
+        chunk("x", usage={"total_tokens": 1}),
+        chunk("x", note="twice"),
+        chunk("x").replace(b"x", b"\xff"),
+        chunk("x")[:-1],
+        b'data: {"choices":[{"index":1,"delta":{"content":"other choice"}}]}\n\n',
+        b"data: [DONE]\n\n",
+        b"data: {\n\n",
+        b"",
+    ],
+)
+def test_other_frames_are_left_to_the_decoder(other: bytes) -> None:
+    assert shape_of(chunk("first")).read(other, 0, join=True) == ((), 0)
+
+
+def test_half_a_character_is_an_error_though_the_next_frame_holds_the_rest() -> None:
+    halves = chunk("x").replace(b"x", b"\xc3") + chunk("x").replace(b"x", b"\xa9")
+    events = read(OPENAI, [chunk("first") + chunk("second") + halves], join=True)
+    assert sum(isinstance(event, ErrorReported) for event in events) == 2
+
+
+def test_text_that_stands_in_two_places_is_not_learnt() -> None:
+    twice = chunk("a", text="a")
+    assert learn_shape(twice, (TextDelta(text="a"),)) is None
+
+
+def test_a_frame_that_a_carriage_return_ends_is_not_learnt() -> None:
+    raw = chunk("a").replace(b"\n", b"\r")
+    (frame,) = SSEDecoder().feed(raw + b":")
+    assert learn_shape(frame.raw, (TextDelta(text="a"),)) is None
