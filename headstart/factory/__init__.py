@@ -92,7 +92,6 @@ async def start_engine(
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
-        await supervisor.start()
         stack.push_async_callback(supervisor.aclose)
         store = make_store(settings.cache, observers)
         site = Site(settings, store, observers, supervisor, stack)
@@ -184,7 +183,6 @@ def _assemble(
             parts.cache,
             admission,
             parts.oversight,
-            semantic=cache.mode != "exact-only",
             clock=clock,
             concise=concise_levels(settings),
         )
@@ -192,7 +190,6 @@ def _assemble(
         EngineOptions(
             max_body_bytes=settings.server.max_body_bytes,
             deadline_s=settings.server.deadline_s,
-            semantic=cache.mode != "exact-only",
             holdout=cache.holdout,
         ),
         finder=finder,
@@ -205,6 +202,7 @@ def _assemble(
             secret=secret,
             upstream=_the_app if router is None else router.identity,
             wrapped=wrapped,
+            semantic=cache.mode != "exact-only",
             rules=tuple(map(route_rule, settings.route)),
             max_error=cache.max_error,
             learning=parts.learning,
@@ -231,5 +229,5 @@ def _assemble(
     return engine, relay
 
 
-def _the_app(dialect: str, request: ChatRequest, rule: str) -> str:  # noqa: ARG001 - it alone
+def _the_app(dialect: str, model: str, rule: str) -> str:  # noqa: ARG001 - it alone
     return "app"

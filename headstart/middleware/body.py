@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headstart.errors import HeadstartError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from headstart.middleware.asgi_types import Message, Receive
-    from headstart.middleware.supervisor import Spawn
 
 
 class ClientGone(HeadstartError):
@@ -92,20 +90,11 @@ async def iterate_body(body: Body | None, receive: Receive) -> AsyncIterator[byt
             return
 
 
-@contextmanager
-def watching(receive: Receive, spawn: Spawn, on_gone: Callable[[], object]) -> Iterator[None]:
-    """Call ``on_gone`` once if the client leaves while the block runs.
+async def watch(receive: Receive, on_gone: Callable[[], object]) -> None:
+    """Call ``on_gone`` once the client leaves; cancel it when there is no more need to know.
 
     No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells.
     """
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        on_gone()
-
-    watcher = spawn(watch)
-    try:
-        yield
-    finally:
-        watcher.cancel()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    on_gone()

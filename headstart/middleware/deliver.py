@@ -15,7 +15,7 @@ from headstart.errors import (
     UpstreamProtocolError,
     UpstreamRefused,
 )
-from headstart.middleware.body import replay_body, watching
+from headstart.middleware.body import replay_body, watch
 from headstart.middleware.reading import is_plain
 from headstart.middleware.respond import (
     NO_STORE,
@@ -104,22 +104,31 @@ class Deliverer:
         loop's time. A streaming client waits for its status at most ``early_200_s``, where its
         dialect has comments to go on with.
         """
-        with watching(exchange.receive, self._spawn, client.gone):
-            head: Head | None = None
-            if early_200_s is None or _heartbeat(exchange) is None:
-                head = await client.head(deadline)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(early_200_s):
-                        head = await client.head(deadline)
-            if head is None:
-                return await self._send_early(exchange, flight, client, deadline)
-            exchange.upstream = head.upstream
-            if exchange.route.dialect is not None and not head.stream:
-                body = await client.read_all(deadline)
-                if body is not None:
-                    return await self._send_document(exchange, flight, head, body)
-            await self._send_live(exchange, flight, client, head, deadline)
+        client.expire(deadline)
+        watcher = self._spawn(watch, exchange.receive, client.gone)
+        try:
+            await self._send_flight(exchange, flight, client, early_200_s)
+        finally:
+            watcher.cancel()
+
+    async def _send_flight(
+        self, exchange: Exchange, flight: Flight, client: Client, early_200_s: float | None
+    ) -> None:
+        head: Head | None = None
+        if early_200_s is None or _heartbeat(exchange) is None:
+            head = await client.head()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(early_200_s):
+                    head = await client.head()
+        if head is None:
+            return await self._send_early(exchange, flight, client)
+        exchange.upstream = head.upstream
+        if exchange.route.dialect is not None and not head.stream:
+            body = await client.read_all()
+            if body is not None:
+                return await self._send_document(exchange, flight, head, body)
+        await self._send_live(exchange, flight, client, head)
 
     async def _send_document(
         self, exchange: Exchange, flight: Flight, head: Head, body: bytes
@@ -129,25 +138,17 @@ class Deliverer:
         exchange.stored = flight.stored
         exchange.status = head.status
         exchange.mark_first_byte()
-        extra = [(b"content-length", str(len(body)).encode())]
+        own = _own(exchange, head, stored=flight.stored)
         origin = flight.origin
         if origin is not None and origin.cost_usd is not None:
-            extra.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
-        headers = tuple(pair for pair in _theirs(exchange, head) if pair[0] != b"content-length")
-        own = self._own(exchange, head, stored=flight.stored) + extra
-        await send_whole(
-            exchange.send, head.status, relayed_headers(headers, own, stream=False), body
-        )
+            own.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
+        headers = relayed_headers(_theirs(exchange, head), own, length=len(body))
+        await send_whole(exchange.send, head.status, headers, body)
 
     async def _send_live(
-        self,
-        exchange: Exchange,
-        flight: Flight,
-        client: Client,
-        head: Head,
-        deadline: float | None,
+        self, exchange: Exchange, flight: Flight, client: Client, head: Head
     ) -> None:
-        own = self._own(exchange, head)
+        own = _own(exchange, head)
         exchange.status = head.status
         await exchange.send(
             {
@@ -157,8 +158,8 @@ class Deliverer:
             }
         )
         try:
-            while data := await client.read(deadline):
-                if flight.first_content is not None:
+            while data := await client.read():
+                if exchange.first_byte is None and flight.first_content is not None:
                     exchange.mark_first_byte()
                 await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
         except UpstreamError as error:
@@ -172,9 +173,7 @@ class Deliverer:
         exchange.stored = flight.stored
         await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_early(
-        self, exchange: Exchange, flight: Flight, client: Client, deadline: float | None
-    ) -> None:
+    async def _send_early(self, exchange: Exchange, flight: Flight, client: Client) -> None:
         """Say 200 before there is an answer, and comments until there is; errors become events."""
         dialect, heartbeat = exchange.route.dialect, _heartbeat(exchange)
         assert dialect is not None
@@ -190,13 +189,13 @@ class Deliverer:
             while head is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
-                        head = await client.head(deadline)
+                        head = await client.head()
                 if head is None:
                     await exchange.send(body)
             exchange.upstream = head.upstream
             if not (head.stream and is_plain(head.headers)):
                 raise UpstreamProtocolError("the upstream answered with something else than events")
-            while data := await client.read(deadline):
+            while data := await client.read():
                 exchange.mark_first_byte()
                 await exchange.send({**body, "body": data})
         except UpstreamError as error:
@@ -206,15 +205,6 @@ class Deliverer:
             return
         exchange.stored = flight.stored
         await exchange.send({**body, "body": b"", "more_body": False})
-
-    def _own(
-        self, exchange: Exchange, head: Head, *, stored: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        own = own_headers(exchange.id, exchange.lookup, exchange.timings, stored=stored)
-        own.append((b"x-headstart-upstream", head.upstream.encode()))
-        if head.transforms:
-            own.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
-        return own
 
     async def through_app(self, exchange: Exchange, app: ASGIApp) -> None:
         """Call the wrapped app as if we were not there, but for our headers."""
@@ -241,6 +231,14 @@ def _heartbeat(exchange: Exchange) -> bytes | None:
     return dialect.heartbeat
 
 
+def _own(exchange: Exchange, head: Head, *, stored: bool = False) -> list[tuple[bytes, bytes]]:
+    own = own_headers(exchange.id, exchange.lookup, exchange.timings, stored=stored)
+    own.append((b"x-headstart-upstream", head.upstream.encode()))
+    if head.transforms:
+        own.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
+    return own
+
+
 def _theirs(exchange: Exchange, head: Head) -> Headers:
     """Return the upstream's headers; its cookies are for the caller that it was called for."""
     if exchange.lookup.outcome is not Outcome.JOINED:
@@ -263,10 +261,8 @@ async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
     """Answer with an error in the caller's dialect: the provider's own words, where it has any."""
     own = own_headers(exchange.id, exchange.lookup, exchange.timings)
     if isinstance(error, UpstreamRefused):
-        length = (b"content-length", str(len(error.body)).encode())
-        theirs = tuple(pair for pair in error.headers if pair[0] != b"content-length")
         status, body = error.status, error.body
-        headers = relayed_headers((*theirs, length), [], stream=False)
+        headers = relayed_headers(error.headers, [], length=len(body))
     else:
         status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
     exchange.status = status

@@ -52,13 +52,19 @@ class Head:
 
 
 class Client:
-    """One reader of a flight. Not thread-safe; belongs to one request."""
+    """One reader of a flight, until ``deadline`` (the loop's time). Not thread-safe.
 
-    __slots__ = ("_flight", "_gone", "_waiter", "position")
+    Its reads raise the flight's error, ClientGone, or UpstreamTimeout past the deadline; what has
+    arrived by then can still be read.
+    """
+
+    __slots__ = ("_flight", "_gone", "_late", "_timer", "_waiter", "position")
 
     def __init__(self, flight: Flight) -> None:
         self._flight = flight
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._late = False
         self._gone: BaseException | None = None
         self.position = 0
         """Index of the next piece to read, counted from the start of the answer."""
@@ -81,61 +87,67 @@ class Client:
         """The client closed its connection."""
         self.abort(ClientGone())
 
-    async def _wait(self, deadline: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = None
+    def expire(self, deadline: float | None) -> None:
+        """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
+        self.forget_deadline()
         if deadline is not None:
-            timer = loop.call_at(deadline, self.abort, UpstreamTimeout(_LATE))
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
+
+    def forget_deadline(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _be_late(self) -> None:
+        self._late = True
+        self.wake()
+
+    async def _wait(self) -> None:
+        if self._late:
+            raise UpstreamTimeout(_LATE)
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
-    async def head(self, deadline: float | None = None) -> Head:
-        """Wait for status and headers. Raises the flight's error, ClientGone or UpstreamTimeout.
-
-        ``deadline`` is in the loop's time.
-        """
+    async def head(self) -> Head:
+        """Wait for status and headers."""
         flight = self._flight
-        while True:
-            if self._gone is not None:
-                raise self._gone
+        while self._gone is None:
             if flight.head is not None:
                 return flight.head
             if flight.error is not None:
                 raise flight.error
-            await self._wait(deadline)
+            await self._wait()
+        raise self._gone
 
-    async def read(self, deadline: float | None = None) -> bytes:
+    async def read(self) -> bytes:
         """Return everything that arrived since the last read, or ``b""`` at the clean end."""
         flight = self._flight
-        while True:
-            if self._gone is not None:
-                raise self._gone
+        while self._gone is None:
             if data := flight.take(self):
                 return data
             if flight.error is not None:
                 raise flight.error
             if flight.ended:
                 return b""
-            await self._wait(deadline)
+            await self._wait()
+        raise self._gone
 
-    async def read_all(self, deadline: float | None = None) -> bytes | None:
+    async def read_all(self) -> bytes | None:
         """Wait for the end and return the whole body, or None if it outgrows the log's bound."""
         flight = self._flight
-        while True:
-            if self._gone is not None:
-                raise self._gone
+        while self._gone is None:
             if flight.error is not None:
                 raise flight.error
             if flight.ended:
                 return flight.take(self)
             if flight.full:
                 return None
-            await self._wait(deadline)
+            await self._wait()
+        raise self._gone
 
 
 class Flight:
@@ -179,6 +191,7 @@ class Flight:
 
     def leave(self, client: Client) -> bool:
         """Remove a reader; True when it was the last one. The pump is then cancelled."""
+        client.forget_deadline()
         self._clients.remove(client)
         self._trim()
         if self._clients:

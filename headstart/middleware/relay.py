@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headstart.errors import HeadstartError, RequestError, UpstreamError
-from headstart.middleware.body import ClientGone, iterate_body, watching
+from headstart.middleware.body import ClientGone, iterate_body, watch
 from headstart.middleware.exchange import raw_path
 from headstart.middleware.identity import check_client_key
 from headstart.middleware.respond import error_response, send_whole
@@ -100,17 +100,19 @@ class Relay:
                 gone = True
                 task.cancel()
 
+            watcher = self._spawn(watch, receive, leave)
             try:
-                with watching(receive, self._spawn, leave):
-                    async for piece in reply.chunks():
-                        await send(
-                            {"type": "http.response.body", "body": piece.data, "more_body": True}
-                        )
+                async for piece in reply.chunks():
+                    await send(
+                        {"type": "http.response.body", "body": piece.data, "more_body": True}
+                    )
             except asyncio.CancelledError:
                 if not gone:
                     raise
                 task.uncancel()
                 raise ClientGone from None
+            finally:
+                watcher.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 JSON = b"application/json"
-_OWN = (b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing")
+_OWN = frozenset((b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing"))
+_OWN_AND_LENGTH = _OWN | {b"content-length"}
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
@@ -68,19 +69,27 @@ def server_timing(timings: dict[str, float]) -> bytes:
     ).encode()
 
 
-def relayed_headers(headers: Headers, own: list[tuple[bytes, bytes]], *, stream: bool) -> Headers:
+def relayed_headers(
+    headers: Headers,
+    own: list[tuple[bytes, bytes]],
+    *,
+    stream: bool = False,
+    length: int | None = None,
+) -> Headers:
     """Return an upstream's headers with ours; ours replace those of an upstream Headstart.
 
-    A stream has no length: if it breaks off, an error of ours follows.
+    ``length`` is that of a body that is sent whole. A stream has none: if it breaks off, an error
+    of ours follows.
     """
-    names = {name for name, _ in headers}
-    dropped = (*_OWN, b"content-length") if stream else _OWN
+    theirs = dict(headers)
     defaults = STREAM_HEADERS if stream else (NO_STORE,)
-    return (
-        *(pair for pair in headers if pair[0] not in dropped),
-        *own,
-        *(pair for pair in defaults if pair[0] not in names),
-    )
+    dropped = _OWN if length is None and not stream else _OWN_AND_LENGTH
+    relayed = [pair for pair in headers if pair[0] not in dropped]
+    relayed += own
+    relayed += [pair for pair in defaults if pair[0] not in theirs]
+    if length is not None:
+        relayed.append((b"content-length", b"%d" % length))
+    return tuple(relayed)
 
 
 async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headstart.errors import Overloaded
-from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watching
+from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
 from headstart.middleware.limits import Gate
 from headstart.middleware.supervisor import Supervisor
 
@@ -59,10 +59,9 @@ async def test_a_body_cut_at_the_limit_is_handed_on_whole() -> None:
 
 async def test_watching_tells_once_that_the_client_left() -> None:
     supervisor = Supervisor()
-    await supervisor.start()
     gone = asyncio.Event()
-    with watching(receiving(part(b"late")), supervisor.spawn, gone.set):
-        await gone.wait()
+    supervisor.spawn(watch, receiving(part(b"late")), gone.set)
+    await gone.wait()
     await supervisor.aclose()
 
 
@@ -109,7 +108,6 @@ async def _enter(gate: Gate) -> None:
 
 async def test_the_supervisor_outlives_a_failing_task_and_cancels_the_rest() -> None:
     supervisor = Supervisor()
-    await supervisor.start()
     cancelled = asyncio.Event()
 
     async def fail() -> None:

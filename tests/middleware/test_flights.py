@@ -100,9 +100,16 @@ async def test_a_client_that_is_gone_stops_waiting() -> None:
 
 
 async def test_the_deadline_ends_a_wait() -> None:
-    client = Flight().join()
+    flight = Flight()
+    client = flight.join()
+    client.expire(asyncio.get_running_loop().time() + 0.01)
     with pytest.raises(UpstreamTimeout):
-        await client.head(asyncio.get_running_loop().time() + 0.01)
+        await client.head()
+    flight.open(HEAD)
+    await flight.push(b"late")
+    assert await client.read() == b"late"
+    with pytest.raises(UpstreamTimeout):
+        await client.read()
 
 
 async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down() -> None:

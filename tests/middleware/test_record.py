@@ -79,7 +79,6 @@ def call(prompt: str = "Hi", **fields: Any) -> Call:
 @asynccontextmanager
 async def bench(path: Path, days: int = 30) -> AsyncIterator[Bench]:
     supervisor = Supervisor()
-    await supervisor.start()
     try:
         yield Bench(path, supervisor, days)
     finally:

@@ -37,7 +37,6 @@ class Provider(ScriptedUpstream):
 @pytest.fixture
 async def supervisor() -> AsyncIterator[Supervisor]:
     made = Supervisor()
-    await made.start()
     yield made
     await made.aclose()
 
