@@ -79,8 +79,10 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
 
     reason = f" ({served.reason})" if served.reason else ""
     model = f", model {escape(served.model)}" if served.model else ""
+    # A stream may break off after its status was sent.
+    error = f" ({escape(served.error)})" if served.error else ""
     console.print(
-        f"[bold]{served.outcome}[/]{reason}, status {served.status}{model}, "
+        f"[bold]{served.outcome}[/]{reason}, status {served.status}{error}{model}, "
         f"{1000 * served.total_s:.1f} ms"
     )
     if served.audit_of:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from headstart.cli import main
+from headstart.cli.explain import print_explained
+from headstart.decisions import Outcome
+from headstart.observe import Served
 from support.administered import CHATGPT, NEGATED, REWORDED
 from support.remote import remote
 
@@ -108,6 +113,16 @@ def test_a_server_that_is_not_there_is_an_error(
     assert "--url names another" in error
     assert code == 1
     assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
+
+
+def test_a_stream_that_broke_off_names_the_error_beside_its_status() -> None:
+    shown = io.StringIO()
+    broken = Served(
+        id="r", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=200, stream=True,
+        total_s=0.5, model="m", error="upstream_timeout",
+    )  # fmt: skip
+    print_explained(Console(file=shown, width=200), broken, None)
+    assert "miss, status 200 (upstream_timeout), model m, 500.0 ms" in shown.getvalue()
 
 
 def test_it_lists_the_upstreams_that_were_asked(
