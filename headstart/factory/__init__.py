@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.conditions import Conditions
     from headstart.middleware.upstreams.jury import Jury
     from headstart.observe import Observers
-    from headstart.types import ChatRequest
 
 
 @dataclass(frozen=True)

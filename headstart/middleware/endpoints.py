@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -68,12 +69,12 @@ class Route:
     operations: Operations | None = None
     """Reads a request of which a part stands in its path."""
 
-    @property
+    @cached_property
     def idempotent(self) -> bool:
         """May the wrapped app be called once more for the same request?"""
         return self.endpoint is not None and self.endpoint.idempotent
 
-    @property
+    @cached_property
     def pattern(self) -> re.Pattern[str] | None:
         """The pattern that finds the question in the prompt."""
         query = None if self.endpoint is None else self.endpoint.query
@@ -82,7 +83,7 @@ class Route:
     def parse(self, body: bytes, path: bytes = b"", query: bytes = b"") -> ChatRequest:
         """Read the request. Raises InvalidRequest; a custom body that is no JSON raises too."""
         if self.operations is not None:
-            return self.operations.parse(path, query, body)
+            return self.operations.parse(path.partition(b"?")[0], query, body)
         if self.dialect is None:
             assert self.endpoint is not None
             return parse_custom(self.endpoint, body)
@@ -114,13 +115,14 @@ class Routes:
         operations: Operations | None = None,
     ) -> None:
         self._operations = operations
+        self._operation = Route(OPERATION, operations, operations=operations)
         self._table = {
-            (b"POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
+            ("POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
         }
         for endpoint in endpoints:
-            key = (endpoint.method.upper().encode(), endpoint.path.encode())
+            key = (endpoint.method.upper(), endpoint.path.encode())
             dialect = None
-            if endpoint.prompt is None and key[0] == b"POST":
+            if endpoint.prompt is None and key[0] == "POST":
                 dialect = dialects.get(endpoint.path)
             if dialect is None and endpoint.prompt is None and endpoint.query is not None:
                 raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
@@ -128,11 +130,11 @@ class Routes:
 
     def match(self, method: str, path: bytes, query: bytes = b"") -> Route | None:
         """Return the route of a request, or None."""
-        route = self._table.get((method.encode(), path))
+        route = self._table.get((method, path))
         named = self._operations
         if route is not None or named is None or method != "POST" or b"/models/" not in path:
             return route
-        return Route(OPERATION, named, operations=named) if named.answers(path, query) else None
+        return self._operation if named.answers(path, query) else None
 
 
 def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:

@@ -12,6 +12,7 @@ from headstart.attempts import total_cost_usd
 from headstart.decisions import Lookup, Outcome
 from headstart.observe import Served
 from headstart.policies.agreement.answers import answer_text
+from headstart.policies.freshness import FOREVER
 from headstart.types import Call
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Exchange:
         "first_byte",
         "holdout",
         "id",
+        "lifetime",
         "lookup",
         "prompt_tokens",
         "receive",
@@ -60,7 +62,6 @@ class Exchange:
         "status",
         "stored",
         "timings",
-        "ttl_s",
         "upstream",
         "upstream_s",
     )
@@ -82,7 +83,7 @@ class Exchange:
         self.domain = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
-        self.ttl_s: float | None = None
+        self.lifetime = FOREVER
         self.status = 0
         self.first_byte: float | None = None
         self.upstream = ""

@@ -120,7 +120,11 @@ class Callers:
         """The header that names the scope, if one does."""
         return frozenset((self._scope_header,)) - {b""}
 
-    def identify(self, scope: Scope, headers: Headers) -> bytes | None:
+    def credential(self, headers: Headers, query_string: bytes) -> bytes | None:
+        """Return what identifies the caller, or None."""
+        return credential_of(headers, query_string, cookies=self._sharing.cookies)
+
+    def identify(self, scope: Scope, headers: Headers, credential: bytes | None) -> bytes | None:
         """Return the bytes that identify who may share this request's answer, or None."""
         sharing = self._sharing
         found: bytes | None
@@ -134,8 +138,7 @@ class Callers:
             believed = len(values) == 1 and self._from_trusted_proxy(scope)
             found = b"header\0" + values[0] if believed else None
         else:
-            found = credential_of(headers, scope["query_string"], cookies=sharing.cookies)
-            found = b"anonymous" if found is None and sharing.anonymous else found
+            found = b"anonymous" if credential is None and sharing.anonymous else credential
         if found is None:
             self._hint()
         return found
@@ -144,12 +147,11 @@ class Callers:
         """Hash who is asking: ``identity``, its own ``subdivision``, and unless shared the user."""
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
 
-    def principal(self, headers: Headers, query_string: bytes, user: str | None) -> str:
+    def principal(self, credential: bytes | None, user: str | None) -> str:
         """Hash who asks, also where all share one scope: by credential, and by user within one.
 
         Where several credentials share answers the user does not count: a caller could be many.
         """
-        credential = credential_of(headers, query_string, cookies=self._sharing.cookies)
         alone = self._sharing.resolve is None and self._sharing.scope == "credential"
         return self._hash(credential, None, user if alone else None)
 
@@ -172,7 +174,7 @@ class Callers:
         """Return the hash under which a credential is noted as accepted, if answers are shared."""
         if self._sharing.scope != "shared":
             return None
-        credential = credential_of(headers, b"", cookies=self._sharing.cookies)
+        credential = self.credential(headers, b"")
         return scope_of(self._secret, credential=credential)
 
     def may_read(self, headers: Headers) -> bool:

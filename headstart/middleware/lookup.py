@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Looks requests up. ``semantic`` is False when only equal requests may share answers.
+    """Looks requests up.
 
     ``concise`` tells by route how short answers are to be (0: as they come), under ``""`` for all
     routes that it does not name.
@@ -32,14 +32,12 @@ class Finder:
         admission: AdmissionPolicy,
         oversight: Oversight | None,
         *,
-        semantic: bool,
         clock: Callable[[], float],
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
     ) -> None:
         self._cache = cache
         self._admission = admission
         self._oversight = oversight
-        self._semantic = semantic
         self._clock = clock
         self._concise = concise
 
@@ -49,16 +47,17 @@ class Finder:
         if directives.no_cache:
             return _miss("no-cache")
         now = self._clock()
-        level = self._concise.get(prepared.rule, self._concise[""])
 
         def refuse(entry: Entry) -> str | None:
             if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
                 return "stale"
-            if prepared.ttl_s is not None and now - entry.created > prepared.ttl_s:
+            ttl_s = prepared.lifetime.seconds
+            if ttl_s is not None and now - entry.created > ttl_s:
                 # Routes of different lives may share an entry.
                 return "stale"
             if directives.refuses(entry.transforms):
                 return "compressed"
+            level = self._concise.get(prepared.rule, self._concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
             return self._admission.refuse_serve(request, entry) if request is not None else None
@@ -73,17 +72,12 @@ class Finder:
                 return _miss(reason)
             spent = time.perf_counter() - began
             return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent)
-        refusal = await self._refuse_semantic(prepared)
+        refusal = prepared.semantic_refusal
+        if refusal is None and self._oversight is not None:
+            refusal = await self._oversight.refuse(prepared.terms)
         if refusal is not None:
             return _miss(refusal)
         return await self._cache.find_semantic(key, refuse, prepared.terms)
-
-    async def _refuse_semantic(self, prepared: Prepared) -> str | None:
-        if not self._semantic:
-            return "exact-only"
-        if prepared.semantic_refusal is not None or self._oversight is None:
-            return prepared.semantic_refusal
-        return await self._oversight.refuse(prepared.terms)
 
 
 def _miss(reason: str) -> Lookup:

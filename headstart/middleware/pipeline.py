@@ -30,6 +30,7 @@ from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.learning.booking import AuditBooking
 from headstart.middleware.learning.oversight import Allowed, Course, Ruling
 from headstart.middleware.pump import Plan, Pump
+from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import logger
 from headstart.policies.key import variant
@@ -63,7 +64,6 @@ class EngineOptions:
 
     max_body_bytes: int = 32 * 1024 * 1024
     deadline_s: float | None = 600.0
-    semantic: bool = True
     holdout: float = 0.0
 
 
@@ -103,6 +103,7 @@ class Engine:
         self._clock = clock
         self._new_id = new_id
         self._router = router
+        self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -141,10 +142,6 @@ class Engine:
         if late:  # while they can still be booked
             await asyncio.wait(late)
 
-    def _limit_s(self, rule: str) -> float | None:
-        of_route = None if self._router is None else self._router.deadline_s(rule)
-        return self._options.deadline_s if of_route is None else of_route
-
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
         limit = self._options.max_body_bytes
         exchange.body = body = await read_body(exchange.receive, limit)
@@ -161,7 +158,9 @@ class Engine:
             raise
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
         exchange.rule = prepared.rule
-        exchange.limit(deadline_s(exchange.scope["headers"], self._limit_s(prepared.rule)))
+        of_route = self._routes.get(prepared.rule, NO_ROUTE).deadline_s
+        limit_s = self._options.deadline_s if of_route is None else of_route
+        exchange.limit(deadline_s(exchange.scope["headers"], limit_s))
         exchange.timings["parse"] = exchange.elapsed()
         key = prepared.key
         if key is None or self._finder is None:
@@ -175,7 +174,7 @@ class Engine:
                 key = variant(key, self._random.randrange(variants))
         lookup = await self._finder.find(prepared, key)
         exchange.note_times(lookup)
-        exchange.domain, exchange.ttl_s = prepared.terms.domain, prepared.ttl_s
+        exchange.domain, exchange.lifetime = prepared.terms.domain, prepared.lifetime
         ruling = self._rule(exchange, prepared, key, lookup)
         exchange.lookup = lookup = ruling.lookup
         if ruling.course is not Course.ASK and lookup.entry is not None:
@@ -264,7 +263,7 @@ class Engine:
         if flight is not None and not exchange.holdout:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)
         else:
-            semantic = self._options.semantic and prepared.semantic_refusal is None
+            semantic = prepared.semantic_refusal is None
             flight = self._start(exchange, key, identity, app, semantic=semantic, lesson=lesson)
         await self._fly(exchange, flight)
 
@@ -281,7 +280,7 @@ class Engine:
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
         route = exchange.route
-        predicts = self._router is not None and self._router.predicts(exchange.rule)
+        predicts = self._routes.get(exchange.rule, NO_ROUTE).predicts
         call = exchange.call(editable=editable, predicts=predicts)
         upstream: Upstream
         if self._router is None:
@@ -296,7 +295,7 @@ class Engine:
             identity=identity if identity is not None else flight,
             key=key,
             semantic=semantic,
-            ttl_s=exchange.ttl_s,
+            lifetime=exchange.lifetime,
             lesson=lesson,
             credential_scope=self._preparer.credential_scope(call.headers),
             wrapped=self._router is None,
@@ -311,7 +310,7 @@ class Engine:
     async def _fly(self, exchange: Exchange, flight: Flight) -> None:
         client = flight.join()
         try:
-            early_200_s = None if self._router is None else self._router.early_200_s(exchange.rule)
+            early_200_s = self._routes.get(exchange.rule, NO_ROUTE).early_200_s
             await self._deliver.flight(exchange, flight, client, exchange.deadline, early_200_s)
         finally:
             last = flight.leave(client)

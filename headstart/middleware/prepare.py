@@ -13,7 +13,7 @@ from headstart.decisions import Terms
 from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers, check_client_key
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.policies.directives import Directives, parse_directives
-from headstart.policies.freshness import Lifetimes, QuestionClass, question_class
+from headstart.policies.freshness import FOREVER, Lifetime, Lifetimes, QuestionClass
 from headstart.policies.key import PROTOCOL_HEADERS, KeyContext, chat_key, keyed_headers, raw_key
 from headstart.policies.questions import NOT_FOUND, find_question
 from headstart.policies.terms import (
@@ -25,7 +25,7 @@ from headstart.policies.terms import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.asgi_types import Scope
@@ -36,12 +36,29 @@ if TYPE_CHECKING:
 
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
+MEMO_ENVELOPES = 1024
 _READ_HEADERS = PROTOCOL_HEADERS.union(
     CREDENTIAL_HEADERS, (b"cookie", b"cache-control", b"content-encoding")
 )
 
 _ANY_TERMS = Terms()
-_FOREVER = Lifetimes()
+_ONE_LIFE = Lifetimes()
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a request says beside its path and body: who calls, and on which terms."""
+
+    headers: Headers
+    """Those that decide anything."""
+    query_string: bytes
+    found: Mapping[bytes, bytes]
+    """The headers by name."""
+    credential: bytes | None
+    directives: Directives
+    max_error: float | None
+    keyed: Headers
+    """Those that belong in the cache key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +73,7 @@ class Prepared:
     semantic_refusal: str | None = None
     """Why another prompt's answer must not serve, so that only an exact repeat may."""
     terms: Terms = _ANY_TERMS
-    ttl_s: float | None = None
-    """Longest life of an answer to it, stored now or before; None: without end."""
+    lifetime: Lifetime = FOREVER
     rule: str = ""
     """Name of the ``[[route]]`` that it takes."""
 
@@ -65,9 +81,10 @@ class Prepared:
 class Preparer:
     """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes).
 
-    ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the target where they set none,
-    ``learning`` names the encoder and guards that a learning domain belongs to, and
-    ``lifetimes`` say how long answers are kept.
+    ``upstream`` names who answers by dialect, model and rule. Unless ``semantic``, only exact
+    repeats share answers. ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the
+    target where they set none, ``learning`` names the encoder and guards that a learning domain
+    belongs to, and ``lifetimes`` say how long answers are kept.
     """
 
     def __init__(
@@ -77,24 +94,27 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        upstream: Callable[[str, ChatRequest, str], str],
+        upstream: Callable[[str, str, str], str],
         wrapped: bool,
+        semantic: bool = True,
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
         learning: str = "",
-        lifetimes: Lifetimes = _FOREVER,
+        lifetimes: Lifetimes = _ONE_LIFE,
     ) -> None:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
         self._admission = admission
         self._upstream = upstream
         self._wrapped = wrapped
+        self._semantic = semantic
         self._rules = rules
         self._max_error = max_error
         self._learning = learning
         self._lifetimes = lifetimes
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched, self._callers.reads)
+        self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
         self._memo_size = 0
 
@@ -104,13 +124,14 @@ class Preparer:
         headers: Headers = tuple(
             [(n, v) for n, v in scope["headers"] if n in read or n.startswith(prefix)]
         )
-        identity = self._callers.identify(scope, headers)
-        path, query = scope.get("raw_path"), scope["query_string"]
-        memo_key = (scope["method"], route.name, path, query, headers, identity, body)
+        method, query = scope["method"], scope["query_string"]
+        path = scope.get("raw_path") or scope["path"].encode()
+        envelope = self._envelopes.get((headers, query)) or self._open(headers, query)
+        identity = self._callers.identify(scope, headers, envelope.credential)
+        memo_key = (method, route.name, path, query, headers, identity, body)
         prepared = self._memo.get(memo_key)
         if prepared is None:
-            check_client_key(headers, self._sharing.client_keys)
-            prepared = self._prepare(route, scope, headers, identity, body)
+            prepared = self._prepare(route, (method, path), envelope, identity, body)
             self._remember(memo_key, prepared, len(body))
         else:
             self._memo.move_to_end(memo_key)
@@ -121,6 +142,23 @@ class Preparer:
     def credential_scope(self, headers: Headers) -> str | None:
         """Return the hash under which a credential is noted as accepted, if answers are shared."""
         return self._callers.credential_scope(headers)
+
+    def _open(self, headers: Headers, query_string: bytes) -> Envelope:
+        """Read what most requests of a caller have in common."""
+        check_client_key(headers, self._sharing.client_keys)
+        envelope = Envelope(
+            headers,
+            query_string,
+            found=dict(headers),
+            credential=self._callers.credential(headers, query_string),
+            directives=parse_directives(headers),
+            max_error=requested_max_error(headers),
+            keyed=keyed_headers(headers, self._sharing.key_headers),
+        )
+        if len(self._envelopes) >= MEMO_ENVELOPES:
+            self._envelopes.clear()
+        self._envelopes[headers, query_string] = envelope
+        return envelope
 
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
         if size > MEMO_BODY_BYTES:
@@ -133,15 +171,18 @@ class Preparer:
             self._memo_size -= 8 * len(key[-1]) + 2048  # type: ignore[arg-type]
 
     def _prepare(
-        self, route: Route, scope: Scope, headers: Headers, identity: bytes | None, body: bytes
+        self,
+        route: Route,
+        target: tuple[str, bytes],
+        envelope: Envelope,
+        identity: bytes | None,
+        body: bytes,
     ) -> Prepared:
-        found = dict(headers)
-        directives = parse_directives(headers)
-        asked = requested_max_error(headers)
+        """Prepare a request of a method to a path (``target``)."""
+        headers, found, directives = envelope.headers, envelope.found, envelope.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
-        path = scope.get("raw_path") or scope["path"].encode()
-        request = route.parse(body, path.partition(b"?")[0], scope["query_string"])
+        request = route.parse(body, target[1], envelope.query_string)
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
@@ -154,55 +195,56 @@ class Preparer:
         if refusal is not None:
             return Prepared(request, None, directives, scope_name, refusal, rule=rule.name)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
-        target = self._max_error if rule.max_error is None else rule.max_error
         named = None if question is NOT_FOUND else question
-        answerer = self._upstream(
-            "" if route.dialect is None else route.dialect.name, request, rule.name
+        dialect = "" if route.dialect is None else route.dialect.name
+        context = KeyContext(
+            dialect=dialect or ("custom" if target[0] == "POST" else f"custom {target[0]}"),
+            path=target[1],
+            upstream=self._upstream(dialect, request.model, rule.name),
+            query_string=envelope.query_string,
+            headers=envelope.keyed,
+            wrapped_app=self._wrapped,
         )
-        key = self._key(route, scope, headers, request, scope_name, (named, answerer))
+        key = self._key(route, request, scope_name, context, named)
         # What single questions taught says nothing about whether histories mean the same.
         kind_of_talk = "question" if key.conversation is None else "conversation"
-        parties = (scope_name, route.name, rule.name, kind_of_talk)
-        principal = self._callers.principal(headers, scope["query_string"], request.user)
-        terms = terms_of(parties, (target, asked), self._learning, principal)
-        asked_text = request.query if named is None else named.text
-        kind = question_class(asked_text or "")
+        terms = terms_of(
+            (scope_name, route.name, rule.name, kind_of_talk),
+            (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
+            self._learning,
+            self._callers.principal(envelope.credential, request.user),
+        )
+        asked = request.query if named is None else named.text
+        lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)
         return Prepared(
             request=request,
             key=key,
             directives=directives,
             scope=scope_name,
-            semantic_refusal=self._refuse_semantic(rule, request, question, kind),
+            semantic_refusal=self._refuse_semantic(rule, request, question, lifetime),
             terms=terms,
-            ttl_s=self._lifetimes.of(kind, rule.ttl_s),
+            lifetime=lifetime,
             rule=rule.name,
         )
 
     def _key(
         self,
         route: Route,
-        scope: Scope,
-        headers: Headers,
         request: ChatRequest,
         scope_name: str,
-        named: tuple[Question | None, str],
+        context: KeyContext,
+        question: Question | None,
     ) -> CacheKey:
-        """Return its key; ``named`` are the question inside it and whoever would answer it."""
-        question, answerer = named
-        dialect = "" if route.dialect is None else route.dialect.name
-        custom = "custom" if scope["method"] == "POST" else f"custom {scope['method']}"
-        context = KeyContext(
-            dialect=dialect or custom,
-            path=scope.get("raw_path") or scope["path"].encode(),
-            upstream=answerer,
-            query_string=scope["query_string"],
-            headers=keyed_headers(headers, self._sharing.key_headers),
-            wrapped_app=self._wrapped,
-        )
         if question is not None:
             request = route.without(question.text, request)
         if route.dialect is not None:
-            return chat_key(request, scope=scope_name, context=context, question=question)
+            return chat_key(
+                request,
+                scope=scope_name,
+                context=context,
+                question=question,
+                semantic=self._semantic,
+            )
         return raw_key(
             request.document["rest"],
             query=request.query,
@@ -212,16 +254,18 @@ class Preparer:
         )
 
     def _refuse_semantic(
-        self, rule: RouteRule, request: ChatRequest, question: Question | None, kind: QuestionClass
+        self, rule: RouteRule, request: ChatRequest, question: Question | None, lifetime: Lifetime
     ) -> str | None:
-        if not rule.semantic:
+        if not (self._semantic and rule.semantic):
             return "exact-only"
         if question is NOT_FOUND:
             return "query-not-found"
         if question is not None:
             request = msgspec.structs.replace(request, query=question.text)
         refusal = self._admission.refuse_semantic(request)
-        return "live" if refusal is None and kind is QuestionClass.LIVE else refusal
+        if refusal is None and lifetime.kind is QuestionClass.LIVE:
+            return "live"
+        return refusal
 
 
 def _question(

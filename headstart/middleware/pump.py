@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headstart.middleware.limits import Gate
     from headstart.middleware.record import Recorder
     from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.policies.freshness import Lifetime
     from headstart.types import CacheKey, Call, Completion, Headers
 
 UNATTENDED_S = 600.0
@@ -54,8 +55,8 @@ class Plan:
     identity: Hashable
     key: CacheKey | None
     semantic: bool
-    ttl_s: float | None
-    """How long its answer may be served; None: until it is evicted."""
+    lifetime: Lifetime
+    """How long its answer may be served; without end: until it is evicted."""
     lesson: Lesson | None
     """What the answer teaches about the neighbour that was, or was not, served in its place."""
     credential_scope: str | None
@@ -207,14 +208,14 @@ class Pump:
             return None
         else:
             answer = completion
-        now = self._clock()
+        now, ttl_s = self._clock(), plan.lifetime.seconds
         return Entry(
             id=plan.call.id,
             key=plan.key,
             answer=answer,
             origin=origin,
             created=now,
-            expires=None if plan.ttl_s is None else now + plan.ttl_s,
+            expires=None if ttl_s is None else now + ttl_s,
             tags=_tags(plan.call.headers),
             transforms=reply.transforms,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -60,59 +60,71 @@ class RouteTaken:
     """Upstreams are told the answer to a similar prompt."""
 
 
-_NO_ROUTE = RouteTaken()
+NO_ROUTE = RouteTaken()
+MEMO_MODELS = 1024
+LONGEST_NAME = 128
+"""Of a model that is remembered: callers may name any."""
+
+
+class Answerer(NamedTuple):
+    """Who answers for a model."""
+
+    candidate: Candidate
+    identity: str
+    """Names them: others, or another model behind an alias, are another cache key."""
+    several: bool
+    """There is more than one, so a conversation has to be kept with its own."""
 
 
 class Router:
     """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route."""
 
     def __init__(self, providers: Sequence[Provider], routes: Mapping[str, RouteTaken]) -> None:
+        self.routes = routes
         self._providers = providers
-        self._by_name = {each.name: each for each in providers}
-        self._routes = routes
+        self._answerers: dict[tuple[str, str, str], Answerer] = {}
 
-    def pick(self, dialect: str, request: ChatRequest | None, rule: str) -> Candidate:
-        """Return who is to answer a request that takes ``rule``. Raises NoUpstream."""
-        named = self._routes.get(rule, _NO_ROUTE).candidate
-        if named is not None and (request is not None or self._all_speak(named, dialect)):
+    def pick(self, dialect: str, model: str | None, rule: str) -> Candidate:
+        """Return who is to answer a request that takes ``rule``. Raises NoUpstream.
+
+        ``model`` is None for a body that we cannot read.
+        """
+        named = self.routes.get(rule, NO_ROUTE).candidate
+        if named is not None and (model is not None or self._all_speak(named, dialect)):
             return named
-        candidates = self._choose(dialect, request).candidates
+        candidates = self._choose(dialect, model).candidates
         return candidates.get(rule) or candidates[""]
+
+    def answerer(self, dialect: str, model: str, rule: str) -> Answerer:
+        """Return who is to answer for a model, worked out once. Raises NoUpstream."""
+        asked = (dialect, model, rule)
+        answerer = self._answerers.get(asked)
+        if answerer is None:
+            answerer = self._find_answerer(dialect, model, rule)
+            if len(self._answerers) >= MEMO_MODELS:
+                self._answerers.clear()
+            if len(model) <= LONGEST_NAME:
+                self._answerers[asked] = answerer
+        return answerer
 
     def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
         """Return who is to answer a call, and the call as it needs it. Raises NoUpstream."""
-        candidate = self.pick(call.dialect, call.request, rule)
-        if call.request is not None and len(candidate.names) > 1:
-            call = msgspec.structs.replace(call, affinity=conversation(scope, call.request))
-        if self.early_200_s(rule) is not None:
+        request = call.request
+        if request is None:
+            candidate = self.pick(call.dialect, None, rule)
+        else:
+            candidate, _, several = self.answerer(call.dialect, request.model, rule)
+            if several:
+                call = msgspec.structs.replace(call, affinity=conversation(scope, request))
+        if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
             # Nobody knows by then how the answer is encoded.
             plain = tuple(pair for pair in call.headers if pair[0] != b"accept-encoding")
             call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
-    def identity(self, dialect: str, request: ChatRequest, rule: str) -> str:
-        """Name who would answer: others, or another model behind an alias, are another key.
-
-        Raises NoUpstream.
-        """
-        names = self.pick(dialect, request, rule).names
-        return "\n".join(
-            f"{each.name} {each.base_url} {each.real_name(request.model)}"
-            for each in self._providers
-            if each.name in names
-        )
-
-    def deadline_s(self, rule: str) -> float | None:
-        """Return a route's own limit, if it has one."""
-        return self._routes.get(rule, _NO_ROUTE).deadline_s
-
-    def early_200_s(self, rule: str) -> float | None:
-        """Return how long a streaming client waits for a status at most, if that is limited."""
-        return self._routes.get(rule, _NO_ROUTE).early_200_s
-
-    def predicts(self, rule: str) -> bool:
-        """Are upstreams told the answer to a similar prompt?"""
-        return self._routes.get(rule, _NO_ROUTE).predicts
+    def identity(self, dialect: str, model: str, rule: str) -> str:
+        """Name who would answer, for the cache key. Raises NoUpstream."""
+        return self.answerer(dialect, model, rule).identity
 
     def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
         """Return who gets what is only relayed: the first upstream of its dialect.
@@ -122,23 +134,32 @@ class Router:
         """
         return self._choose(_dialect_of(path, headers), None).relay
 
+    def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
+        candidate = self.pick(dialect, model, rule)
+        names = candidate.names
+        identity = "\n".join(
+            f"{each.name} {each.base_url} {each.real_name(model)}"
+            for each in self._providers
+            if each.name in names
+        )
+        return Answerer(candidate, identity, several=len(names) > 1)
+
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Can a body that we cannot read go to any of its upstreams as it is?"""
         members = [each for each in self._providers if each.name in candidate.names]
         return all(each.dialect == dialect for each in members)
 
-    def _choose(self, dialect: str, request: ChatRequest | None) -> Provider:
+    def _choose(self, dialect: str, model: str | None) -> Provider:
         """Return the provider meant for the model, else one that has it, else of the dialect.
 
         Without any of these it is the first that can be translated to, which needs a body that we
         can read. Among equals the caller's dialect counts first, then the order of the settings.
         """
-        model = "" if request is None else request.model
 
         def rank(each: Provider) -> tuple[bool, ...]:
-            return (*(not claim for claim in each.claims(model)), each.dialect != dialect)
+            return (*(not claim for claim in each.claims(model or "")), each.dialect != dialect)
 
-        able = [each for each in self._providers if request is not None or each.dialect == dialect]
+        able = [each for each in self._providers if model is not None or each.dialect == dialect]
         if able:
             return min(able, key=rank)
         raise NoUpstream(

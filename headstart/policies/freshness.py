@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headstart.types import Frozen
@@ -94,3 +95,28 @@ class Lifetimes(Frozen, frozen=True, kw_only=True):
         """Return the life of an answer; ``route_s`` stands in for ``ttl_s``. None: for ever."""
         bounds = (self.ttl_s if route_s is None else route_s, self.by_class.get(kind))
         return min((bound for bound in bounds if bound is not None), default=None)
+
+
+class Lifetime:
+    """How long the answer to one question lives. The question is read once somebody wants to know.
+
+    ``route_s`` stands in for ``lifetimes.ttl_s``.
+    """
+
+    def __init__(self, question: str, lifetimes: Lifetimes, route_s: float | None = None) -> None:
+        self._question = question
+        self._lifetimes = lifetimes
+        self._route_s = route_s
+
+    @cached_property
+    def kind(self) -> QuestionClass:
+        """How fast the answer ages."""
+        return question_class(self._question)
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """Longest life of an answer, stored now or before; None: without end."""
+        return self._lifetimes.of(self.kind, self._route_s)
+
+
+FOREVER = Lifetime("", Lifetimes())

@@ -86,12 +86,18 @@ def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Heade
 
 
 def chat_key(
-    request: ChatRequest, *, scope: str, context: KeyContext, question: Question | None = None
+    request: ChatRequest,
+    *,
+    scope: str,
+    context: KeyContext,
+    question: Question | None = None,
+    semantic: bool = True,
 ) -> CacheKey:
     """Return the key of a chat request.
 
     ``partition`` binds everything except the last user text, or except the ``question`` in it,
-    and ``exact`` binds that too. Without ``request.query`` both bind the whole request. Raises
+    and ``exact`` binds that too. Without ``request.query`` both bind the whole request. Unless
+    ``semantic``, only equal conversations share answers and none is split for comparison. Raises
     nothing on odd shapes: what it does not understand is keyed as it came.
     """
     omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
@@ -113,7 +119,7 @@ def chat_key(
     if isinstance(messages, list) and messages:
         messages = _canonical(messages, context.dialect)
         if request.query is not None:
-            talk = split_conversation(messages) if question is None else None
+            talk = split_conversation(messages) if semantic and question is None else None
             messages[-1], asked = _without_text(messages[-1])
             if talk is not None:
                 history = talk.history

@@ -35,7 +35,6 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
         house.cache,
         Admission(),
         None,
-        semantic=False,
         clock=lambda: house.now,
         concise={"": 0, "support": 2, "chat": 1},
     )

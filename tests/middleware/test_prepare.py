@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.errors import RequestError
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
-from headstart.middleware.prepare import Prepared, Preparer
+from headstart.middleware.prepare import MEMO_ENVELOPES, Prepared, Preparer
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
@@ -35,7 +36,7 @@ class Caller:
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            upstream=lambda dialect, request, rule: "up",
+            upstream=lambda dialect, model, rule: "up",
             wrapped=wrapped,
             **options,
         )
@@ -194,10 +195,39 @@ def test_the_question_tells_how_long_its_answer_lives_and_whether_another_may_se
     rules = (RouteRule("short", model="short", ttl_s=50.0), RouteRule("all", query=PATTERN))
     caller = Caller(rules=rules, lifetimes=lifetimes)
     live = caller.ask(TEMPLATE.format("A", "What is the weather?"))
-    assert (live.ttl_s, live.semantic_refusal) == (5.0, "live")
+    assert (live.lifetime.seconds, live.semantic_refusal) == (5.0, "live")
     stable = caller.ask(TEMPLATE.format("the weather today", "What is a cloud?"))
-    assert (stable.ttl_s, stable.semantic_refusal) == (1000.0, None)
-    assert caller.ask("a", model="short").ttl_s == 50.0
+    assert (stable.lifetime.seconds, stable.semantic_refusal) == (1000.0, None)
+    assert caller.ask("a", model="short").lifetime.seconds == 50.0
+
+
+def test_without_semantic_answers_a_conversation_has_the_same_exact_key_and_no_other() -> None:
+    talk = [
+        {"role": "user", "content": "I need a tent."},
+        {"role": "assistant", "content": "For how many?"},
+        {"role": "user", "content": "What does it cost?"},
+    ]
+    semantic, plain = (Caller(semantic=each).ask("", messages=talk) for each in (True, False))
+    assert exact(semantic) == exact(plain)
+    assert plain.semantic_refusal == "exact-only"
+    assert semantic.key is not None
+    assert plain.key is not None
+    assert (bool(semantic.key.conversation), plain.key.conversation) == (True, None)
+
+
+def test_callers_beyond_those_remembered_are_told_apart() -> None:
+    caller = Caller()
+    scopes = {caller.ask("a", key=str(number)).scope for number in range(MEMO_ENVELOPES + 2)}
+    assert len(scopes) == MEMO_ENVELOPES + 2
+
+
+def test_a_model_named_in_the_path_is_prepared_apart_though_no_raw_path_is_given() -> None:
+    caller = Caller()
+    caller.routes = Routes({}, (), GeminiGenerate())
+    asked = {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}
+    paths = [f"/v1beta/models/{model}:generateContent" for model in ("one", "two")]
+    one, two = (caller.post(path, asked, {"x-goog-api-key": "k"}) for path in paths)
+    assert exact(one) != exact(two)
 
 
 def test_methods_of_one_path_are_prepared_apart() -> None:

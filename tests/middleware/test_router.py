@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from headstart.errors import NoUpstream
-from headstart.middleware.router import Provider, Router, RouteTaken, conversation
+from headstart.middleware.router import (
+    LONGEST_NAME,
+    MEMO_MODELS,
+    Provider,
+    Router,
+    RouteTaken,
+    conversation,
+)
 from headstart.types import Call, ChatRequest
 
 if TYPE_CHECKING:
@@ -44,14 +51,14 @@ def provider(name: str, dialect: str = CHAT, **fields: Any) -> Provider:
 
 
 def picked(router: Router, dialect: str, model: str | None, rule: str = "") -> str:
-    return router.pick(dialect, None if model is None else request(model), rule).name
+    return router.pick(dialect, model, rule).name
 
 
 def test_the_key_binds_provider_address_and_the_model_behind_an_alias() -> None:
     one = provider("a", models={"fast": "small-1"})
     moved = provider("a", base_url="https://b.test", models={"fast": "small-1"})
     other = provider("a", models={"fast": "small-2"})
-    found = {Router([each], {}).identity(CHAT, request("fast"), "") for each in (one, moved, other)}
+    found = {Router([each], {}).identity(CHAT, "fast", "") for each in (one, moved, other)}
     assert len(found) == 3
 
 
@@ -59,9 +66,31 @@ def test_a_route_binds_all_who_may_answer() -> None:
     providers = [provider("a", models={"m": "m-a"}), provider("b", models={"m": "m-b"})]
     race = RouteTaken(cast("Candidate", Named("a", "b")))
     router = Router(providers, {"race": race})
-    identity = router.identity(CHAT, request("m"), "race")
+    identity = router.identity(CHAT, "m", "race")
     assert identity == "a https://a.test m-a\nb https://b.test m-b"
-    assert identity != router.identity(CHAT, request("m"), "")
+    assert identity != router.identity(CHAT, "m", "")
+
+
+def test_who_answers_is_remembered_for_each_model_route_and_dialect() -> None:
+    providers = [provider("a"), provider("b", MESSAGES, models={"m": "m-b"})]
+    router = Router(providers, {"race": RouteTaken(cast("Candidate", Named("a", "b")))})
+    asked = [
+        (dialect, model, rule)
+        for dialect in (CHAT, MESSAGES)
+        for model in ("m", "n", "n" * 2 * LONGEST_NAME)
+        for rule in ("", "race")
+    ]
+    for dialect, model, rule in asked * 2:
+        answerer = router.answerer(dialect, model, rule)
+        assert answerer.candidate is router.pick(dialect, model, rule)
+        assert model in answerer.identity or answerer.identity.endswith("m-b")
+        assert answerer.several is (rule == "race")
+
+
+def test_any_number_of_models_may_be_asked_for() -> None:
+    router = Router([provider("a")], {})
+    for number in range(MEMO_MODELS + 2):
+        assert router.identity(CHAT, f"m{number}", "").endswith(f" m{number}")
 
 
 def test_settings_decide_before_the_model_table_and_that_before_the_dialect() -> None:
@@ -130,11 +159,10 @@ def test_only_calls_that_have_a_choice_are_given_their_conversation() -> None:
         id="1", method="POST", path=b"/v1/chat/completions", query_string=b"", headers=(),
         body=b"{}", dialect=CHAT, endpoint="/v1/chat/completions", request=request("m"),
     )  # fmt: skip
-    choice = RouteTaken(cast("Candidate", Named("a", "b")), deadline_s=3.0)
+    choice = RouteTaken(cast("Candidate", Named("a", "b")))
     router = Router([provider("a"), provider("b")], {"r": choice})
     assert router.assign(call, "me", "")[1] is call
     assert router.assign(call, "me", "r")[1].affinity
-    assert (router.deadline_s("r"), router.deadline_s("")) == (3.0, None)
     odd = msgspec.structs.replace(call, request=None)
     assert router.assign(odd, "me", "")[1] is odd
 
@@ -144,8 +172,7 @@ def test_a_route_without_upstreams_shapes_what_its_model_asks_for() -> None:
     plain = cast("Candidate", Named("a"))
     router = Router(
         [provider("a", candidates={"": plain, "brief": shaped})],
-        {"brief": RouteTaken(deadline_s=2.0)},
+        {"brief": RouteTaken()},
     )
-    assert router.pick(CHAT, request("m"), "brief") is shaped
-    assert router.pick(CHAT, request("m"), "") is plain
-    assert router.deadline_s("brief") == 2.0
+    assert router.pick(CHAT, "m", "brief") is shaped
+    assert router.pick(CHAT, "m", "") is plain
