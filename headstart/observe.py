@@ -19,6 +19,8 @@ logger = logging.getLogger("headstart")
 
 HELD_OUT = "-holdout"
 """Ends the ``Shaped.kind`` of what an experiment left alone."""
+DRY_RUN = "-dry-run"
+"""Ends the ``Shaped.kind`` of what was reckoned and not done."""
 
 
 class Shaped(Frozen):

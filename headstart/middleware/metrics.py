@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headstart.decisions import Outcome
-from headstart.observe import Committed, Encoded, Labelled, Served, StageFailed
+from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class PrometheusObserver:
         )  # fmt: skip
         self._cost = counter("cost_usd", "What upstream calls cost.", "upstream", "outcome")
         self._removed = counter("tokens_removed", "Taken off prompts and answers.", "kind")
+        self._removable = counter("tokens_removable", "What dry runs would have taken off.", "kind")
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the entries acknowledged.")
 
@@ -180,9 +181,8 @@ class PrometheusObserver:
             bound.failed()
 
         for shaped in row.shaped:
-            self._removed.labels(shaped.kind).inc(
-                max(0, shaped.tokens_before - shaped.tokens_after)
-            )
+            removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
+            removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
 
     def _attempted(self, attempt: Attempt) -> None:
         key = (attempt.upstream, attempt.role, attempt.outcome)

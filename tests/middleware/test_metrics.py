@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headstart.decisions import Outcome
 from headstart.middleware.metrics import Levels, PrometheusObserver
 from headstart.middleware.recent import RecentRequests
-from headstart.observe import Committed, Encoded, Observation, Served, StageFailed
+from headstart.observe import Committed, Encoded, Observation, Served, Shaped, StageFailed
 
 LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, encoder_queue=5)
 HIT = Served(
@@ -92,6 +92,18 @@ def test_a_request_without_an_answer_has_no_first_token_but_a_failure() -> None:
     samples = counted(changed(ttft_s=None, error="upstream_timeout"))
     assert samples["headstart_time_to_first_token_seconds_count", "exact", "openai"] == 0
     assert samples["headstart_failed_requests_total", "openai"] == 1
+
+
+def test_what_a_dry_run_would_have_saved_is_no_saving() -> None:
+    samples = counted(
+        changed(shaped=(Shaped(kind="compress", tokens_before=100, tokens_after=60),)),
+        changed(shaped=(Shaped(kind="compress-dry-run", tokens_before=100, tokens_after=30),)),
+    )
+    removed = {
+        name: n for name, n in samples.items() if name[0] == "headstart_tokens_removed_total"
+    }
+    assert removed == {("headstart_tokens_removed_total", "compress"): 40}
+    assert samples["headstart_tokens_removable_total", "compress-dry-run"] == 70
 
 
 def test_stages_are_observed() -> None:

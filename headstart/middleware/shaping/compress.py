@@ -18,7 +18,7 @@ from headstart.compression.result import count_messages
 from headstart.compression.tokens import count_tokens, estimate_tokens, warm
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
-from headstart.observe import Shaped, StageFailed, logger
+from headstart.observe import DRY_RUN, Shaped, StageFailed, logger
 from headstart.policies.directives import asked_compression, compressed, stricter
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Compressing(Shaper):
         own_s = time.perf_counter() - began
         counting = self._bench.count(shorter.done)
         if options.dry_run:
-            sending, kind = self._inner.stream(call), "compress-dry-run"
+            sending, kind = self._inner.stream(call), "compress" + DRY_RUN
         else:
             sending, kind = self.pass_on(shorter.call, compressed(options.mode)), "compress"
         async with sending as reply:
