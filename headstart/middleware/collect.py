@@ -107,7 +107,7 @@ class Collector:
         )
 
     def _add_text(self, event: TextLike) -> None:
-        choice = self._choice(event.choice)
+        choice = self._choices.get(event.choice) or self._choice(event.choice)
         if event.text or (type(event) is ReasoningDelta and event.signature):
             self.content_started = True
             if self._fits(event.text):

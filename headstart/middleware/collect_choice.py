@@ -75,6 +75,10 @@ class ChoiceBuilder:
         self._calls: dict[int, _Run] = {}
 
     def add_text(self, event: TextLike) -> None:
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.type is type(event) is TextDelta and last.block == event.block:
+            last.fragments.append(event.text)
+            return
         field = event.field if isinstance(event, ReasoningDelta) else ""
         block = None if isinstance(event, RefusalDelta) else event.block
         run = self._open_run(type(event), field, block)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.event_stream import EventStream
@@ -19,8 +20,7 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """A longer JSON answer is forwarded but neither read nor stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Bytes for the client and the events that they carry."""
 
     data: bytes

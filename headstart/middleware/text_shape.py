@@ -42,22 +42,24 @@ class TextShape(NamedTuple):
 
         ``join``: that is one event, whose text is that of all.
         """
+        before, after, tail = self.before, self.after, self.tail
+        into, past = len(before), len(after)
         texts: list[str] = []
-        while data.startswith(self.before, start):
-            begin = start + len(self.before)
+        while data.startswith(before, start):
+            begin = start + into
             end = data.find(b'"', begin)
             text = data[begin:end]
             if b"\\" in text:
                 end = _end_of_string(data, begin)
                 text = data[begin:end]
-            if not (text and data.startswith(self.after, end)) or b"\n" in text or b"\r" in text:
+            if not (text and data.startswith(after, end)) or b"\n" in text or b"\r" in text:
                 break
-            end += len(self.after)
-            if self.tail:
+            end += past
+            if tail:
                 begin, end = end, data.find(b'"', end)
-                if not (data[begin:end].isalnum() and data.startswith(self.tail, end)):
+                if not (data[begin:end].isalnum() and data.startswith(tail, end)):
                     break
-                end += len(self.tail)
+                end += len(tail)
             try:
                 texts.append(_decode_string(b'"%b"' % text) if b"\\" in text else text.decode())
             except UNDECODABLE:
@@ -66,9 +68,10 @@ class TextShape(NamedTuple):
         if not texts:
             return (), start
         if join:
-            texts = ["".join(texts)]
+            said = TextDelta(text="".join(texts), choice=self.choice, block=self.block)
+            return (said,), start
         return tuple(
-            [TextDelta(text=each, choice=self.choice, block=self.block) for each in texts]
+            [TextDelta(text=text, choice=self.choice, block=self.block) for text in texts]
         ), start
 
 
