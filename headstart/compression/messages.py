@@ -1,13 +1,16 @@
-"""Chat messages in OpenAI's form: where their texts are, and which calls they make or answer."""
+"""Chat messages in OpenAI's form: where their texts are, and which calls they make or answer.
+
+What is not of that form says nothing: to refuse it is the provider's business.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-TOOL_ROLES = frozenset(("tool", "function"))
+TOOL_ROLES = ("tool", "function")
 
 
 def text_at(message: Mapping[str, Any], part: int | None) -> str:
@@ -43,7 +46,7 @@ def texts(message: Mapping[str, Any]) -> Iterator[str]:
     for part in content if isinstance(content, list) else [{"text": content}]:
         if isinstance(part, dict) and isinstance(part.get("text"), str):
             yield part["text"]
-    for call in message.get("tool_calls") or ():
+    for call in _calls(message):
         match call:
             case {"function": {"name": str(name), "arguments": str(arguments)}}:
                 yield name
@@ -52,7 +55,7 @@ def texts(message: Mapping[str, Any]) -> Iterator[str]:
 
 def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the id of each call that a message makes, with its name and arguments."""
-    for call in message.get("tool_calls") or ():
+    for call in _calls(message):
         match call:
             case {"id": str(id), "function": {"name": str(name), "arguments": str(arguments)}}:
                 yield id, (name, arguments)
@@ -60,4 +63,11 @@ def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]
 
 def call_of(message: Mapping[str, Any], calls: Mapping[object, tuple[str, str]]) -> tuple[str, str]:
     """Return name and arguments of the call that a message answers, as far as they are known."""
-    return calls.get(message.get("tool_call_id"), (str(message.get("name") or ""), ""))
+    id = message.get("tool_call_id")
+    known = calls.get(id) if isinstance(id, str) else None
+    return known or (str(message.get("name") or ""), "")
+
+
+def _calls(message: Mapping[str, Any]) -> Sequence[object]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list | tuple) else ()

@@ -163,14 +163,17 @@ async def test_a_dry_run_books_and_sends_what_came(bench: Workbench) -> None:
     assert row.tokens_after < row.tokens_before
 
 
-async def test_what_compression_cannot_read_goes_up_as_it_came(bench: Workbench) -> None:
-    document = chat()
-    document["messages"][2]["tool_calls"] = 7
+@pytest.mark.parametrize("content", [5, [5], [{"type": "tool_result"}], {"text": TABLE}])
+@pytest.mark.parametrize("dialect", ["openai-chat", "anthropic-messages"])
+async def test_a_malformed_message_is_the_providers_to_refuse(
+    bench: Workbench, dialect: str, content: Any
+) -> None:
     scene = Scene(bench)
-    call = call_of(document)
+    document = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    call = call_of(document, dialect=dialect)
     assert await scene.ask(call) == ()
     assert scene.sent.body is call.body
-    assert scene.observed == [StageFailed(stage="compression", error="TypeError")]
+    assert scene.observed == []
 
 
 async def test_a_closed_bench_costs_nothing_but_the_saving(bench: Workbench) -> None:

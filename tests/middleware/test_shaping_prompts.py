@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,11 @@ from headstart.compression.json_text import expand
 from headstart.middleware.shaping.prompts import read_prompt
 from support.prompts import ROWS, TABLE, chat, contents, messages
 
+if TYPE_CHECKING:
+    from headstart.compression.result import Mode
+
+RESULT = {"type": "tool_result", "content": TABLE}
+USE = {"type": "tool_use", "name": "f", "input": {}}
 DIALECTS = {
     "openai-chat": chat,
     "anthropic-messages": messages,
@@ -131,3 +136,31 @@ def test_what_was_sent_begins_what_is_sent_next(dialect: str) -> None:
 
 def test_a_dialect_that_is_not_known_has_no_prompt() -> None:
     assert read_prompt("", {"messages": []}) is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document"),
+    [
+        ("openai-chat", {"messages": [{"role": ["user"], "content": TABLE}]}),
+        ("openai-chat", {"messages": [{"role": "user", "content": 5}]}),
+        ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": 5}]}),
+        ("openai-chat", {"messages": [{"role": "tool", "tool_call_id": ["x"], "content": 5}]}),
+        ("anthropic-messages", {"messages": [{"role": "user", "content": [5]}]}),
+        ("anthropic-messages", {"messages": [{"role": ["user"], "content": [TABLE]}]}),
+        ("anthropic-messages", {"messages": [{"role": "user", "content": [RESULT]}]}),
+        ("anthropic-messages", {"messages": [{"role": "assistant", "content": [USE]}]}),
+        ("anthropic-messages", {"messages": [], "system": 5}),
+        ("gemini-generate", {"contents": [5]}),
+        ("gemini-generate", {"contents": [{"parts": 5}]}),
+        ("gemini-generate", {"contents": [{"role": "model", "parts": [{"functionCall": {}}]}]}),
+        ("gemini-generate", {"contents": [{"parts": [{"functionResponse": {"name": ["f"]}}]}]}),
+        ("gemini-generate", {"contents": [], "systemInstruction": {"parts": 5}}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["safe", "aggressive"])
+def test_what_is_malformed_is_left_to_the_provider(
+    dialect: str, document: dict[str, Any], mode: Mode
+) -> None:
+    prompt = read_prompt(dialect, document)
+    if prompt is not None:
+        assert not compress(prompt.messages, mode=mode, clear_history=True).spans

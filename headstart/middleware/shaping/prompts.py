@@ -47,10 +47,20 @@ class Prompt:
 
 
 def read_prompt(dialect: str, document: dict[str, Any]) -> Prompt | None:
-    """Return a document's prompt; None for a dialect that is not known here."""
+    """Return a document's prompt; None for a dialect that is not known here, or a malformed one.
+
+    A malformed prompt is the provider's to refuse.
+    """
     form = _FORMS.get(dialect)
     if form is None:
         return None
+    try:
+        return _read(form, document)
+    except (AttributeError, KeyError, TypeError):  # a field is missing, or of another type
+        return None
+
+
+def _read(form: _Form, document: dict[str, Any]) -> Prompt:
     messages = form.system(document)
     sizes = []
     previous: Message = {}
