@@ -5,6 +5,7 @@ Every optional stage fails open: its error costs a request the cache and is told
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -158,6 +159,7 @@ class SemanticCache:
         it is stored all the same, for exact lookups alone.
         """
         self._hot.put(entry)
+        await asyncio.sleep(0)  # whoever waits for this answer gets it before the store does
         entry, vector = await self._embed(entry, text)
         if vector is not None and entry.id in self._hot:
             self._hot.put(entry)

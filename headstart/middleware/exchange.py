@@ -173,6 +173,7 @@ class Exchange:
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
         total = self.elapsed()
+        overhead_s = sum(self.timings.values()) - self.timings.get("upstream", 0.0)
         entry, trial = self.lookup.entry, self.lookup.trial
         verdict = None if trial is None else trial.verdict
         row = Served(
@@ -208,7 +209,7 @@ class Exchange:
             route=self.rule,
             shaped=self.shaped,
             attempts=self.attempts,
-            overhead_s=sum(v for k, v in self.timings.items() if k != "upstream"),
+            overhead_s=overhead_s,
             stored=self.stored,
         )
         if entry is None or self.lookup.outcome not in (Outcome.EXACT, Outcome.SEMANTIC):

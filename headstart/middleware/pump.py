@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -23,7 +22,7 @@ from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.policies.responses import refuse_app_response
-from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
+from headstart.types import Ended, Entry, Frozen, Origin, RawResponse, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -45,8 +44,7 @@ UNATTENDED_S = 600.0
 STORED_HEADERS = frozenset((b"content-type", b"content-language", b"content-encoding"))
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Frozen):
     """One upstream call to make. ``key`` is None when its answer must not be stored."""
 
     call: Call
@@ -111,7 +109,8 @@ class Pump:
                 raise
         finally:
             self._settle(flight, plan)
-            flight.fail(UpstreamProtocolError("the call was cancelled"))
+            if not flight.done:
+                flight.fail(UpstreamProtocolError("the call was cancelled"))
             flight.settled.set()
             self._flights.remove(plan.identity, flight)
         if entry is not None and self._cache is not None:
@@ -158,6 +157,8 @@ class Pump:
                     raw = None
             if piece.data:
                 await flight.push(piece.data)
+        if head.stream:
+            await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
         reads = plan.route.dialect is not None and reply.status == 200 and is_plain(reply.headers)
         if reads and not plan.wrapped:
             # A wrapped app may answer as it likes: what it sends passes, and is just not stored.

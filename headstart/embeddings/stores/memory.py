@@ -64,6 +64,7 @@ class MemoryStore:
         self._ends: list[tuple[float, str]] = []
         self._bytes = 0
         self._log: deque[LogRow] = deque([LogRow("1", deleted=True, id="")], maxlen=LOG_ROWS)
+        self._logged = 1
         self._books: deque[bytes] = deque(maxlen=BOOK_ROWS)
         self._labels: deque[tuple[str, bytes]] = deque()
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -246,10 +247,11 @@ class MemoryStore:
         return [(row_cursor(number), self._labels[number - oldest][1]) for number in asked]
 
     def _write_log(self, id: str, *, deleted: bool) -> None:
-        self._log.append(LogRow(str(int(self._log[-1].cursor) + 1), deleted, id))
+        self._logged += 1
+        self._log.append(LogRow(str(self._logged), deleted, id))
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
-        behind = int(self._log[-1].cursor) - int(cursor)
+        behind = self._logged - int(cursor)
         first = max(len(self._log) - 1 - behind, 0)
         last = min(first + AT_ONCE, len(self._log))
         rows = after_cursor([self._log[place] for place in range(first, last)], cursor)

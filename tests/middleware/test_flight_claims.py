@@ -1,0 +1,93 @@
+"""Who pays for the calls of a flight that several requests share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.flights import Flight
+
+pytestmark = pytest.mark.anyio
+
+ATTEMPTS = (
+    Attempt(
+        upstream="sim",
+        model="m",
+        role=AttemptRole.FIRST,
+        outcome=AttemptOutcome.WON,
+        at=0.0,
+        total_s=1.0,
+        cost_usd=0.5,
+    ),
+)
+
+
+async def test_the_first_reader_pays_though_others_leave_before_it() -> None:
+    flight = Flight()
+    first, second = flight.join(), flight.join()
+    flight.attempts = ATTEMPTS
+    flight.finish()
+    flight.leave(second)
+    assert flight.claim(second) == ()
+    flight.leave(first)
+    assert flight.claim(first) == ATTEMPTS
+
+
+async def test_the_last_reader_pays_when_the_first_left_before_the_end() -> None:
+    flight = Flight()
+    first, second, third = flight.join(), flight.join(), flight.join()
+    flight.leave(first)
+    assert flight.claim(first) == ()  # nothing has ended yet: nobody knows what it costs
+    flight.attempts = ATTEMPTS
+    flight.finish()
+    flight.leave(second)
+    assert flight.claim(second) == ()
+    flight.leave(third)
+    assert flight.claim(third) == ATTEMPTS
+
+
+async def test_nobody_pays_twice() -> None:
+    flight = Flight()
+    first, second = flight.join(), flight.join()
+    flight.attempts = ATTEMPTS
+    flight.finish()
+    flight.leave(first)
+    assert flight.claim(first) == ATTEMPTS
+    flight.leave(second)
+    assert flight.claim(second) == ()
+    assert flight.claim(first) == ()
+
+
+async def test_a_call_that_failed_is_paid_all_the_same() -> None:
+    flight = Flight()
+    client = flight.join()
+    flight.attempts = ATTEMPTS
+    flight.fail(UpstreamProtocolError("cut"))
+    flight.leave(client)
+    assert flight.claim(client) == ATTEMPTS
+
+
+async def test_who_left_last_pays_what_its_cancelled_call_had_cost() -> None:
+    flight = Flight()
+    client = flight.join()
+    begun = asyncio.Event()
+
+    async def pump() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            flight.attempts = ATTEMPTS
+            flight.fail(UpstreamProtocolError("the call was cancelled"))
+            flight.settled.set()
+
+    async with asyncio.TaskGroup() as group:
+        flight.pump = group.create_task(pump())
+        await begun.wait()
+        assert flight.leave(client)
+        assert flight.claim(client) == ()
+        await flight.settled.wait()
+        assert flight.claim(client) == ATTEMPTS

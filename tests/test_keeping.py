@@ -1,0 +1,109 @@
+"""What was learned is kept in the store from one run to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.config import Settings
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.embeddings.stores.opening import open_store
+from headstart.errors import StoreError
+from headstart.factory.conditions import KEPT_AS, open_conditions
+from headstart.factory.keeping import keep
+from headstart.factory.site import Site
+from headstart.middleware.supervisor import Supervisor
+from headstart.observe import Observers, StageFailed
+from headstart.policies.routing.measures import Key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from headstart.interfaces import Store
+    from headstart.observe import Observation
+
+pytestmark = pytest.mark.anyio
+
+KEY = Key("sim", "m")
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[Observation] = []
+
+    def notify(self, observation: Observation) -> None:
+        self.seen.append(observation)
+
+
+class UnkeepingStore(MemoryStore):
+    """Keeps no documents."""
+
+    async def keep(self, name: str, value: bytes) -> None:
+        raise StoreError("the disk is full")
+
+    async def kept(self, name: str) -> bytes | None:
+        raise StoreError("the disk is gone")
+
+
+@asynccontextmanager
+async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator[Site]:
+    """The life of a server that has opened nothing yet."""
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor()
+        stack.push_async_callback(supervisor.aclose)
+        await store.open()
+        stack.push_async_callback(store.aclose)
+        observers = Observers([recorder] if recorder is not None else [])
+        yield Site(Settings(), store, observers, supervisor, stack)
+
+
+async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
+    url, now = f"sqlite:///{tmp_path / 'kept.db'}", asyncio.get_running_loop().time()
+    async with a_run(open_store(url)) as site:
+        measures = (await open_conditions(site)).measures
+        assert measures.samples(KEY, 100, now) == 0
+        for _ in range(20):
+            measures.first(KEY, 100, 0.25, now)
+        measured = measures.samples(KEY, 100, now)
+    async with a_run(open_store(url)) as site:
+        measures = (await open_conditions(site)).measures
+        assert measures.samples(KEY, 100, now) == measured > 0
+        assert measures.expected_ttft_s(KEY, 100, now) == pytest.approx(0.25, rel=0.05)
+
+
+async def test_what_cannot_be_read_is_begun_anew() -> None:
+    store = MemoryStore()
+    await store.keep(KEPT_AS, b"of another version")
+    async with a_run(store) as site:
+        assert (await open_conditions(site)).items() == ()
+    assert await store.kept(KEPT_AS) != b"of another version"
+
+
+async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None:
+    recorder = Recorder()
+    async with a_run(UnkeepingStore(), recorder) as site:
+        conditions = await open_conditions(site)
+        conditions.measures.first(KEY, 100, 0.25, asyncio.get_running_loop().time())
+        assert recorder.seen == []
+    assert recorder.seen == [StageFailed(stage="measures", error="StoreError")]
+
+
+async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.factory.keeping.KEEP_S", 0.001)
+    kept = asyncio.Event()
+
+    class Store(MemoryStore):
+        async def keep(self, name: str, value: bytes) -> None:
+            await super().keep(name, value)
+            kept.set()
+
+    loaded: list[bytes] = []
+    async with a_run(store := Store()) as site:
+        await keep(site, "name", "stage", saved=lambda: b"value", load=loaded.append)
+        await kept.wait()
+        assert await store.kept("name") == b"value"
+    assert loaded == []
