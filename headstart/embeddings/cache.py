@@ -124,17 +124,20 @@ class SemanticCache:
         return entry
 
     async def find_exact(self, key: CacheKey, accept: Accept) -> Entry | None:
-        """Return the acceptable entry under the exact key, or None. Nothing is encoded."""
-        entry = self.peek_exact(key.exact)
+        """Return the store's acceptable entry under the exact key, or None. Nothing is encoded.
+
+        Ask ``peek_exact`` first: it needs no wait.
+        """
+        deletions = self._replica.deletions
+        try:
+            entry = await self._store.find(key.exact)
+        except StageError as error:
+            report(self._observers, error)
+            return None
         if entry is None:
-            deletions = self._replica.deletions
-            try:
-                entry = await self._store.find(key.exact)
-            except StageError as error:
-                report(self._observers, error)
-            if entry is not None:
-                self._replica.keep(entry, deletions)
-        if entry is None or accept(entry) is not None:
+            return None
+        self._replica.keep(entry, deletions)
+        if accept(entry) is not None:
             return None
         self._touched.add(entry.id)
         return entry

@@ -48,7 +48,8 @@ class Gateway:
         self._routes = routes
         self._start = start
         self._relay_prefixes = relay_prefixes
-        self._running: asyncio.Future[Running] | None = None
+        self._started: Running | None = None
+        self._starting: asyncio.Future[Running] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -58,11 +59,10 @@ class Gateway:
             return await self.app(scope, receive, send)
         path = raw_path(scope)
         route = self._routes.match(scope["method"], path, scope["query_string"])
-        relayed = path.startswith(self._relay_prefixes)
-        if route is None and not relayed:
+        if route is None and not path.startswith(self._relay_prefixes):
             return await self.app(scope, receive, send)
         try:
-            running = await self.running()
+            running = self._started or await self.running()
         except HeadstartError as error:
             logger.error("the engine cannot start: %s", error)
             return await self._without_engine(scope, receive, send)
@@ -79,27 +79,28 @@ class Gateway:
 
     async def running(self) -> Running:
         """Return the started engine, starting it on first use. Raises ConfigError."""
-        future = self._running
-        if future is not None and future.done() and not future.cancelled():
-            return future.result()
+        if self._started is not None:
+            return self._started
+        future = self._starting
         if future is not None and future.get_loop() is asyncio.get_running_loop():
             return await asyncio.shield(future)
-        self._running = future = asyncio.get_running_loop().create_future()
+        self._starting = future = asyncio.get_running_loop().create_future()
         try:
             started = await self._start()
         except BaseException as error:
-            self._running = None
+            self._starting = None
             future.set_exception(error)
             future.exception()  # Retrieved here: nobody else may be waiting for it.
             raise
+        self._started, self._starting = started, None
         future.set_result(started)
         return started
 
     async def aclose(self) -> None:
         """Stop the engine: drain, cancel, flush, close. Safe to call twice."""
-        future, self._running = self._running, None
-        if future is not None and future.done() and future.exception() is None:
-            await future.result().aclose()
+        started, self._started = self._started, None
+        if started is not None:
+            await started.aclose()
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         answered = False

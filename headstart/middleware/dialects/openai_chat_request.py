@@ -9,18 +9,24 @@ import msgspec
 
 from headstart.errors import InvalidRequest
 from headstart.middleware.dialects.request_body import (
+    check_types,
     decode_object,
     last_user_text,
-    read_boolean,
     read_integer,
     read_messages,
     read_model,
-    read_string,
     repeats_keys,
 )
 from headstart.types import ChatRequest
 
 _OPTIONS = "stream_options"
+_TYPES = {
+    "max_completion_tokens": int,
+    "n": int,
+    "stream": bool,
+    "user": str,
+    "safety_identifier": str,
+}
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -28,10 +34,11 @@ def parse_request(body: bytes) -> ChatRequest:
     document = decode_object(body)
     model = read_model(document)
     messages = read_messages(document)
-    limit = read_integer(document, "max_completion_tokens")
+    check_types(document, _TYPES)
+    limit = document.get("max_completion_tokens")
     if limit is None:
         limit = read_integer(document, "max_tokens")
-    choices = read_integer(document, "n")
+    choices = document.get("n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
     logprobs = document.get("logprobs")
@@ -39,7 +46,7 @@ def parse_request(body: bytes) -> ChatRequest:
         raise InvalidRequest("logprobs: must be a boolean")
     return ChatRequest(
         model=model,
-        stream=read_boolean(document, "stream"),
+        stream=bool(document.get("stream")),
         document=document,
         query=last_user_text(messages),
         include_usage=_includes_usage(document),
@@ -91,8 +98,7 @@ def _includes_usage(document: dict[str, Any]) -> bool:
 
 
 def _user(document: dict[str, Any]) -> str | None:
-    user = read_string(document, "user")
-    safety = read_string(document, "safety_identifier")
+    user, safety = document.get("user"), document.get("safety_identifier")
     if user and safety:
         return msgspec.json.encode((user, safety)).decode()
     return user or safety or None

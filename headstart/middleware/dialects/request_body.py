@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headstart.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _MAX_DEPTH = 128
 """Nesting of a request. Leaves room for recursion in whoever reads the document later."""
+_TYPE_NAMES = {bool: "a boolean", int: "an integer", str: "a string"}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -47,6 +51,13 @@ def read_messages(document: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(message, dict):
             raise InvalidRequest(f"messages[{position}]: must be an object")
     return messages
+
+
+def check_types(document: dict[str, Any], types: Mapping[str, type]) -> None:
+    """Raise InvalidRequest for a field that is neither of its type nor null."""
+    for field, value in document.items():
+        if field in types and value is not None and type(value) is not types[field]:
+            raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[types[field]]}")
 
 
 def read_boolean(document: dict[str, Any], field: str) -> bool:
