@@ -8,11 +8,12 @@ its worth, and any replica makes the same bytes without sharing state.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from headstart.compression.conversation import Conversation
+from headstart.compression.conversation import Conversation, is_shortenable
 from headstart.compression.gate import Profile
 from headstart.compression.history import results_to_clear
 from headstart.compression.marks import CLEARED
@@ -30,6 +31,7 @@ CODE_VERSION = "1"
 """Changes with any byte that any transform writes."""
 
 _DEFAULT = Profile()
+_MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def compress(
@@ -56,17 +58,21 @@ def compress(
 
     Raises ConfigError for an unknown mode.
     """
-    if mode not in get_args(Mode):
-        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(get_args(Mode))}")
+    if mode not in _MODES:
+        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
+    memo = Memo() if memo is None else memo
     cleared = _clear(messages) if clear_history and mode != "off" else frozenset()
     extent = Extent(mode, comments=strip_comments)
-    conversation = Conversation(extent, profile, Memo() if memo is None else memo, cleared)
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
-    for number, message in enumerate(messages):
-        shorter, done = conversation.read(number, message)
-        sent.append(shorter)
-        spans += done
+    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in messages)):
+        conversation = Conversation(extent, profile, memo, cleared)
+        for number, message in enumerate(messages):
+            shorter, done = conversation.read(number, message)
+            sent.append(shorter)
+            spans += done
+    else:
+        sent = [each if isinstance(each, dict) else dict(each) for each in messages]
     return Compression(
         messages=sent,
         spans=tuple(spans),
@@ -76,6 +82,7 @@ def compress(
     )
 
 
+@lru_cache(maxsize=64)
 def _version(extent: Extent, profile: Profile, *, clear_history: bool) -> str:
     configured = msgspec.json.encode(
         [CODE_VERSION, extent, msgspec.structs.asdict(profile), clear_history]

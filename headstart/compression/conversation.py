@@ -11,7 +11,7 @@ from headstart.compression.duplicates import Passages
 from headstart.compression.gate import is_worth
 from headstart.compression.marks import CLEARED, without_marks
 from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, indexed_texts, with_text
-from headstart.compression.protection import Asked, shows_file, understand
+from headstart.compression.protection import shows_file, understand
 from headstart.compression.result import Span
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import COST_MS_PER_1K, Extent, Shortened, shorten
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headstart.compression.gate import Profile
     from headstart.compression.memo import Memo
+    from headstart.compression.protection import Asked
 
 MIN_CHARS = 200
 """A shorter text is left alone: it could not pay for a mark."""
@@ -37,7 +38,6 @@ class Conversation:
         self._memo = memo
         self._cleared = cleared
         self._words: list[str] = []
-        self._asked = Asked()
         self._last_role: object = None
         self._calls: dict[object, tuple[str, str]] = {}
         self._passages = Passages(memo)
@@ -45,7 +45,7 @@ class Conversation:
 
     def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         """Return the message as it is sent, and what was done to it."""
-        places = {} if self._extent.mode == "off" else _touchable(message, self._memo)
+        places = _touchable(message, self._memo)
         self._hear(message, places)
         if number in self._cleared:
             return self._omit(number, message)
@@ -57,7 +57,7 @@ class Conversation:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        asked = msgspec.structs.replace(self._asked, call=call[1])
+        asked = msgspec.structs.replace(self._understand(), call=call[1])
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, done = self._shorten(text, places.get(part, []), asked)
@@ -83,11 +83,14 @@ class Conversation:
         if role == "user":
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
             self._words = [*(self._words if self._last_role == "user" else ()), *own]
-            self._asked = self._memo.call(understand, without_marks("\n".join(self._words)))
         for id, call in calls_in(message):
             self._calls[id] = call
             self._sent += len(call[1])
         self._last_role = role
+
+    def _understand(self) -> Asked:
+        """Return what the user asks by now."""
+        return self._memo.call(understand, without_marks("\n".join(self._words)))
 
     def _shorten(
         self, text: str, places: Sequence[Place], asked: Asked
@@ -138,6 +141,17 @@ class Conversation:
         if self._extent.mode in {"balanced", "aggressive"}:
             self._passages.add(text)
         return text
+
+
+def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
+    """May anything of the message be shortened? Most conversations hold no such message."""
+    for _, text in indexed_texts(message):
+        if len(text) >= MIN_CHARS:
+            break
+    else:
+        return False
+    places = _touchable(message, memo).values()
+    return any(place.end - place.start >= MIN_CHARS for part in places for place in part)
 
 
 def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[Place]]:

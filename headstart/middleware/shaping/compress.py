@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,15 +77,16 @@ class Workbench:
         """Stop after the work under way. What waits is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, work: Callable[[Memo], T], *, inline: bool) -> T:
-        """Return ``work(memo)``."""
-        return work(self._inline) if inline else await self._on_thread(work)
+    def here(self, work: Callable[[Memo], T]) -> T:
+        """Return ``work(memo)``, done on the loop."""
+        return work(self._inline)
 
     def count(self, done: Compression) -> asyncio.Future[Counts]:
         """Count on the thread what a compression was made from and what it made."""
-        return self._on_thread(partial(self._count, done))
+        return self.on_thread(partial(self._count, done))
 
-    def _on_thread(self, work: Callable[[Memo], T]) -> asyncio.Future[T]:
+    def on_thread(self, work: Callable[[Memo], T]) -> asyncio.Future[T]:
+        """Begin ``work(memo)`` on the thread."""
         return asyncio.get_running_loop().run_in_executor(self._thread, work, self._memo)
 
     def _count(self, done: Compression, memo: Memo) -> Counts:
@@ -136,36 +137,47 @@ class Compressing(Shaper):
         mode = stricter(options.mode, asked_compression(call.headers))
         if mode == "off" or not plain(call):
             return self._inner.stream(call)
-        return self._compress_and_send(call, replace(options, mode=mode))
+        work = partial(_shorten, call, options, mode)
+        if len(call.body) > INLINE_BYTES[mode]:
+            return self._compress_on_thread(call, work, dry_run=options.dry_run)
+        began = time.perf_counter()
+        try:
+            shorter = self._bench.here(work)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
+            self._note(error)
+            shorter = None
+        if shorter is None:
+            return self._inner.stream(call)
+        return self._send(call, shorter, time.perf_counter() - began, dry_run=options.dry_run)
 
     @asynccontextmanager
-    async def _compress_and_send(
-        self, call: Call, options: CompressingOptions
+    async def _compress_on_thread(
+        self, call: Call, work: Callable[[Memo], _Shorter | None], *, dry_run: bool
     ) -> AsyncIterator[UpstreamReply]:
         began = time.perf_counter()
-        shorter = await self._try(call, options)
-        if shorter is None:
-            async with self._inner.stream(call) as reply:
-                yield reply
-            return
-        own_s = time.perf_counter() - began
+        try:
+            shorter = await self._bench.on_thread(work)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
+            self._note(error)
+            shorter = None
+        sending = self._inner.stream(call)
+        if shorter is not None:
+            sending = self._send(call, shorter, time.perf_counter() - began, dry_run=dry_run)
+        async with sending as reply:
+            yield reply
+
+    @asynccontextmanager
+    async def _send(
+        self, call: Call, shorter: _Shorter, own_s: float, *, dry_run: bool
+    ) -> AsyncIterator[UpstreamReply]:
         counting = self._bench.count(shorter.done)
-        if options.dry_run:
+        if dry_run:
             sending, kind = self._inner.stream(call), "compress" + DRY_RUN
         else:
-            sending, kind = self.pass_on(shorter.call, compressed(options.mode)), "compress"
+            sending, kind = self.pass_on(shorter.call, compressed(shorter.mode)), "compress"
         async with sending as reply:
             await self._book(call.id, kind, counting, own_s)
             yield reply
-
-    async def _try(self, call: Call, options: CompressingOptions) -> _Shorter | None:
-        """Return the call with a shorter prompt; None if nothing was done, or it failed."""
-        try:
-            inline = len(call.body) <= INLINE_BYTES[options.mode]
-            return await self._bench.run(partial(_shorten, call, options), inline=inline)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
-            self._note(error)
-            return None
 
     async def _book(
         self, call_id: str, kind: str, counting: asyncio.Future[Counts], own_s: float
@@ -194,9 +206,10 @@ class Compressing(Shaper):
 class _Shorter(NamedTuple):
     call: Call
     done: Compression
+    mode: Mode
 
 
-def _shorten(call: Call, options: CompressingOptions, memo: Memo) -> _Shorter | None:
+def _shorten(call: Call, options: CompressingOptions, mode: Mode, memo: Memo) -> _Shorter | None:
     assert call.request is not None
     prompt = read_prompt(call.dialect, call.request.document)
     if prompt is None:
@@ -204,7 +217,7 @@ def _shorten(call: Call, options: CompressingOptions, memo: Memo) -> _Shorter | 
     done = compress(
         prompt.messages,
         model=call.request.model,
-        mode=options.mode,
+        mode=mode,
         profile=options.profile,
         clear_history=options.clear_history,
         strip_comments=options.strip_comments,
@@ -212,4 +225,4 @@ def _shorten(call: Call, options: CompressingOptions, memo: Memo) -> _Shorter | 
     )
     if not done.spans:
         return None
-    return _Shorter(with_document(call, prompt.with_messages(done.messages)), done)
+    return _Shorter(with_document(call, prompt.with_messages(done.messages)), done, mode)

@@ -116,8 +116,10 @@ class Quoting(Shaper):
 
     async def _try(self, call: Call) -> Numbered | None:
         try:
-            inline = len(call.body) <= INLINE_BYTES
-            return await self._bench.run(partial(number_documents, call), inline=inline)
+            work = partial(number_documents, call)
+            if len(call.body) <= INLINE_BYTES:
+                return self._bench.here(work)
+            return await self._bench.on_thread(work)
         except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
             logger.warning("a prompt was not numbered: %s", type(error).__name__)
             self._observer.notify(StageFailed(stage="output", error=type(error).__name__))
