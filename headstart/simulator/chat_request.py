@@ -6,7 +6,7 @@ Other dialects are read into the same values, so that the same question gets the
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Body = TypeVar("Body")
+MOST_CHOICES = 128
+MOST_LOGPROBS = 20
+"""OpenAI's bounds, so that no request keeps the simulator busy for others."""
 
 
 class BadRequest(Exception):
@@ -80,9 +83,9 @@ class ChatBody(Frozen):
     messages: tuple[Message, ...]
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: int | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     tools: tuple[Tool, ...] | None = None

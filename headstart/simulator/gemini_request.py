@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from headstart.simulator.chat_request import (
+    MOST_LOGPROBS,
     BadRequest,
     ChatBody,
     Function,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 GENERATES = re.compile(rb"/(?:v1|v1beta)/models/([^/:]+):(generateContent|streamGenerateContent)")
 """The paths that are served: model and method."""
+MOST_CANDIDATES = 8
 
 
 class _Result(Frozen):
@@ -78,12 +80,12 @@ class _Thinking(Frozen, rename="camel"):
 
 class _Generation(Frozen, rename="camel"):
     max_output_tokens: int | None = None
-    candidate_count: int | None = None
+    candidate_count: Annotated[int, msgspec.Meta(ge=1, le=MOST_CANDIDATES)] | None = None
     response_mime_type: str = ""
     response_schema: dict[str, Any] | None = None
     response_json_schema: dict[str, Any] | None = None
     response_logprobs: bool | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     thinking_config: _Thinking = _Thinking()
 
 

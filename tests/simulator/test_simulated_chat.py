@@ -219,6 +219,9 @@ async def test_headers_are_those_of_a_provider() -> None:
         ({"model": "m"}, "missing required field `messages`"),
         ({"model": "m", "messages": []}, "empty array"),
         ({"model": 3, "messages": []}, r"Expected `str`, got `int`"),
+        (chat(ASK, n=100_000), "Expected `int` <= 128 - at `$.n`"),
+        (chat(ASK, n=0), "Expected `int` >= 1 - at `$.n`"),
+        (chat(ASK, top_logprobs=100_000), "Expected `int` <= 20 - at `$.top_logprobs`"),
     ],
 )
 async def test_a_bad_request_is_refused_in_dialect(body: object, message: str) -> None:

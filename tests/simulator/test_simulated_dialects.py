@@ -338,6 +338,14 @@ async def test_an_answer_can_be_continued_where_the_profile_says_so() -> None:
     assert "prefill" in json.loads(refused.body)["error"]["message"]
 
 
+async def test_more_candidates_than_gemini_gives_are_refused() -> None:
+    gemini = ask("gemini", stream=False)
+    gemini.body["generationConfig"] = {"candidateCount": 100_000}
+    refused = await tell(gemini, Simulator())
+    assert refused.status == 400
+    assert "candidateCount" in json.loads(refused.body)["error"]["message"]
+
+
 async def test_structured_output_and_limits_are_read_from_every_dialect() -> None:
     claude = ask("anthropic", stream=False)
     claude.body["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
