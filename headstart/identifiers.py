@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_FROM_BYTE = (_ALPHABET * 8).encode()
+"""A letter for each byte, by its low five bits."""
 
 
 def new_ulid(clock: Callable[[], float], entropy: Callable[[int], bytes] = os.urandom) -> str:
     """Return 26 characters: 48 bits of milliseconds, then 80 random bits."""
-    number = int(clock() * 1000) << 80 | int.from_bytes(entropy(10), "big")
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+    ms = int(clock() * 1000)
+    time = "".join([_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+    return time + entropy(16).translate(_FROM_BYTE).decode()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -45,8 +44,7 @@ _ANY_TERMS = Terms()
 _ONE_LIFE = Lifetimes()
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """What a request says beside its path and body: who calls, and on which terms."""
 
     headers: Headers
@@ -61,8 +59,7 @@ class Envelope:
     """Those that belong in the cache key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A request understood. ``key`` is None when the cache must not be asked (``bypass``)."""
 
     request: ChatRequest | None
@@ -136,7 +133,8 @@ class Preparer:
         else:
             self._memo.move_to_end(memo_key)
         if not self._callers.may_read(headers):
-            return replace(prepared, key=None, bypass=prepared.bypass or "unproven-key")
+            reason = prepared.bypass or "unproven-key"
+            return msgspec.structs.replace(prepared, key=None, bypass=reason)
         return prepared
 
     def credential_scope(self, headers: Headers) -> str | None:
