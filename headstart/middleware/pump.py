@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
-from headstart.attempts import total_cost_usd
+from headstart.attempts import Tokens, total_cost_usd
 from headstart.compression.tokens import count_tokens
 from headstart.errors import (
     HeadstartError,
@@ -209,6 +210,10 @@ class Pump:
             return None
         else:
             answer = completion
+            if origin.estimated and not plan.wrapped:
+                # Clients rely on the usage in whole answers, which this one may serve as.
+                tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
+                answer = replace(completion, usage=plan.route.dialect.usage(tokens))
         now, ttl_s = self._clock(), plan.lifetime.seconds
         return Entry(
             id=plan.call.id,

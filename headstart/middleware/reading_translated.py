@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.collect import Collector
 from headstart.middleware.event_stream import EventStream
@@ -17,13 +18,14 @@ from headstart.middleware.reading import (
     error_in,
 )
 from headstart.middleware.translation import translate_events
-from headstart.types import Ended, ErrorReported, Finished, Started, ToolCallDelta
+from headstart.middleware.upstreams.recording import CHARACTERS_PER_TOKEN
+from headstart.types import Ended, ErrorReported, Finished, Started, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.middleware.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
-    from headstart.types import StreamEvent
+    from headstart.types import Completion, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Naming:
     """Unix seconds."""
     functions: bool = False
     """Tool calls go in OpenAI's deprecated form, which has room for one."""
+    prompt_tokens: int = 0
+    """By estimate, for a whole answer whose provider does not count."""
 
 
 class _Canonical:
@@ -230,8 +234,17 @@ class _WholeAnswer:
         completion = self._collector.completion(self._naming.created)
         if completion is None:
             raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
+        if completion.usage is None:
+            # Clients rely on it in whole answers. No event tells of it: the books mark estimates.
+            completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
         id = self._id or self._naming.answer_id
         return self._target.render(completion).json(id, completion.created)
+
+    def _estimate(self, completion: Completion) -> dict[str, Any]:
+        parts = (part for choice in completion.choices for part in choice.parts)
+        said = sum(len(p.arguments if isinstance(p, ToolCall) else p.text) for p in parts)
+        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARACTERS_PER_TOKEN))
+        return self._target.usage(tokens)
 
     def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:
         error = error_in(events) or ErrorReported(message="the provider reported an error")

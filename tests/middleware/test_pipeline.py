@@ -62,6 +62,16 @@ async def test_a_stored_stream_serves_json_with_the_usage_that_was_asked_upstrea
         assert len(proxy.upstream.calls) == 1
 
 
+async def test_a_stored_stream_whose_upstream_does_not_count_serves_json_with_an_estimate() -> None:
+    async with proxied(provider={"include_usage": False}) as proxy:
+        miss = await proxy.ask(stream=True)
+        assert b'"usage"' not in miss.body
+        await proxy.stored(1)
+        usage = json.loads((await proxy.ask()).body)["usage"]
+        assert usage["prompt_tokens"] > 0
+        assert usage["completion_tokens"] > 0
+
+
 async def test_a_miss_passes_the_clients_own_bytes_and_the_upstreams_own_bytes() -> None:
     async with proxied(provider={"include_usage": False}) as proxy:
         raw = b'{ "model":"m",\t"messages":[{"content":"h\\u00e9","role":"user"}], "zz": 1.50 }'

@@ -11,7 +11,7 @@ from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.reading import BodyReader, FrameReader
 from headstart.middleware.reading_translated import DocumentTranslator, Folder, Naming, Reencoder
-from headstart.types import Ended, ErrorReported
+from headstart.types import Ended, ErrorReported, UsageReported
 from support.events import decoded, folded, said
 from support.scripted import USAGE_CHUNK, chunk
 from support.scripted_messages import _block_events, event, opening
@@ -19,6 +19,7 @@ from support.scripted_messages import _block_events, event, opening
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headstart.middleware.dialects.dialect import Dialect
     from headstart.types import StreamEvent
 
 OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
@@ -109,6 +110,16 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
     assert isinstance(events[-1], Ended)
     body, _ = read(Folder(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
     assert json.loads(body)["usage"]["total_tokens"] == 50
+
+
+@pytest.mark.parametrize("target", [OPENAI, ANTHROPIC])
+def test_a_folded_answer_without_usage_has_an_estimate_that_no_event_tells(target: Dialect) -> None:
+    naming = Naming("01H", "own-id", 7, prompt_tokens=12)
+    uncounted = chunk({"content": "x" * 40}) + chunk({}, "stop") + DONE
+    body, events = read(Folder(OPENAI, target, naming), uncounted)
+    used = target.tokens(json.loads(body)["usage"])
+    assert (used.prompt, used.completion) == (12, 10)
+    assert not any(isinstance(event, UsageReported) for event in events)
 
 
 def test_cut_stream_is_never_ended_for_the_client() -> None:

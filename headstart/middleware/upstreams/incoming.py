@@ -106,7 +106,9 @@ class Incoming:
         request = self.call.request
         document = {} if request is None else request.document
         functions = bool(document.get("functions")) and not document.get("tools")
-        return Naming(self.call.id, client.new_id(), int(self.now), functions)
+        return Naming(
+            self.call.id, client.new_id(), int(self.now), functions, self.call.prompt_tokens
+        )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:
         encoder = client.encoder(
