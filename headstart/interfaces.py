@@ -99,10 +99,10 @@ class Store(Protocol):
         """Return the log's end now. Taken before ``scan``, ``follow`` from it misses nothing."""
 
     def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield records appended after ``after`` (``""``: from now on), by anyone, for ever.
+        """Yield what was appended after ``after`` (``""``: from now on), by anyone, for ever.
 
-        A Put whose entry has left since is skipped. Raises StoreError also when the log no
-        longer reaches back to ``after``: take a new ``cursor`` and ``scan`` again.
+        An entry without a vector, or that has left since, is skipped. Raises StoreError also when
+        the log no longer reaches back to ``after``: take a new ``cursor`` and ``scan`` again.
         """
 
     def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:

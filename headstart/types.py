@@ -322,14 +322,14 @@ class Entry(Frozen):
 
 
 class Put(Frozen, tag="put"):
-    """Log record: an entry was stored. ``vector`` is a unit fp16 row, little endian, or None."""
+    """An entry to store. ``vector`` is a unit fp16 row, little endian, or None."""
 
     entry: Entry
     vector: bytes | None = None
 
 
 class Delete(Frozen, tag="delete"):
-    """Log record: entries left (evicted, expired or invalidated)."""
+    """Entries to delete; in the log those that left (evicted, expired or invalidated)."""
 
     ids: tuple[str, ...]
 
@@ -337,20 +337,20 @@ class Delete(Frozen, tag="delete"):
 Record: TypeAlias = Put | Delete
 
 
-class Logged(Frozen):
-    """A record and its place in the log; pass ``cursor`` to ``Store.follow`` to go on after it."""
-
-    cursor: str
-    record: Record
-
-
 class VectorRow(Frozen):
-    """What a warm start needs of an entry: its place in the index, not its answer."""
+    """What an index needs of a stored entry: its place there, not its answer."""
 
     id: str
     partition: str
     encoder: str
     vector: bytes
+
+
+class Logged(Frozen):
+    """What was stored or left; pass its ``cursor`` to ``Store.follow`` to go on after it."""
+
+    cursor: str
+    record: VectorRow | Delete
 
 
 class StoreStats(Frozen):

@@ -6,29 +6,33 @@ a copy is behind, the store decides: an id that it no longer knows is forgotten 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import to_thread
 
 from headstart.errors import StageError, VectorIndexError
 from headstart.observe import StageFailed
-from headstart.types import Delete, VectorRow
+from headstart.types import VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.decisions import Neighbor
     from headstart.embeddings.hot import HotTier
     from headstart.interfaces import Observer, Store, VectorIndex
-    from headstart.types import Entry, Record
+    from headstart.types import Entry
+
+T = TypeVar("T")
 
 INLINE_ROWS = 2048
-"""Larger partitions are searched in a thread: 2,048 rows take 40 µs, about what the hop costs."""
+"""Larger partitions are searched and changed in a thread: 2,048 rows take 40 µs, about what the hop
+costs."""
 
 
 class Replica:
-    """Keeps the hot tier and the index in step with the store. Index writes run in threads.
+    """Keeps the hot tier and the index in step with the store. Large index writes run in threads.
 
     Only vectors of the encoder ``namespace`` are indexed; None: no vectors at all. When the log
     was lost, the hot tier is emptied and the index filled up from the store, every ``retry_s``
@@ -53,6 +57,8 @@ class Replica:
         self._retry_s = retry_s
         self._cursor = ""
         self._deletions = 0
+        self._writing = 0
+        """Index writes in threads now: the loop must not wait for their lock."""
 
     @property
     def deletions(self) -> int:
@@ -76,9 +82,15 @@ class Replica:
                 if lost:
                     await self.load()
                 async for logged in self._store.follow(self._cursor):
+                    record = logged.record
+                    if isinstance(record, VectorRow) and record.id in self._index:
+                        continue  # it was stored by this process
                     # A cancellation here would leave the store's generator to the collector.
                     with anyio.CancelScope(shield=True):
-                        await self._apply(logged.record)
+                        if isinstance(record, VectorRow):
+                            await self._add([record])
+                        else:
+                            await self.forget(record.ids)
             except StageError as error:
                 report(self._observers, error)
             lost = True
@@ -91,17 +103,10 @@ class Replica:
 
     async def index(self, entry: Entry, vector: bytes) -> None:
         """Add an entry's vector. A vector that the index refuses is reported."""
-        if entry.id not in self._index:
-            await self._add(
-                [
-                    VectorRow(
-                        id=entry.id,
-                        partition=entry.key.group,
-                        encoder=entry.encoder,
-                        vector=vector,
-                    )
-                ]
-            )
+        row = VectorRow(
+            id=entry.id, partition=entry.key.group, encoder=entry.encoder, vector=vector
+        )
+        await self._add([row])
 
     async def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
         """Return up to ``k`` neighbours. Raises VectorIndexError."""
@@ -114,26 +119,34 @@ class Replica:
         entries = dict(zip(ids, await self._store.load(ids), strict=True))
         gone = [id for id, entry in entries.items() if entry is None]
         if gone:
-            await to_thread.run_sync(self._index.remove, gone)
+            await self._in_thread(partial(self._index.remove, gone))
         return {id: entry for id, entry in entries.items() if entry is not None}
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Drop entries from both copies."""
         self._deletions += 1
         self._hot.discard(ids)
-        await to_thread.run_sync(self._index.remove, ids)
-
-    async def _apply(self, record: Record) -> None:
-        if isinstance(record, Delete):
-            await self.forget(record.ids)
-        elif record.vector is not None:
-            await self.index(record.entry, record.vector)
+        if indexed := [id for id in ids if id in self._index]:
+            await self._in_thread(partial(self._index.remove, indexed))
 
     async def _add(self, rows: Sequence[VectorRow]) -> None:
-        ours = [row for row in rows if row.encoder == self._namespace]
-        refusal = await to_thread.run_sync(_add_rows, self._index, ours)
+        new = [row for row in rows if row.encoder == self._namespace and row.id not in self._index]
+        if not new:
+            return
+        small = len(new) == 1 and self._index.size(new[0].partition) < INLINE_ROWS
+        if small and not self._writing:
+            refusal = _add_rows(self._index, new)
+        else:
+            refusal = await self._in_thread(partial(_add_rows, self._index, new))
         if refusal is not None:
             report(self._observers, refusal)
+
+    async def _in_thread(self, write: Callable[[], T]) -> T:
+        self._writing += 1
+        try:
+            return await to_thread.run_sync(write)
+        finally:
+            self._writing -= 1
 
 
 def report(observers: Observer, error: StageError) -> None:

@@ -73,7 +73,7 @@ async def test_partitions_are_never_crossed(house: House) -> None:
     assert (lookup.reason, lookup.entry) == ("below-threshold", None)
 
 
-async def test_a_large_partition_is_searched_too(house: House) -> None:
+async def test_a_large_partition_is_searched_and_grows_too(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     far = pack_vector(encode_angle("far@90").sentence)
     for number in range(INLINE_ROWS):
@@ -81,6 +81,8 @@ async def test_a_large_partition_is_searched_too(house: House) -> None:
     lookup = await house.cache.find_semantic(key("uno@1"), accept)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
+    await house.cache.put(make_entry("b"), "one@45")
+    assert "b" in house.index
 
 
 async def test_no_text_to_compare_is_exact_only(house: House) -> None:

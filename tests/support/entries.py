@@ -20,6 +20,7 @@ from headstart.types import (
     Text,
     ToolCall,
     Turn,
+    VectorRow,
 )
 
 NOW = 1_700_000_000.0
@@ -47,6 +48,11 @@ def vector(seed: float = 0.0) -> bytes:
 
 def put(id: str, *, exact: str = "", text: str = "answer", **fields: Any) -> Put:
     return Put(entry=entry(id, exact=exact, text=text, **fields), vector=vector())
+
+
+def row(id: str, seed: float = 0.0) -> VectorRow:
+    """Return what followers see of an entry that was ``put``."""
+    return VectorRow(id=id, partition="partition", encoder="", vector=vector(seed))
 
 
 def full_entry() -> Entry:

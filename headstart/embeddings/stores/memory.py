@@ -38,7 +38,7 @@ from headstart.observe import Committed, Observers
 from headstart.types import Delete, Entry, Logged, Put, Record, StoreStats, VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from headstart.decisions import Label
     from headstart.interfaces import Observer
@@ -116,11 +116,7 @@ class MemoryStore:
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield the vectors of the entries that live now, oldest first."""
-        rows = [
-            row
-            for sealed in self._entries.values()
-            if self._lives(sealed) and (row := sealed.row()) is not None
-        ]
+        rows = self._rows(self._entries.values())
         for start in range(0, len(rows), batch):
             yield rows[start : start + batch]
 
@@ -192,6 +188,14 @@ class MemoryStore:
     def _lives(self, sealed: Sealed) -> bool:
         return sealed.expires is None or sealed.expires > self._clock()
 
+    def _rows(self, stored: Iterable[Sealed | None]) -> list[VectorRow]:
+        """Return what an index needs of the entries that live and have a vector."""
+        return [
+            row
+            for sealed in stored
+            if sealed is not None and self._lives(sealed) and (row := sealed.row()) is not None
+        ]
+
     def _load(self, id: str) -> Entry | None:
         sealed = self._entries.get(id)
         return open_entry(sealed.value) if sealed is not None and self._lives(sealed) else None
@@ -250,14 +254,10 @@ class MemoryStore:
         self._logged += 1
         self._log.append(LogRow(str(self._logged), deleted, id))
 
-    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
+    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         behind = self._logged - int(cursor)
         first = max(len(self._log) - 1 - behind, 0)
         last = min(first + AT_ONCE, len(self._log))
         rows = after_cursor([self._log[place] for place in range(first, last)], cursor)
-        puts = {
-            id: Put(entry=entry, vector=self._entries[id].vector)
-            for id in stored_ids(rows)
-            if (entry := self._load(id)) is not None
-        }
-        return rows, puts
+        live = (self._entries.get(id) for id in stored_ids(rows))
+        return rows, {row.id: row for row in self._rows(live)}

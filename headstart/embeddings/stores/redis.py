@@ -287,17 +287,12 @@ class RedisStore:
             found = await self._domain_labels(keys=[PREFIX], args=[domain, start, limit])
         return [(label_cursor(id), value) for id, (_, _, _, value) in found]
 
-    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
+    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         page = await self._stream("log", cursor, AT_ONCE)
         rows = after_cursor([log_row(*item) for item in page], cursor)
         ids = stored_ids(rows)
-        found = await self._fields(ids, "value", "vector") if ids else ()
-        puts = {
-            id: Put(entry=entry, vector=vector)
-            for id, (value, vector) in zip(ids, found, strict=True)
-            if (entry := self._unpack(value)) is not None
-        }
-        return rows, puts
+        vectors = await self._vectors(ids) if ids else ()
+        return rows, {vector.id: vector for vector in vectors}
 
     def _unpack(self, value: bytes | None) -> Entry | None:
         entry = None if value is None else open_entry(value)

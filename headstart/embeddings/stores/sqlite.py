@@ -204,9 +204,9 @@ class SQLiteStore:
             for served in page:
                 yield served
 
-    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, Put]]:
-        rows, puts = await self._read(partial(read_log, cursor=cursor, now=self._clock()))
-        return after_cursor(rows, cursor), puts
+    async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
+        rows, vectors = await self._read(partial(read_log, cursor=cursor, now=self._clock()))
+        return after_cursor(rows, cursor), vectors
 
     async def _read_labels(
         self, after: str, limit: int, domain: str | None

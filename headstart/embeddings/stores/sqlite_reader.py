@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headstart.embeddings.stores.codec import decode_served, open_entry
 from headstart.embeddings.stores.labels import row_cursor
 from headstart.embeddings.stores.log import AT_ONCE, LogRow, stored_ids
-from headstart.types import Entry, Put, StoreStats, VectorRow
+from headstart.types import Entry, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,21 +56,22 @@ def _load_entry(connection: sqlite3.Connection, id: str, now: float) -> Entry | 
     return None if row is None else open_entry(row[0])
 
 
+VECTORS = """SELECT entries.seq, id, partition, encoder, vector FROM entries
+    JOIN vectors ON vectors.seq = entries.seq WHERE (expires IS NULL OR expires > ?)"""
+
+
 def scan_vectors(
     connection: sqlite3.Connection, *, after: int, batch: int, now: float
 ) -> tuple[Sequence[VectorRow], int]:
     """Return a batch of live vectors after a place, and the place of its last."""
     rows = connection.execute(
-        """SELECT entries.seq, id, partition, encoder, vector FROM entries
-        JOIN vectors ON vectors.seq = entries.seq
-        WHERE entries.seq > ? AND (expires IS NULL OR expires > ?) ORDER BY entries.seq LIMIT ?""",
-        (after, now, batch),
+        f"{VECTORS} AND entries.seq > ? ORDER BY entries.seq LIMIT ?", (now, after, batch)
     ).fetchall()
-    vectors = [
-        VectorRow(id=id, partition=partition, encoder=encoder, vector=vector)
-        for _, id, partition, encoder, vector in rows
-    ]
-    return vectors, rows[-1][0] if rows else after
+    return [_vector_row(*row) for row in rows], rows[-1][0] if rows else after
+
+
+def _vector_row(_: int, id: str, partition: str, encoder: str, vector: bytes) -> VectorRow:
+    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector)
 
 
 def page_entries(
@@ -88,8 +89,8 @@ def page_entries(
 
 def read_log(
     connection: sqlite3.Connection, *, cursor: str, now: float
-) -> tuple[Sequence[LogRow], dict[str, Put]]:
-    """Return log rows from a cursor's own on, and the stored entries that still live."""
+) -> tuple[Sequence[LogRow], dict[str, VectorRow]]:
+    """Return log rows from a cursor's own on, and the vectors of stored entries that still live."""
     rows = [
         LogRow(str(seq), bool(deleted), id)
         for seq, deleted, id in connection.execute(
@@ -97,22 +98,12 @@ def read_log(
             (int(cursor), AT_ONCE),
         )
     ]
-    puts = {
-        id: put
+    vectors = {
+        id: _vector_row(*row)
         for id in stored_ids(rows[1:])
-        if (put := _load_put(connection, id, now)) is not None
+        for row in connection.execute(f"{VECTORS} AND id = ?", (now, id))
     }
-    return rows, puts
-
-
-def _load_put(connection: sqlite3.Connection, id: str, now: float) -> Put | None:
-    row = connection.execute(
-        """SELECT value, vector FROM entries LEFT JOIN vectors ON vectors.seq = entries.seq
-        WHERE id = ? AND (expires IS NULL OR expires > ?)""",
-        (id, now),
-    ).fetchone()
-    entry = None if row is None else open_entry(row[0])
-    return None if entry is None else Put(entry=entry, vector=row[1])
+    return rows, vectors
 
 
 def log_end(connection: sqlite3.Connection) -> str:

@@ -13,7 +13,7 @@ from headstart.embeddings.stores.codec import Limits
 from headstart.embeddings.stores.redis import RedisStore
 from headstart.embeddings.stores.redis_scripts import PREFIX
 from headstart.errors import ConfigError, StoreError
-from support.entries import entry, put
+from support.entries import entry, put, row
 from support.labels import label, labelled
 from support.redis_server import redis_server
 from support.stores import Clock, Stores, follow, scan
@@ -107,7 +107,7 @@ async def test_a_follower_of_a_flushed_server_is_told_and_can_begin_anew(
         await follow(store, cursor, 1)
     cursor = await store.cursor()
     await store.append([put("b")])
-    assert [logged.record for logged in await follow(store, cursor, 1)] == [put("b")]
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [row("b")]
 
 
 # --- a server that is shared -------------------------------------------------------------------

@@ -11,7 +11,7 @@ from headstart.embeddings.stores.log import LOG_ROWS
 from headstart.errors import StoreError
 from headstart.observe import Committed, Served
 from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
-from support.entries import NOW, entry, full_entry, put, raw_entry, vector
+from support.entries import NOW, entry, full_entry, put, raw_entry, row, vector
 from support.stores import Stores, follow, scan
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ def size(record: Put) -> int:
     return seal(record.entry, record.vector, Limits()).size
 
 
-def row(id: str, at: float) -> Served:
+def booked(id: str, at: float) -> Served:
     return Served(
         id=id, at=at, endpoint="e", outcome=Outcome.MISS, status=200, stream=False, total_s=1.0
     )
@@ -130,7 +130,7 @@ async def test_expired_entries_leave_with_the_next_append(stores: Stores) -> Non
     assert await store.stats() == StoreStats(entries=1, bytes=size(put("next")))
     assert [logged.record for logged in await follow(store, cursor, 2)] == [
         Delete(ids=("brief",)),
-        put("next"),
+        row("next"),
     ]
 
 
@@ -203,12 +203,17 @@ async def test_scan_yields_vectors_oldest_first_in_batches(stores: Stores) -> No
     )
 
 
-async def test_an_entry_without_a_vector_is_followed_without_one(stores: Stores) -> None:
+async def test_followers_do_not_see_an_entry_without_a_vector_until_it_leaves(
+    stores: Stores,
+) -> None:
     store = await stores.open()
     cursor = await store.cursor()
-    await store.append([Put(entry=entry("exact only"))])
-    (logged,) = await follow(store, cursor, 1)
-    assert logged.record == Put(entry=entry("exact only"))
+    await store.append([Put(entry=entry("exact only")), put("a")])
+    await store.append([Delete(ids=("exact only",))])
+    assert [logged.record for logged in await follow(store, cursor, 2)] == [
+        row("a"),
+        Delete(ids=("exact only",)),
+    ]
 
 
 async def test_a_follower_sees_all_that_was_appended_in_order(stores: Stores) -> None:
@@ -218,16 +223,16 @@ async def test_a_follower_sees_all_that_was_appended_in_order(stores: Stores) ->
     await store.append([put("a"), put("b")])
     await beside.append([put("c")])
     end = await store.append([Delete(ids=("c",))])
-    await store.append([put("c", text="again")])
+    await store.append([Put(entry=entry("c"), vector=vector(1.0))])
     for reader in (store, beside):
         logged = await follow(reader, cursor, 4)
         # The first "c" had left again; its id names what is there now.
         assert [seen.record for seen in logged] == [
-            put("a"), put("b"), put("c", text="again"), Delete(ids=("c",)),
+            row("a"), row("b"), row("c", 1.0), Delete(ids=("c",)),
         ]  # fmt: skip
         assert logged[-1].cursor == end
         (last,) = await follow(reader, end, 1)
-        assert last.record == put("c", text="again")
+        assert last.record == row("c", 1.0)
 
 
 async def test_a_put_that_has_left_since_is_skipped(stores: Stores) -> None:
@@ -236,7 +241,7 @@ async def test_a_put_that_has_left_since_is_skipped(stores: Stores) -> None:
     await store.append([put("a"), put("b")])
     await store.append([Delete(ids=("a",))])
     assert [logged.record for logged in await follow(store, cursor, 2)] == [
-        put("b"),
+        row("b"),
         Delete(ids=("a",)),
     ]
 
@@ -252,8 +257,8 @@ async def test_replacement_and_eviction_show_in_the_log(stores: Stores) -> None:
     await store.append([put("b")])
     assert [logged.record for logged in await follow(store, cursor, 4)] == [
         Delete(ids=("old",)),
-        put("new", exact="key"),
-        put("b"),
+        row("new"),
+        row("b"),
         Delete(ids=("a",)),
     ]
 
@@ -270,7 +275,7 @@ async def test_a_follower_waits_for_what_comes(stores: Stores) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(append_later)
         (logged,) = await follow(store, cursor, 1)
-    assert logged.record == put("later")
+    assert logged.record == row("later")
 
 
 async def test_following_from_now_on_leaves_out_what_was(stores: Stores) -> None:
@@ -289,8 +294,8 @@ async def test_following_from_now_on_leaves_out_what_was(stores: Stores) -> None
         tasks.start_soon(append_until_seen)
         seen += await follow(store, "", 1)
     (logged,) = seen
-    assert isinstance(logged.record, Put)
-    assert logged.record.entry.id.startswith("after-")
+    assert isinstance(logged.record, VectorRow)
+    assert logged.record.id.startswith("after-")
 
 
 async def test_a_cursor_that_the_log_does_not_reach_is_an_error(stores: Stores) -> None:
@@ -330,18 +335,18 @@ async def test_the_secret_is_random_and_the_same_for_all(stores: Stores) -> None
 
 async def test_books_keep_their_order_and_begin_where_asked(stores: Stores) -> None:
     store = await stores.open()
-    await store.book([row("a", NOW), row("b", NOW + 2)])
-    await store.book([row("c", NOW + 1)])
+    await store.book([booked("a", NOW), booked("b", NOW + 2)])
+    await store.book([booked("c", NOW + 1)])
     assert [served.id async for served in store.books()] == ["a", "b", "c"]
     assert [served async for served in store.books(NOW + 1)] == [
-        row("b", NOW + 2),
-        row("c", NOW + 1),
+        booked("b", NOW + 2),
+        booked("c", NOW + 1),
     ]
 
 
 async def test_long_books_are_read_to_their_end(stores: Stores) -> None:
     store = await stores.open()
-    rows = [row(str(number), NOW + number) for number in range(2500)]
+    rows = [booked(str(number), NOW + number) for number in range(2500)]
     await store.book(rows)
     assert [served async for served in store.books()] == rows
 
@@ -351,7 +356,7 @@ async def test_what_was_kept_is_there_after_reopening(durable_url: str, stores: 
     secret = await store.secret()
     await store.append([Put(entry=full_entry(), vector=vector()), put("a")])
     await store.append([Delete(ids=("a",))])
-    await store.book([row("r", NOW)])
+    await store.book([booked("r", NOW)])
     kept, end = await store.stats(), await store.cursor()
     await store.aclose()
     again = await stores.open()
