@@ -241,7 +241,7 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
 
 
 def _prefixed(word: str, others: frozenset[str]) -> bool:
-    return any(
+    return word.startswith(_PREFIXES) and any(
         word.startswith(prefix)
         and len(word) >= len(prefix) + _SHORTEST_STEM
         and word[len(prefix) :] in others

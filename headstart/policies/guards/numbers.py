@@ -110,10 +110,10 @@ def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     while place < len(words):
         word = words[place]
         value, after = _number_at(words, place)
-        if value is None:
-            found += [(_canonical(digits), "") for digits in _embedded(word)]
-        else:
+        if value is not None:
             found.append((value, _unit_at(words, place, after)))
+        elif not word.text.isalpha():  # numbers inside a name: "GPT4", "B2B", "v2.1"
+            found += [(_canonical(digits), "") for digits in _DIGITS.findall(word.text)]
         place = after
     return tuple(sorted(found))
 
@@ -203,11 +203,6 @@ def _unit_at(words: Sequence[Word], place: int, after: int) -> str:
         unit = _UNIT_OF.get(stem(words[place - 1].text), "")
         return unit if unit in _CURRENCIES else ""
     return ""
-
-
-def _embedded(word: Word) -> list[str]:
-    """Return numbers inside a name: "GPT4", "B2B", "v2.1"."""
-    return [] if word.text.isalpha() else _DIGITS.findall(word.text)
 
 
 def _canonical(digits: str) -> str:
