@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import compression_cache, compression_evidence, compression_types
 from benchmarks.compression_fuzz import MODES, failures
-from headstart.compression.tokens import warm
+from headstart.compression.tokens import load
 
 
 def evidence(args: argparse.Namespace) -> dict[str, Any]:
@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    warm()
+    for model in ("gpt-4o", "gpt-4"):
+        load(model)
     results = {}
     for part in args.parts:
         results[part] = PARTS[part](args)

@@ -132,9 +132,7 @@ async def open_shaping(site: Site, opened: tuple[Opened, ...], ledger: Ledger) -
 
 
 def _open_bench(site: Site, *, quoting: bool) -> Workbench | None:
-    """Return where long texts are worked on, if any are; tokenizers are loaded beside the rest."""
-    import threading
-
+    """Return where long texts are worked on, if any are."""
     from headstart.middleware.shaping.compress import Workbench
 
     modes = [each.mode for each in compressing_options(site.settings).values()]
@@ -142,5 +140,4 @@ def _open_bench(site: Site, *, quoting: bool) -> Workbench | None:
         return None
     bench = Workbench()
     site.stack.callback(bench.close)
-    threading.Thread(target=bench.warm, name="headstart-tokens", daemon=True).start()
     return bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,10 +71,16 @@ async def open_upstreams(
             "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
             "or set a provider's key such as OPENAI_API_KEY"
         )
-    await asyncio.to_thread(model_table)  # it reads files, once
+    await asyncio.to_thread(_read_files)
     return tuple(
         [_open(each, settings, conditions, ledger, stack, spawn) for each in settings.upstream]
     )
+
+
+def _read_files() -> None:
+    """Read what the first request, and the first connection, would read on the loop."""
+    model_table()
+    codecs.lookup("idna")
 
 
 def _open(

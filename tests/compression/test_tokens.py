@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # a plugin without types
 
 from headstart.compression import tokens
-from headstart.compression.tokens import TokenCount, count_tokens, warm
+from headstart.compression.tokens import TokenCount, count_tokens, is_loaded, load
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
 
 PUBLISHED_SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -63,9 +67,26 @@ def test_texts_are_split_as_tiktoken_splits_them(
     assert tokens._SPLIT[name] == getattr(openai_public, name)()["pat_str"]
 
 
-def test_warmed_encodings_are_kept() -> None:
-    warm()
-    misses = tokens._load.cache_info().misses
+def test_an_encoding_is_loaded_once_and_for_all_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = tokens._read
+
+    def noted(name: str) -> Encoding:
+        read.append(name)
+        return real(name)
+
+    monkeypatch.setattr(tokens, "_read", noted)
+    monkeypatch.setattr(tokens, "_encodings", {})
+    assert not is_loaded("gpt-4o")
+    load("gpt-4o")
+    assert is_loaded("gpt-4o-mini")
+    assert not is_loaded("gpt-4")
     count_tokens("Hello", "gpt-4o")
-    count_tokens("Hello", "gpt-4")
-    assert tokens._load.cache_info().misses == misses
+    assert read == ["o200k_base"]
+
+
+def test_a_model_without_an_encoding_has_nothing_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_encodings", {})
+    load("claude-sonnet-5")
+    assert is_loaded("claude-sonnet-5")
+    assert not tokens._encodings

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from headstart.compression import tokens
 from headstart.compression.json_text import expand
 from headstart.errors import InvalidRequest
 from headstart.middleware.shaping import compress as module
@@ -18,6 +18,7 @@ from headstart.observe import Observers, StageFailed
 from headstart.types import Finished
 from support.candidates import CHAT, Actor, House, chat_call, read, say, whole
 from support.prompts import ROWS, TABLE, chat
+from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def bench() -> Iterator[Workbench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
+    monkeypatch.setattr(tokens, "_encodings", {})
     bench = Workbench()
     yield bench
     bench.close()
@@ -104,12 +106,16 @@ async def test_the_loop_and_the_thread_make_the_same_bytes(
     assert scene.sent.body == msgspec.json.encode(document)
 
 
-async def test_counts_are_exact_once_the_tokenizers_are_there(bench: Workbench) -> None:
-    await asyncio.to_thread(bench.warm)
+async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOAD_AFTER_S", 0.0)
     scene = Scene(bench)
     await scene.ask(call_of(chat()))
-    (row,) = scene.booked()
-    assert not row.estimated
+    await until(lambda: tokens.is_loaded("gpt-4o"))
+    await scene.ask(call_of(chat()))
+    first, second = scene.booked()
+    assert (first.estimated, second.estimated) == (True, False)
 
 
 @pytest.mark.parametrize(

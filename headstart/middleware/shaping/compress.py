@@ -15,7 +15,7 @@ from headstart.compression.compress import compress
 from headstart.compression.gate import Profile
 from headstart.compression.memo import Memo
 from headstart.compression.result import count_messages
-from headstart.compression.tokens import count_tokens, estimate_tokens, warm
+from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded, load
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
 from headstart.observe import DRY_RUN, Shaped, StageFailed, logger
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 INLINE_BYTES: dict[Mode, int] = {"safe": 64_000, "balanced": 32_000, "aggressive": 12_000}
 """Of a body. A shorter one is compressed on the loop, in 5 ms at worst: that is how long a thread
 may keep the loop from going on anyway."""
+LOAD_AFTER_S = 1.0
+"""From an answer's end until its model's tokenizer is loaded, which stops the loop for 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,26 @@ class Workbench:
         self._inline = Memo()
         self._memo = Memo()
         self._thread = ThreadPoolExecutor(1, "headstart-compress")
-        self._warm = threading.Event()
+        self._loading = False
 
-    def warm(self) -> None:
-        """Load the tokenizers: half a second of CPU, for any thread but the loop's.
+    def load_soon(self, model: str) -> None:
+        """Load the model's tokenizer, when the answer under way has been delivered.
 
-        Until then counts are estimates.
+        Counts are estimates until then. Many a process never needs it: none at all for models of
+        other families, or while no prompt can be shortened.
         """
-        warm()
-        self._warm.set()
+        if self._loading or is_loaded(model):
+            return
+        self._loading = True
+        # A daemon: a process that is to stop does not wait for it.
+        thread = threading.Thread(
+            target=self._load, args=(model,), name="headstart-tokens", daemon=True
+        )
+        asyncio.get_running_loop().call_later(LOAD_AFTER_S, thread.start)
+
+    def _load(self, model: str) -> None:
+        load(model)
+        self._loading = False
 
     def close(self) -> None:
         """Stop after the work under way. What waits is dropped."""
@@ -91,7 +104,7 @@ class Workbench:
 
     def _count(self, done: Compression, memo: Memo) -> Counts:
         def count(text: str, model: str) -> TokenCount:
-            if self._warm.is_set():
+            if is_loaded(model):
                 return memo.call(count_tokens, text, model)
             return estimate_tokens(text, model)
 
@@ -178,6 +191,7 @@ class Compressing(Shaper):
         async with sending as reply:
             await self._book(call.id, kind, counting, own_s)
             yield reply
+        self._bench.load_soon(shorter.done.model)
 
     async def _book(
         self, call_id: str, kind: str, counting: asyncio.Future[Counts], own_s: float
