@@ -199,8 +199,10 @@ class SemanticCache:
         )
 
     async def _embed(self, entry: Entry, text: str | None) -> tuple[Entry, bytes | None]:
-        encoder = self._encoder
-        if text is None or encoder is None or encoder.queue_length >= MAX_QUEUE:
+        encoder, similar = self._encoder, self._similar
+        if text is None or encoder is None or similar is None:
+            return entry, None
+        if encoder.queue_length >= MAX_QUEUE:
             return entry, None
         try:
             encoding = await encoder.encode(text, background=True)
@@ -212,7 +214,7 @@ class SemanticCache:
             return entry, None
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self._policy.prepare(text, encoding)),
+            evidence=self._policy.pack(similar.parse(text, encoding)),
             evidence_version=self._policy.version,
             encoder=encoder.namespace,
         )

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     """Returns why an entry may not serve this request, or None."""
 
 
+MOST_PARSED = 256
+"""Prompts whose parses are kept until their answers come: some 5 KB each, 30 KB at most."""
+
+
 class PromptEncoder(Protocol):
     """What the cache needs of the encoder's worker."""
 
@@ -83,6 +87,19 @@ class SimilarEntries(Generic[P]):
         self._max_wait_s = max_wait_s
         self._neighbors = neighbors
         self._observers = observers
+        self._parsed: dict[str, P] = {}
+
+    def parse(self, text: str, encoding: Encoding) -> P:
+        """Return a prompt as the policy reads it, without reading the last ones again.
+
+        What is looked up in vain is stored soon.
+        """
+        parsed = self._parsed.get(text)
+        if parsed is None:
+            parsed = self._parsed[text] = self._policy.prepare(text, encoding)
+            if len(self._parsed) > MOST_PARSED:
+                del self._parsed[next(iter(self._parsed))]
+        return parsed
 
     async def find(self, key: CacheKey, accept: Accept, terms: Terms) -> Lookup:
         """Ask the policy about the first similar enough neighbour that no guard vetoes.
@@ -112,7 +129,7 @@ class SimilarEntries(Generic[P]):
         if near[0].similarity < self._policy.minimum:
             return miss("below-threshold", near[0].similarity, "threshold")
         with wanted.watch.measure("match_s"):
-            prepared = self._policy.prepare(wanted.text, encoding)
+            prepared = self.parse(wanted.text, encoding)
         return await self._match(near, prepared, wanted)
 
     async def _match(self, near: Sequence[Neighbor], prepared: P, wanted: Wanted) -> Lookup:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import anyio
 import msgspec
 import pytest
 
 from headstart.decisions import Outcome
+from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
+from headstart.embeddings.similar import MOST_PARSED
 from headstart.types import Put
 from support.caches import House, accept, key, make_cache
-from support.fakes import DIMENSION, FaultyStore, Recorder, encode_angle, make_entry
+from support.fakes import (
+    DIMENSION,
+    FakeEncoder,
+    FakeMatchPolicy,
+    FaultyStore,
+    Recorder,
+    encode_angle,
+    make_entry,
+)
+
+if TYPE_CHECKING:
+    from headstart.decisions import Encoding
 
 pytestmark = pytest.mark.anyio
 
@@ -190,3 +205,38 @@ async def test_an_expired_entry_is_not_served(house: House) -> None:
     house.now += 5
     assert house.cache.peek_exact("a") is None
     assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "gone"
+
+
+class CountingPolicy(FakeMatchPolicy):
+    """Notes what it was asked to parse."""
+
+    def __init__(self) -> None:
+        self.parsed: list[str] = []
+
+    def prepare(self, text: str, encoding: Encoding) -> str:
+        self.parsed.append(text)
+        return text
+
+
+async def test_a_prompt_that_was_looked_up_is_not_parsed_again_to_be_stored() -> None:
+    policy = CountingPolicy()
+    cache = SemanticCache(
+        FaultyStore(),
+        FaissIndex(DIMENSION),
+        FakeEncoder(),
+        policy,
+        hot_bytes=1 << 20,
+        max_wait_s=60.0,
+        clock=lambda: 1000.0,
+        observers=Recorder(),
+    )
+    await cache.open()
+    await cache.put(make_entry("a"), "one@0")
+    assert (await cache.find_semantic(key("uno@40"), accept)).reason == "below-threshold"
+    await cache.put(make_entry("b"), "uno@40")
+    assert policy.parsed == ["one@0", "uno@40"]
+    for number in range(MOST_PARSED):
+        await cache.put(make_entry(f"n{number}"), f"{number}@90")
+    await cache.put(make_entry("c"), "uno@40")
+    assert policy.parsed.count("uno@40") == 2
+    await cache.aclose()
