@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from headstart.types import Choice, StreamEvent
 
 
+_UNNAMED = Started()
+
+
 class Collector:
     """Collects one answer while it passes by. Never raises, and never grows past ``max_bytes``.
 
@@ -51,7 +54,7 @@ class Collector:
         self.overflowed = False
         """The answer exceeded ``max_bytes``; what was collected of it is gone."""
         self._room = max_bytes
-        self._start = Started()
+        self._start = _UNNAMED
         self._choices: dict[int, ChoiceBuilder] = {}
         self._extra: dict[str, Any] = {}
 
@@ -205,6 +208,8 @@ def _unfold_choice(choice: Choice) -> Iterator[StreamEvent]:
 
 def _merge_starts(known: Started, news: Started) -> Started:
     """Later chunks may name what the first did not; what they leave out stands."""
+    if known is _UNNAMED:
+        return news
     return Started(
         id=news.id or known.id,
         model=news.model or known.model,

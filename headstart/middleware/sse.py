@@ -86,7 +86,12 @@ class SSEDecoder:
             return None
         if end - start > self._max:
             raise self._too_long()
-        return self._read(block[start:end])
+        raw = block[start:end]
+        if self._at_start:
+            self._at_start = False
+            if raw.startswith(_BOM):
+                return msgspec.structs.replace(_parse(raw.removeprefix(_BOM)), raw=raw)
+        return _parse(raw)
 
     @property
     def holds(self) -> bool:
@@ -110,13 +115,6 @@ class SSEDecoder:
         self._seam = (self._seam + data[-_SEAM:])[-_SEAM:]
         if self._size > self._max:
             raise self._too_long()
-
-    def _read(self, raw: bytes) -> Frame:
-        if self._at_start:
-            self._at_start = False
-            if raw.startswith(_BOM):
-                return msgspec.structs.replace(_parse(raw.removeprefix(_BOM)), raw=raw)
-        return _parse(raw)
 
     def _too_long(self) -> UpstreamProtocolError:
         return UpstreamProtocolError(f"an event of the stream exceeds {self._max} bytes")

@@ -57,13 +57,13 @@ _CHUNK = _PADDING | {
 }
 _NO_FIELDS: dict[str, Any] = {}
 _ENDED = (Ended(),)
+_decode = msgspec.json.Decoder().decode
 
 
 class ChatDecoder:
     """EventDecoder of Chat Completions."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder().decode
         self._named: tuple[Any, ...] = (None, None, None)
         self._calls: dict[int, _ToolCalls] = {}
 
@@ -75,7 +75,7 @@ class ChatDecoder:
         if data.startswith(b"[DONE]"):
             return _ENDED
         try:
-            chunk = self._decode(data)
+            chunk = _decode(data)
         except UNDECODABLE:
             return (unreadable("an event of the stream is not JSON"),)
         if not isinstance(chunk, dict):
@@ -180,8 +180,8 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
     events = ChatDecoder().read(document)
-    errors = tuple(event for event in events if isinstance(event, ErrorReported))
-    return errors or (*events, *_ENDED)
+    errors = [event for event in events if type(event) is ErrorReported]
+    return tuple(errors) or (*events, *_ENDED)
 
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -223,8 +223,7 @@ def _read_message(
     refusal = delta.get("refusal")
     if refusal and type(refusal) is str:
         events.append(RefusalDelta(text=refusal, choice=index))
-    fragments = _list(delta.get("tool_calls"))
-    events.extend(_read_call(fragment, index, calls) for fragment in fragments)
+    events += [_read_call(call, index, calls) for call in _list(delta.get("tool_calls"))]
     if delta.get("function_call"):
         events.append(_read_function_call(delta["function_call"], index, calls))
     if unknown:
