@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 from headstart.attempts import AttemptOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.attempts import Attempt
     from headstart.observe import Shaped
 
+CostOf: TypeAlias = "Callable[[int], float]"
+"""Dollars by tokens of the answer."""
 MOST_CALLS = 10_000
 _GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
 """Outcomes that a target cannot know better than the strategy that gave its branch up."""
@@ -29,10 +33,16 @@ class Ledger:
         self._most = most
         self._pages: OrderedDict[str, _Page] = OrderedDict()
 
-    def book(self, call_id: str, attempt: Attempt, branch: str = "") -> None:
-        """Add an attempt that the call's ``branch`` made."""
+    def book(
+        self, call_id: str, attempt: Attempt, branch: str = "", *, runs_on: CostOf | None = None
+    ) -> None:
+        """Add an attempt that the call's ``branch`` made.
+
+        ``runs_on``: what it costs if its provider goes on with it up to this many tokens. Once it
+        is known how long the answer was, that is what it costs.
+        """
         page = self._page(call_id)
-        page.rows.append((branch, _ruled(attempt, page.ruling(branch))))
+        page.rows.append(_Row(branch, _ruled(attempt, page.ruling(branch)), runs_on))
 
     def rule(self, call_id: str, branch: str, outcome: AttemptOutcome) -> None:
         """Give attempts of this branch, and of those below it, an outcome: LOST or REJECTED.
@@ -41,7 +51,9 @@ class Ledger:
         """
         page = self._page(call_id)
         page.rulings[branch] = outcome
-        page.rows = [(each, _ruled(attempt, page.ruling(each))) for each, attempt in page.rows]
+        page.rows = [
+            row._replace(attempt=_ruled(row.attempt, page.ruling(row.branch))) for row in page.rows
+        ]
 
     def ruling(self, call_id: str, branch: str) -> AttemptOutcome | None:
         """Return what a branch was ruled, or None: it is still in the running."""
@@ -58,14 +70,14 @@ class Ledger:
     def attempts(self, call_id: str) -> tuple[Attempt, ...]:
         """Return what was booked of a call so far."""
         page = self._pages.get(call_id)
-        return () if page is None else tuple(attempt for _, attempt in page.rows)
+        return () if page is None else tuple(row.attempt for row in page.rows)
 
     def take(self, call_id: str) -> tuple[Attempt, ...]:
         """Return what was booked of a call since it was last taken, and let go of it."""
         page = self._pages.get(call_id)
         if page is None:
             return ()
-        taken = tuple(attempt for _, attempt in page.rows)
+        taken = _settled(page.rows)
         page.rows = []
         self._drop_empty(call_id, page)
         return taken
@@ -101,11 +113,17 @@ class Ledger:
             del self._pages[call_id]
 
 
+class _Row(NamedTuple):
+    branch: str
+    attempt: Attempt
+    runs_on: CostOf | None
+
+
 class _Page:
     __slots__ = ("rows", "rulings", "shaped")
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, Attempt]] = []
+        self.rows: list[_Row] = []
         self.rulings: dict[str, AttemptOutcome] = {}
         self.shaped: list[Shaped] = []
 
@@ -122,3 +140,20 @@ def _ruled(attempt: Attempt, ruling: AttemptOutcome | None) -> Attempt:
     if ruling is None or attempt.outcome not in _GIVES_WAY:
         return attempt
     return msgspec.structs.replace(attempt, outcome=ruling)
+
+
+def _settled(rows: list[_Row]) -> tuple[Attempt, ...]:
+    """Return attempts; those that run on unread are taken to be as long as the answer."""
+    tokens = max((_tokens(row.attempt) for row in rows), default=0)
+    if not tokens:
+        return tuple(row.attempt for row in rows)
+    return tuple(
+        row.attempt
+        if row.runs_on is None
+        else msgspec.structs.replace(row.attempt, cost_usd=row.runs_on(tokens))
+        for row in rows
+    )
+
+
+def _tokens(attempt: Attempt) -> int:
+    return attempt.completion_tokens if attempt.outcome is AttemptOutcome.WON else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
@@ -11,7 +12,7 @@ from headstart.policies.routing.failures import FailureKind
 if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.upstreams.conditions import Condition, Conditions
-    from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.middleware.upstreams.ledger import CostOf, Ledger
     from headstart.middleware.upstreams.opening import Progress
     from headstart.policies.routing.failures import Failure
     from headstart.policies.routing.health import Permit
@@ -164,13 +165,16 @@ class Recording:
             self._conditions.measures.censored(
                 self.key, self.call.prompt_tokens, now - self.began, now
             )
-        tokens, cost_usd = self._tokens(), None
+        tokens = self._tokens()
         price, expected_output, cancels_billing = self._terms
-        if price is not None:
+        if price is None:
+            self._book(outcome, now, tokens, None, failure)
+        elif cancels_billing and self._streams:
+            self._book(outcome, now, tokens, price.cost_usd(tokens), failure)
+        else:
             # A provider stops counting when a stream is closed, never for a whole answer.
-            cancels = cancels_billing and self._streams
-            cost_usd = cancelled_cost_usd(price, tokens, expected_output, cancels_billing=cancels)
-        self._book(outcome, now, tokens, cost_usd, failure)
+            runs_on = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
+            self._book(outcome, now, tokens, runs_on(expected_output), failure, runs_on)
 
     def _tokens(self) -> Tokens:
         if self._usage is not None:
@@ -185,6 +189,7 @@ class Recording:
         tokens: Tokens,
         cost_usd: float | None,
         failure: Failure | None = None,
+        runs_on: CostOf | None = None,
     ) -> None:
         self._booked = True
         first_at = self.first_at if self._streams else None
@@ -207,4 +212,4 @@ class Recording:
             estimated=self._usage is None and tokens != Tokens(),
         )
         self._conditions.measures.ended(self.key, now)
-        self._ledger.book(self.call.id, attempt, self.call.branch)
+        self._ledger.book(self.call.id, attempt, self.call.branch, runs_on=runs_on)

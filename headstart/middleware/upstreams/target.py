@@ -135,10 +135,12 @@ class Target:
                 f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
             )
         condition.limits.take(reserved, now)
-        expected = self._conditions.measures.expected_length(ask.place)
+        expected = ask.output_tokens
+        if expected is None:
+            expected = self._conditions.measures.expected_length(ask.place)
         terms = Terms(
             self._options.price(key.model),
-            expected if ask.output_tokens is None else ask.output_tokens,
+            expected if ask.max_tokens is None else min(expected, ask.max_tokens),
             self._options.cancels_billing,
         )
         recording = Recording(
