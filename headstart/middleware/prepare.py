@@ -195,14 +195,8 @@ class Preparer:
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         dialect = "" if route.dialect is None else route.dialect.name
-        context = KeyContext(
-            dialect=dialect or ("custom" if target[0] == "POST" else f"custom {target[0]}"),
-            path=target[1],
-            upstream=self._upstream(dialect, request.model, rule.name),
-            query_string=envelope.query_string,
-            headers=envelope.keyed,
-            wrapped_app=self._wrapped,
-        )
+        answerer = self._upstream(dialect, request.model, rule.name)
+        context = self._context(dialect, target, envelope, answerer)
         key = self._key(route, request, scope_name, context, named)
         # What single questions taught says nothing about whether histories mean the same.
         kind_of_talk = "question" if key.conversation is None else "conversation"
@@ -223,6 +217,20 @@ class Preparer:
             terms=terms,
             lifetime=lifetime,
             rule=rule.name,
+        )
+
+    def _context(
+        self, dialect: str, target: tuple[str, bytes], envelope: Envelope, answerer: str
+    ) -> KeyContext:
+        method, path = target
+        custom = "custom" if method == "POST" else f"custom {method}"
+        return KeyContext(
+            dialect=dialect or custom,
+            path=path,
+            upstream=answerer,
+            query_string=envelope.query_string,
+            headers=envelope.keyed,
+            wrapped_app=self._wrapped,
         )
 
     def _key(
