@@ -37,6 +37,21 @@ async def test_an_entry_is_visible_to_exact_lookups_before_any_wait(house: House
     assert await house.store.find("x") is not None
 
 
+async def test_who_waits_for_an_answer_gets_it_before_the_store_does(house: House) -> None:
+    entry, answered = make_entry("a", exact="x"), anyio.Event()
+
+    async def answer() -> None:
+        assert house.cache.peek_exact("x") is entry
+        assert "append" not in house.store.calls
+        answered.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.put, entry)
+        tasks.start_soon(answer)
+    assert answered.is_set()
+    assert "append" in house.store.calls
+
+
 async def test_exact_lookups_never_encode(house: House) -> None:
     await house.cache.put(make_entry("a", exact="x"))
     assert await house.cache.find_exact(key("hello@0", exact="x"), accept) is not None
