@@ -6,16 +6,18 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from headstart.middleware.dialects.answer_json import UNDECODABLE
-from headstart.types import TextDelta
+from headstart.types import ReasoningDelta, TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.types import StreamEvent
 
-_TEXT = re.compile(rb'"(?:content|text)" ?: ?"')
+_TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking)" ?: ?"(?!")')
+"""Where texts begin, by the names of all dialects. An empty one says nothing."""
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
 """Random letters of OpenAI's and Mistral's, which hide a text's length on the wire."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
@@ -23,7 +25,7 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 class TextShape(NamedTuple):
-    """The bytes around the text of a frame that said nothing but text.
+    """The bytes around the text of a frame that said nothing but text, or reasoning.
 
     A frame with the same bytes around it is the same JSON with another string in its place, so
     its text can be cut out: a fraction of the time that decoding takes.
@@ -34,8 +36,8 @@ class TextShape(NamedTuple):
     """From the quote that ends the text; the frame's end, or all up to its padding."""
     tail: bytes
     """From the quote that ends the padding; empty without one."""
-    choice: int
-    block: int | None
+    delta: TextDelta | ReasoningDelta
+    """What the frame said."""
 
     def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
         """Return what the frames of this shape say from ``start`` on, and where they end.
@@ -68,11 +70,8 @@ class TextShape(NamedTuple):
         if not texts:
             return (), start
         if join:
-            said = TextDelta(text="".join(texts), choice=self.choice, block=self.block)
-            return (said,), start
-        return tuple(
-            [TextDelta(text=text, choice=self.choice, block=self.block) for text in texts]
-        ), start
+            return (replace(self.delta, text="".join(texts)),), start
+        return tuple([replace(self.delta, text=text) for text in texts]), start
 
 
 def _end_of_string(data: bytes, start: int) -> int:
@@ -86,17 +85,17 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
         return None
     event = events[0]
     # A carriage return may end a frame or not: that depends on what follows.
-    if type(event) is not TextDelta or not event.text or not raw.endswith(b"\n"):
+    if not isinstance(event, TextDelta | ReasoningDelta) or not raw.endswith(b"\n"):
         return None
-    fields = _TEXT.findall(raw)
+    fields = [*_TEXT.finditer(raw)]
     if len(fields) != 1:
         return None
-    start = raw.index(fields[0]) + len(fields[0])
+    start = fields[0].end()
     end = raw.find(b'"', start)
-    if raw[start:end] != event.text.encode("utf-8", "surrogatepass"):
+    if not event.text or raw[start:end] != event.text.encode("utf-8", "surrogatepass"):
         return None
     padding = _PADDING.search(raw, end)
     if padding is None:
-        return TextShape(raw[:start], raw[end:], b"", event.choice, event.block)
+        return TextShape(raw[:start], raw[end:], b"", event)
     tail = raw.find(b'"', padding.end())
-    return TextShape(raw[:start], raw[end : padding.end()], raw[tail:], event.choice, event.block)
+    return TextShape(raw[:start], raw[end : padding.end()], raw[tail:], event)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.event_stream import EventStream
 from headstart.middleware.sse import SSEDecoder
 from headstart.middleware.text_shape import TextShape, learn_shape
-from headstart.types import ErrorReported, TextDelta
+from headstart.types import ErrorReported, ReasoningDelta, TextDelta
 from support.events import decoded
 
 if TYPE_CHECKING:
@@ -35,11 +36,19 @@ def chunk(content: str, *, ascii: bool = False, **fields: object) -> bytes:
     return b"data: %b\n\n" % json.dumps(body, ensure_ascii=ascii).encode()
 
 
-def delta(text: str) -> bytes:
+THINK = START.replace(b'"text"', b'"thinking"').replace(b'"index":1', b'"index":0')
+
+
+def thought(text: str) -> bytes:
+    fields = {"content": "", "reasoning_content": text}
+    return chunk("x").replace(b'"content": "x"', json.dumps(fields)[1:-1].encode())
+
+
+def delta(text: str, index: int = 1, kind: str = "text") -> bytes:
     body = {
         "type": "content_block_delta",
-        "index": 1,
-        "delta": {"type": "text_delta", "text": text},
+        "index": index,
+        "delta": {"type": f"{kind}_delta", kind: text},
     }
     line = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     return f"event: content_block_delta\ndata: {line}\n\n".encode()
@@ -53,6 +62,7 @@ whole = texts.map(chunk)
 chunks = st.one_of(
     whole,
     whole,
+    texts.map(thought),
     texts.map(lambda text: chunk(text, ascii=True)),
     st.tuples(texts, st.text("ab1", max_size=3)).map(lambda two: chunk(two[0], obfuscation=two[1])),
     texts.map(lambda text: chunk(text, obfuscation='a"')),
@@ -83,6 +93,8 @@ chunks = st.one_of(
 deltas = st.one_of(
     texts.map(delta),
     texts.map(delta),
+    texts.map(lambda text: delta(text, 0, "thinking")),
+    texts.map(lambda text: delta(text, 0)),
     st.sampled_from([START, b'event: ping\ndata: {"type":"ping"}\n\n', b"data: {\n\n"]),
     st.just(b'data: {"type":"content_block_stop","index":1}\n\n'),
 )
@@ -105,15 +117,15 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 def joined(events: list[StreamEvent]) -> list[StreamEvent]:
     """Put together the texts that follow each other."""
-    out: list[Any] = []
+    out: list[StreamEvent] = []
     for event in events:
         last = out[-1] if out else None
         if (
-            isinstance(event, TextDelta)
-            and isinstance(last, TextDelta)
-            and (event.choice, event.block) == (last.choice, last.block)
+            isinstance(event, TextDelta | ReasoningDelta)
+            and isinstance(last, TextDelta | ReasoningDelta)
+            and replace(event, text="") == replace(last, text="")
         ):
-            out[-1] = TextDelta(text=last.text + event.text, choice=last.choice, block=last.block)
+            out[-1] = replace(last, text=last.text + event.text)
         else:
             out.append(event)
     return out
@@ -133,7 +145,7 @@ def test_chat_chunks_by_the_run_say_what_each_says(frames: list[bytes], cuts: li
 def test_messages_deltas_by_the_run_say_what_each_says(
     frames: list[bytes], cuts: list[int]
 ) -> None:
-    stream = b"".join([START, *frames])
+    stream = b"".join([START, THINK, *frames])
     expected = decoded(ANTHROPIC, stream)
     assert read(ANTHROPIC, cut(stream, cuts)) == expected
     assert joined(read(ANTHROPIC, cut(stream, cuts), join=True)) == joined(expected)
@@ -160,6 +172,16 @@ def test_a_shape_is_learnt_and_used(fields: dict[str, Any]) -> None:
     shape = shape_of(chunk("first", **fields))
     said = (TextDelta(text='seconda "third"\né'),)
     assert shape.read(run + b"data: [DONE]\n\n", 0, join=True) == (said, len(run))
+
+
+def test_reasoning_is_read_by_the_run_too() -> None:
+    words = ("one", " two", " three")
+    chat = [chunk("first"), *map(thought, words)]
+    messages = [THINK, *(delta(text, 0, "thinking") for text in words)]
+    for dialect, frames in ((OPENAI, chat), (ANTHROPIC, messages)):
+        events = read(dialect, [b"".join(frames)], join=True)
+        said = [event.text for event in events if isinstance(event, ReasoningDelta)]
+        assert said == ["one", " two three"]
 
 
 @pytest.mark.parametrize(
