@@ -10,7 +10,7 @@ import anyio
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens, total_cost_usd
-from headstart.compression.tokens import count_tokens
+from headstart.compression.tokens import count_at_once
 from headstart.errors import (
     HeadstartError,
     UpstreamProtocolError,
@@ -21,6 +21,7 @@ from headstart.middleware.collect import Collector
 from headstart.middleware.flights import LOG_BYTES, Head
 from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
+from headstart.middleware.tokenizers import load_soon
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Frozen, Origin, RawResponse, ToolCall
@@ -284,6 +285,7 @@ async def _tokens(plan: Plan, completion: Completion | None, collector: Collecto
         return _Tokens(used[0], used[1], estimated=False)
     if completion is None:
         return _Tokens(0, 0, estimated=False)
+    load_soon(request.model)
     return await asyncio.to_thread(_count, plan.call.body, completion, request.model)
 
 
@@ -291,8 +293,8 @@ def _count(body: bytes, completion: Completion, model: str) -> _Tokens:
     parts = (part for choice in completion.choices for part in choice.parts)
     answer = "".join(part.arguments if isinstance(part, ToolCall) else part.text for part in parts)
     # A request's body is its prompt and some JSON around it: close enough for an estimate.
-    prompt = count_tokens(body.decode("utf-8", "replace"), model).tokens
-    return _Tokens(prompt, count_tokens(answer, model).tokens, estimated=True)
+    prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
+    return _Tokens(prompt, count_at_once(answer, model).tokens, estimated=True)
 
 
 def _tags(headers: Headers) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pytest
 from headstart.compression import tokens
 from headstart.compression.json_text import expand
 from headstart.errors import InvalidRequest
+from headstart.middleware import tokenizers
 from headstart.middleware.shaping import compress as module
 from headstart.middleware.shaping.compress import Compressing, CompressingOptions, Workbench
 from headstart.middleware.upstreams.opening import AnswerWithheld
@@ -109,7 +110,7 @@ async def test_the_loop_and_the_thread_make_the_same_bytes(
 async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOAD_AFTER_S", 0.0)
+    monkeypatch.setattr(tokenizers, "LOAD_AFTER_S", 0.0)
     scene = Scene(bench)
     await scene.ask(call_of(chat()))
     await until(lambda: tokens.is_loaded("gpt-4o"))

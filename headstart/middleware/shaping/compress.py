@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,9 +14,10 @@ from headstart.compression.compress import compress
 from headstart.compression.gate import Profile
 from headstart.compression.memo import Memo
 from headstart.compression.result import count_messages
-from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded, load
+from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
+from headstart.middleware.tokenizers import load_soon
 from headstart.observe import DRY_RUN, Shaped, StageFailed, logger
 from headstart.policies.directives import asked_compression, compressed, stricter
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 INLINE_BYTES: dict[Mode, int] = {"safe": 64_000, "balanced": 32_000, "aggressive": 12_000}
 """Of a body. A shorter one is compressed on the loop, in 5 ms at worst: that is how long a thread
 may keep the loop from going on anyway."""
-LOAD_AFTER_S = 1.0
-"""From an answer's end until its model's tokenizer is loaded, which stops the loop for 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +63,6 @@ class Workbench:
         self._inline = Memo()
         self._memo = Memo()
         self._thread = ThreadPoolExecutor(1, "headstart-compress")
-        self._loading = False
-
-    def load_soon(self, model: str) -> None:
-        """Load the model's tokenizer, when the answer under way has been delivered.
-
-        Counts are estimates until then. Many a process never needs it: none at all for models of
-        other families, or while no prompt can be shortened.
-        """
-        if self._loading or is_loaded(model):
-            return
-        self._loading = True
-        # A daemon: a process that is to stop does not wait for it.
-        thread = threading.Thread(
-            target=self._load, args=(model,), name="headstart-tokens", daemon=True
-        )
-        asyncio.get_running_loop().call_later(LOAD_AFTER_S, thread.start)
-
-    def _load(self, model: str) -> None:
-        load(model)
-        self._loading = False
 
     def close(self) -> None:
         """Stop after the work under way. What waits is dropped."""
@@ -191,7 +169,7 @@ class Compressing(Shaper):
         async with sending as reply:
             await self._book(call.id, kind, counting, own_s)
             yield reply
-        self._bench.load_soon(shorter.done.model)
+        load_soon(shorter.done.model)
 
     async def _book(
         self, call_id: str, kind: str, counting: asyncio.Future[Counts], own_s: float
