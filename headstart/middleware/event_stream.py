@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from headstart.middleware.text_shape import TextShape
     from headstart.types import StreamEvent
 
-MAX_FRAME_BYTES = 8 * 1024 * 1024
-
 
 class EventStream:
     """Cuts a stream into frames and decodes them. ``join``: a run of texts becomes one event."""
 
     def __init__(self, dialect: UpstreamDialect, *, join: bool) -> None:
-        self._frames = SSEDecoder(max_frame_bytes=MAX_FRAME_BYTES)
+        self._frames = SSEDecoder()
         self._decoder = dialect.decoder()
         self._join = join
         self._shape: TextShape | None = None
