@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+RETRY_GRACE_S = 10.0
+"""How long a call goes on for the retry of the SDK that gave it up.
+
+OpenAI's and Anthropic's come back after 0.5 to 8 s.
+"""
+SDK_RETRIES = 2
+"""As often do they, unless they are told otherwise; which of the tries it is, they say."""
 _FOREVER_S = 1e9
 
 
-def deadline_s(headers: Iterable[tuple[bytes, bytes]], configured: float | None) -> float | None:
-    """Return the tightest bound in seconds, or None without any.
+class Deadlines(NamedTuple):
+    """Bounds in seconds from now, or None without any."""
 
-    Read are ``x-headstart-deadline-ms`` and ``x-stainless-read-timeout``, an SDK's read timeout;
-    a value that is no number is ignored.
+    answer_s: float | None
+    """Until the caller has its answer, or hears that there is none."""
+    call_s: float | None
+    """Until the provider has answered: later than the other where a retry would wait for that."""
+
+
+UNBOUNDED = Deadlines(None, None)
+
+
+def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) -> Deadlines:
+    """Return the tightest bounds.
+
+    Read are ``x-headstart-deadline-ms`` and, of SDKs, ``x-stainless-read-timeout`` and
+    ``x-stainless-retry-count``; a value that is no number is ignored. An SDK that has given up
+    asks for the same once more, and waits as long again: that much longer may the call take.
     """
     bounds = [] if configured is None else [configured]
+    sdk_s, retries = None, 0.0
     for name, value in headers:
         if name == b"x-headstart-deadline-ms":
             bounds += [ms / 1e3 for ms in _positive(value)]
         elif name == b"x-stainless-read-timeout":
-            bounds += _positive(value)
-    return min(bounds, default=None)
+            sdk_s = next(iter(_positive(value)), None)
+        elif name == b"x-stainless-retry-count":
+            retries = next(iter(_positive(value)), 0.0)
+    bound_s = min(bounds, default=None)
+    if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
+        return Deadlines(bound_s, bound_s)
+    if retries >= SDK_RETRIES:
+        return Deadlines(sdk_s, sdk_s)
+    with_retry_s = 2 * sdk_s + RETRY_GRACE_S
+    return Deadlines(sdk_s, with_retry_s if bound_s is None else min(bound_s, with_retry_s))
 
 
 def _positive(value: bytes) -> list[float]:

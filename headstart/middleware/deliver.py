@@ -264,7 +264,9 @@ async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
         status, body = error.status, error.body
         headers = relayed_headers(error.headers, [], length=len(body))
     else:
-        status, headers, body = error_response(error, exchange.route.dialect, exchange.id)
+        status, headers, body = error_response(
+            error, exchange.route.dialect, exchange.id, again=exchange.seat is not None
+        )
     exchange.status = status
     if exchange.upstream:
         own.append((b"x-headstart-upstream", exchange.upstream.encode()))

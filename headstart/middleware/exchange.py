@@ -16,10 +16,14 @@ from headstart.policies.freshness import FOREVER
 from headstart.types import Call
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from headstart.attempts import Attempt
     from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.body import Body
+    from headstart.middleware.deadlines import Deadlines
     from headstart.middleware.endpoints import Route
+    from headstart.middleware.flights import Client, Flight
     from headstart.observe import Shaped
     from headstart.types import ChatRequest, Headers, Origin
 
@@ -28,6 +32,9 @@ BYTES_PER_TOKEN = 4
 """Of a request's body, for estimates."""
 
 
+GAVE_UP = 0.8
+"""Share of an SDK's patience from which on leaving means giving up: it began to count when it sent
+the first byte, and we when we had read the last."""
 NEAR = 0.8
 """Similarity from which on the answer to another prompt is a hint of this one's."""
 
@@ -38,6 +45,7 @@ class Exchange:
     __slots__ = (
         "attempts",
         "body",
+        "call_deadline",
         "completion_tokens",
         "cost_usd",
         "deadline",
@@ -52,16 +60,19 @@ class Exchange:
         "prompt_tokens",
         "receive",
         "request",
+        "retry_from",
         "route",
         "rule",
         "scope",
         "scope_name",
+        "seat",
         "send",
         "shaped",
         "started",
         "status",
         "stored",
         "timings",
+        "total_s",
         "upstream",
         "upstream_s",
     )
@@ -78,6 +89,12 @@ class Exchange:
         self.scope_name = ""
         self.rule = ""
         self.deadline: float | None = None
+        self.call_deadline: float | None = None
+        self.retry_from: float | None = None
+        """When its SDK has waited so long that leaving means giving up; None: it comes once."""
+        self.seat: tuple[Flight, Client] | None = None
+        """Kept in the call for its SDK's retry."""
+        self.total_s: float | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[Shaped, ...] = ()
         self.domain = ""
@@ -115,10 +132,30 @@ class Exchange:
         if lookup.match_s:
             self.timings["match"] = lookup.match_s
 
-    def limit(self, seconds: float | None) -> None:
-        """Bound the time until the whole answer; None: without end."""
+    def limit(self, bounds: Deadlines) -> None:
+        """Bound the time until the whole answer."""
         now = asyncio.get_running_loop().time()
-        self.deadline = None if seconds is None else now + seconds
+        answer_s, call_s = bounds
+        self.deadline = None if answer_s is None else now + answer_s
+        self.call_deadline = None if call_s is None else now + call_s
+        if answer_s is not None and call_s != answer_s:
+            self.retry_from = now + GAVE_UP * answer_s
+
+    def forgo_retry(self) -> None:
+        """End the call with this request, though its SDK may come again."""
+        self.call_deadline, self.retry_from = self.deadline, None
+
+    @property
+    def will_retry(self) -> bool:
+        """Its SDK has waited in vain as long as it said it would, so it will ask once more."""
+        if self.retry_from is None or self.status:
+            return False
+        return asyncio.get_running_loop().time() >= self.retry_from
+
+    def over(self) -> Self:
+        """Take no more time, whatever is still to be booked."""
+        self.total_s = self.elapsed()
+        return self
 
     def call(self, *, editable: bool, predicts: bool = False) -> Call:
         """Return the request as it goes to an upstream.
@@ -140,7 +177,7 @@ class Exchange:
             route=self.rule,
             request=self.request,
             editable=editable,
-            deadline=self.deadline,
+            deadline=self.call_deadline,
             prompt_tokens=len(self.body.data) // BYTES_PER_TOKEN,
             output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
             prediction=answer_text(trial.entry.answer) if near and trial is not None else "",
@@ -172,7 +209,7 @@ class Exchange:
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
-        total = self.elapsed()
+        total = self.elapsed() if self.total_s is None else self.total_s
         overhead_s = sum(self.timings.values()) - self.timings.get("upstream", 0.0)
         entry, trial = self.lookup.entry, self.lookup.trial
         verdict = None if trial is None else trial.verdict

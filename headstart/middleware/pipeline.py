@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-
 from headstart.decisions import Lookup, Outcome
 from headstart.errors import (
     HeadstartError,
@@ -23,12 +21,13 @@ from headstart.errors import (
     UpstreamError,
 )
 from headstart.middleware.body import ClientGone, discard_body, read_body
-from headstart.middleware.deadlines import deadline_s
+from headstart.middleware.deadlines import UNBOUNDED, deadlines
 from headstart.middleware.deliver import Deliverer, error_answer
 from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.learning.booking import AuditBooking
 from headstart.middleware.learning.oversight import Allowed, Course, Ruling
+from headstart.middleware.leaving import leave, leave_to_retry
 from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy, Observer, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.endpoints import Route
+    from headstart.middleware.flights import Client
     from headstart.middleware.learning.learner import Lesson
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "unproven-key", "sampled"))
 """Reasons to bypass the cache that say nothing against racing, rescuing and shaping."""
-SETTLE_S = 1.0
-"""Longest wait for cancelled calls to end, before the request is booked without them."""
 CLIENT_GONE = 499
 """Booked for clients that left before an answer began: the status nginx logs for them."""
 
@@ -130,6 +128,15 @@ class Engine:
             logger.exception("request %s failed", exchange.id)
             await error_answer(exchange, HeadstartError("an error inside Headstart; see its log"))
         finally:
+            if exchange.seat is None:
+                self._observer.notify(exchange.served(self._clock()))
+            else:
+                self._supervisor.spawn(self._book_later, exchange.over(), exchange.seat)
+
+    async def _book_later(self, exchange: Exchange, seat: tuple[Flight, Client]) -> None:
+        try:
+            await leave_to_retry(exchange, *seat)
+        finally:
             self._observer.notify(exchange.served(self._clock()))
 
     async def drain(self, seconds: float) -> None:
@@ -160,7 +167,7 @@ class Engine:
         exchange.rule = prepared.rule
         of_route = self._routes.get(prepared.rule, NO_ROUTE).deadline_s
         limit_s = self._options.deadline_s if of_route is None else of_route
-        exchange.limit(deadline_s(exchange.scope["headers"], limit_s))
+        exchange.limit(deadlines(exchange.scope["headers"], limit_s))
         exchange.timings["parse"] = exchange.elapsed()
         key = prepared.key
         if key is None or self._finder is None:
@@ -223,7 +230,7 @@ class Engine:
     ) -> None:
         """Ask the provider what it would have answered to a hit, while the hit is served."""
         semantic = prepared.semantic_refusal is None
-        exchange.limit(None)  # the caller's haste is not the audit's: UNATTENDED_S bounds it
+        exchange.limit(UNBOUNDED)  # the caller's haste is not the audit's: UNATTENDED_S bounds it
         flight = self._start(exchange, key, None, app, semantic=semantic, lesson=lesson)
         assert flight.pump is not None
         assert self._oversight is not None
@@ -235,6 +242,7 @@ class Engine:
         if self._router is None:
             return await self._deliver.through_app(exchange, app)
         editable = reason in _EDITABLE
+        exchange.forgo_retry()  # nobody can join what has no key
         await self._fly(
             exchange, self._start(exchange, None, None, app, semantic=False, editable=editable)
         )
@@ -313,12 +321,8 @@ class Engine:
             early_200_s = self._routes.get(exchange.rule, NO_ROUTE).early_200_s
             await self._deliver.flight(exchange, flight, client, exchange.deadline, early_200_s)
         finally:
-            last = flight.leave(client)
-            if (last or flight.done) and not flight.settled.is_set():
-                with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
-                    await flight.settled.wait()
-            if flight.first_content is not None:
-                exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
-            if flight.origin is not None:
-                exchange.take_origin(flight.origin)
-            exchange.pay(flight.claim(client), flight.shaped)
+            if flight.clients == 1 and not flight.done and exchange.will_retry:
+                exchange.seat = flight, flight.join()
+                flight.leave(client)
+            else:
+                await leave(exchange, flight, client)

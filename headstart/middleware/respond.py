@@ -99,11 +99,12 @@ async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> 
 
 
 def error_response(
-    error: HeadstartError, dialect: Dialect | None, request_id: str
+    error: HeadstartError, dialect: Dialect | None, request_id: str, *, again: bool = False
 ) -> tuple[int, Headers, bytes]:
     """Return status, headers and body of an error, in the caller's dialect.
 
     Our own headers are the caller's to add: a matched request has more of them than a relayed one.
+    ``again``: the call goes on, and a retry will join it.
     """
     status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
     if dialect is not None:
@@ -120,7 +121,8 @@ def error_response(
         wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
         headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
     elif isinstance(error, UpstreamError):
-        headers.append((b"x-should-retry", b"false"))  # we did, as often as it made sense
+        # Unless the call goes on, we did, as often as it made sense.
+        headers.append((b"x-should-retry", b"true" if again else b"false"))
     elif status == 429:
         headers.append((b"retry-after", b"1"))
     return status, tuple(headers), body

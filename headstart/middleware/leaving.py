@@ -1,0 +1,44 @@
+"""How a client leaves a flight: what it has to book, and how long its call waits for its retry."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import anyio
+
+from headstart.errors import HeadstartError
+from headstart.middleware.deadlines import RETRY_GRACE_S
+
+if TYPE_CHECKING:
+    from headstart.middleware.exchange import Exchange
+    from headstart.middleware.flights import Client, Flight
+
+SETTLE_S = 1.0
+"""Longest wait for cancelled calls to end, before the request is booked without them."""
+
+
+async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
+    """Leave, the last one cancelling the call, and take over what is this request's to book."""
+    last = flight.leave(client)
+    if (last or flight.done) and not flight.settled.is_set():
+        with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
+            await flight.settled.wait()
+    if flight.first_content is not None:
+        exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
+    if flight.origin is not None:
+        exchange.take_origin(flight.origin)
+    exchange.pay(flight.claim(client), flight.shaped)
+
+
+async def leave_to_retry(exchange: Exchange, flight: Flight, seat: Client) -> None:
+    """Keep a call alive for its client's retry, as a reader of its own, and leave then.
+
+    That is when nobody has come back in time, or when nobody who did needs the seat any more: the
+    answer is whole, has failed, or is too long to be joined.
+    """
+    try:
+        with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
+            await seat.read_all()
+    finally:
+        await leave(exchange, flight, seat)

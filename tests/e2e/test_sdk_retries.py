@@ -1,0 +1,108 @@
+"""An SDK that gave up waiting joins its own call when it comes again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+
+from headstart.attempts import AttemptOutcome
+from headstart.decisions import Outcome
+from headstart.middleware import leaving
+from headstart.simulator import Oracle
+from support.sidecar import PROMPT, Provider, sidecar
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    from support.sidecar import Sidecar
+
+pytestmark = pytest.mark.anyio
+
+EXACT = {"mode": "exact-only"}
+MESSAGE: ChatCompletionUserMessageParam = {"role": "user", "content": PROMPT}
+
+
+def waiting(seconds: str, retries: str = "0") -> dict[str, str]:
+    return {"x-stainless-read-timeout": seconds, "x-stainless-retry-count": retries}
+
+
+async def said(client: openai.AsyncOpenAI, *, stream: bool) -> str:
+    create, messages = client.chat.completions.create, (MESSAGE,)
+    if not stream:
+        return (await create(model="m", messages=messages)).choices[0].message.content or ""
+    chunks = [chunk async for chunk in await create(model="m", messages=messages, stream=True)]
+    return "".join(each.delta.content or "" for chunk in chunks for each in chunk.choices)
+
+
+@pytest.fixture
+def held() -> Provider:
+    provider = Provider()
+    provider.open.clear()
+    return provider
+
+
+async def ended(running: Sidecar) -> tuple[str | None, list[AttemptOutcome]]:
+    await running.finished(1)
+    [row] = running.served
+    return row.error, [each.outcome for each in row.attempts]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_retry_of_an_sdk_gets_the_answer_to_its_first_try(
+    stream: bool, held: Provider
+) -> None:
+    async with (
+        sidecar(held, cache=EXACT) as running,
+        openai.AsyncOpenAI(
+            base_url=running.url + "/v1", api_key="sk-test", timeout=0.5, max_retries=2
+        ) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        asking = group.create_task(said(client, stream=stream))
+        await running.in_flight(2)  # the seat that was kept, and the retry that took it
+        held.open.set()
+        assert await asking == Oracle().truth(PROMPT).text
+        await running.finished(2)
+        assert held.calls == 1
+        assert sorted(running.outcomes) == sorted([Outcome.MISS, Outcome.JOINED])
+        assert sum(len(row.attempts) for row in running.served) == 1
+
+
+async def test_a_call_that_nobody_comes_back_for_is_cancelled_and_booked(
+    held: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "RETRY_GRACE_S", 0.01)
+    async with sidecar(held, cache=EXACT) as running:
+        refused = await running.ask(headers=waiting("0.1"))
+        assert (refused.status, refused.headers["x-should-retry"]) == (504, "true")
+        assert await ended(running) == ("upstream_timeout", [AttemptOutcome.ABANDONED])
+        held.open.set()
+
+
+async def test_the_last_retry_ends_its_call(held: Provider) -> None:
+    async with sidecar(held, cache=EXACT) as running:
+        refused = await running.ask(headers=waiting("0.1", retries="2"))
+        assert (refused.status, refused.headers["x-should-retry"]) == (504, "false")
+        assert await ended(running) == ("upstream_timeout", [AttemptOutcome.ABANDONED])
+        held.open.set()
+
+
+async def test_a_call_outside_the_cache_ends_with_its_client(held: Provider) -> None:
+    async with sidecar(held, cache=EXACT) as running:
+        uncached = {**waiting("0.1"), "cache-control": "no-store"}
+        refused = await running.ask(headers=uncached)
+        assert (refused.status, refused.headers["x-should-retry"]) == (504, "false")
+        assert (await ended(running))[1] == [AttemptOutcome.ABANDONED]
+        held.open.set()
+
+
+async def test_an_sdk_that_leaves_before_its_time_ends_its_call(held: Provider) -> None:
+    async with sidecar(held, cache=EXACT) as running, asyncio.TaskGroup() as group:
+        asking = group.create_task(running.ask(headers=waiting("60")))
+        await running.in_flight(1)
+        asking.cancel()
+        assert await ended(running) == ("client-gone", [AttemptOutcome.ABANDONED])
+        held.open.set()
