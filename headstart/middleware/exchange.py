@@ -209,13 +209,14 @@ class Exchange:
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
-        total = self.elapsed() if self.total_s is None else self.total_s
+        elapsed = self.elapsed()
+        total = elapsed if self.total_s is None else self.total_s
         overhead_s = sum(self.timings.values()) - self.timings.get("upstream", 0.0)
         entry, trial = self.lookup.entry, self.lookup.trial
         verdict = None if trial is None else trial.verdict
         row = Served(
             id=self.id,
-            at=now - total,
+            at=now - elapsed,
             endpoint=self.route.name,
             outcome=self.lookup.outcome,
             status=self.status,
