@@ -7,7 +7,8 @@ refilled at ``(limit - remaining) / reset``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headstart.policies.routing.waits import windows
 
@@ -20,8 +21,10 @@ _BELIEVED_S = 3600.0
 _SHORTEST_RESET_S = 1e-3
 
 
-class _Bucket(NamedTuple):
+@dataclass(slots=True)
+class _Bucket:
     level: float
+    """At the time ``at``."""
     limit: float
     per_s: float
     at: float
@@ -41,7 +44,9 @@ class _Bucket(NamedTuple):
         return min(float(max(1, tokens)), self.limit)
 
     def wait_s(self, tokens: int, now: float) -> float:
-        missing = max(0.0, self.need(tokens) - self.level_at(now))
+        missing = self.need(tokens) - self.level_at(now)
+        if missing <= 0.0:
+            return 0.0
         return max(0.0, min(missing / self.per_s, self.believed_until - now))
 
 
@@ -62,7 +67,8 @@ class Limits:
 
     def ready_in_s(self, tokens: int, now: float) -> float:
         """Return when a call of ``tokens`` (input and reserved output) fits; 0.0: now."""
-        return max((bucket.wait_s(tokens, now) for bucket in self._buckets.values()), default=0.0)
+        waits_s = [bucket.wait_s(tokens, now) for bucket in self._buckets.values()]
+        return max(waits_s, default=0.0)
 
     def allowance(self, now: float) -> float:
         """Return the share of its tightest limit that is left, 1.0 where none is known."""
@@ -73,18 +79,17 @@ class Limits:
 
     def take(self, tokens: int, now: float) -> None:
         """Count a call that is being made."""
-        for name, bucket in self._buckets.items():
-            if bucket.partial:
-                continue
-            level = max(0.0, bucket.level_at(now) - bucket.need(tokens))
-            self._buckets[name] = bucket._replace(level=level, at=now)
+        for bucket in self._buckets.values():
+            if not bucket.partial:
+                bucket.level = max(0.0, bucket.level_at(now) - bucket.need(tokens))
+                bucket.at = now
 
     def give_back(self, tokens: int, now: float) -> None:
         """Uncount the tokens of a call that was refused: they were never used."""
-        for name, bucket in self._buckets.items():
+        for bucket in self._buckets.values():
             if bucket.counts_tokens and not bucket.partial:
-                level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
-                self._buckets[name] = bucket._replace(level=level, at=now)
+                bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
+                bucket.at = now
 
     def _fill(self, window: Window, remaining: float, now: float) -> _Bucket:
         known = self._buckets.get(window.name)

@@ -66,6 +66,8 @@ def duration_s(text: str, unix: float) -> float | None:
     ``unix`` is now, in Unix seconds. Never negative.
     """
     text = text.strip()
+    if text[-1:] in _UNITS:
+        return _units_s(text)
     number = _number(text)
     if number is None:
         return _units_s(text.lower()) if _starts_unit(text) else _moment_s(text, unix)
@@ -166,6 +168,7 @@ def _starts_unit(text: str) -> bool:
     return _DURATION.match(text.lower()) is not None
 
 
+@lru_cache(maxsize=256)  # Limits that are hardly used are whole again in the same few times.
 def _units_s(text: str) -> float | None:
     parts = _DURATION.findall(text)
     if "".join(number + unit for number, unit in parts) != text:
