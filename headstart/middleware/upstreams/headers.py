@@ -113,13 +113,11 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
 def headers_down(headers: Headers, *, body_changed: bool) -> Headers:
     """Return an upstream's end-to-end headers for the client."""
     named = _connection_names(headers)
-    return tuple(
-        (name, value)
-        for name, value in headers
-        if name not in HOP_BY_HOP
-        and name not in named
-        and not (body_changed and name == b"content-length")
-    )
+    dropped = HOP_BY_HOP | named if named else HOP_BY_HOP
+    kept = [pair for pair in headers if pair[0] not in dropped]
+    if body_changed:
+        kept = [pair for pair in kept if pair[0] != b"content-length"]
+    return tuple(kept)
 
 
 def _connection_names(headers: Headers) -> frozenset[bytes]:

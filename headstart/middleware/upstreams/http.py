@@ -7,7 +7,6 @@ import os
 import re
 import ssl
 import time
-from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -15,6 +14,7 @@ from yarl import URL
 
 from headstart.errors import (
     ConfigError,
+    UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnreachable,
@@ -26,15 +26,18 @@ from headstart.middleware.upstreams.options import HTTPOptions
 from headstart.middleware.upstreams.outgoing import outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from types import TracebackType
 
     from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.reading import Piece
     from headstart.middleware.supervisor import Spawn
     from headstart.types import Call
 
-__all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream", "translated"]
+__all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream"]
 
+_FAILURES = (aiohttp.ClientError, OSError)
+"""What the client library raises; its timeouts are OSErrors."""
 _VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
 
 
@@ -60,6 +63,9 @@ class HTTPUpstream:
         self._dialects = dialects
         self._spoken = spoken or dialects
         self._base = URL(options.base_url.rstrip("/"))
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=options.connect_s, sock_read=options.first_token_s
+        )
         self._session: aiohttp.ClientSession | None = None
         self._spawn = spawn if options.warm else None
         self._warming = False
@@ -98,10 +104,7 @@ class HTTPUpstream:
             raw += "?" + query.decode("latin-1")
         return URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
 
-    @asynccontextmanager
-    async def stream(
-        self, call: Call, body: AsyncIterator[bytes] | None = None
-    ) -> AsyncIterator[HTTPReply]:
+    def stream(self, call: Call, body: AsyncIterator[bytes] | None = None) -> _Sending:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
         Entering waits for status and headers, and for the whole of an error.
@@ -109,41 +112,44 @@ class HTTPUpstream:
         UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
         request that the upstream's dialect cannot express.
         """
-        session = self._open()
-        incoming = self._incoming(call)
+        return _Sending(self, call, body)
+
+    async def send(
+        self, call: Call, body: AsyncIterator[bytes] | None
+    ) -> tuple[aiohttp.ClientResponse, Incoming, tuple[str, ...]]:
+        """Return the answer's beginning, who reads it, and the names of the edits made."""
+        session, incoming = self._open(), self._incoming(call)
         sent = outgoing(call, self._options, incoming.client, incoming.own)
-        timeout = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=self._options.connect_s,
-            sock_read=self._options.first_token_s,
-        )
-        with translated(self.name), self._kept_warm(session):
-            async with session.request(
+        try:
+            response = await session.request(
                 call.method,
                 self.url(sent.path, sent.query),
                 data=body if body is not None else (sent.body or None),
                 headers=sent.headers,
                 allow_redirects=False,
-                timeout=timeout,
+                timeout=self._timeout,
                 proxy=self._options.proxy,
-            ) as response:
-                reply = HTTPReply(
-                    self.name, response, incoming, sent.transforms, self._options.read_s
-                )
-                if incoming.own is not None and response.status >= 400:
-                    await reply.read_ahead()
-                yield reply
-
-    @contextmanager
-    def _kept_warm(self, session: aiohttp.ClientSession) -> Iterator[None]:
-        """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
-        try:
-            yield
+            )
         except asyncio.CancelledError:
-            if self._spawn is not None and not (self._warming or session.closed):
-                self._warming = True
-                self._spawn(self._warm, session)
+            self.keep_warm()
             raise
+        except _FAILURES as error:
+            raise _as_ours(self.name, error) from error
+        return response, incoming, sent.transforms
+
+    def reply(
+        self, response: aiohttp.ClientResponse, incoming: Incoming, transforms: tuple[str, ...]
+    ) -> HTTPReply:
+        """Return the answer that has begun. Raises UpstreamProtocolError if nobody can read it."""
+        return HTTPReply(self.name, response, incoming, transforms, self._options)
+
+    def keep_warm(self) -> None:
+        """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
+        session = self._session
+        if self._spawn is None or self._warming or session is None or session.closed:
+            return
+        self._warming = True
+        self._spawn(self._warm, session)
 
     async def _warm(self, session: aiohttp.ClientSession) -> None:
         timeout = aiohttp.ClientTimeout(total=self._options.connect_s)
@@ -166,21 +172,55 @@ class HTTPUpstream:
         return Incoming(call, client, own, self._clock())
 
 
-@contextmanager
-def translated(name: str) -> Iterator[None]:
-    """Turn the client library's errors into ours; cancellation and our own errors pass."""
-    try:
-        yield
-    except (aiohttp.ServerTimeoutError, TimeoutError) as error:
-        raise UpstreamTimeout(f"upstream {name} did not answer in time") from error
-    except aiohttp.ClientSSLError as error:
-        raise UpstreamUnreachable(f"upstream {name}: TLS failed: {error}") from error
-    except aiohttp.ClientConnectorError as error:
-        raise UpstreamUnreachable(f"upstream {name} cannot be reached: {_reason(error)}") from error
-    except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
-        raise UpstreamProtocolError(f"upstream {name} broke off its answer") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise UpstreamUnreachable(f"upstream {name} closed the connection") from error
+class _Sending:
+    """A call from its request to the end of its answer."""
+
+    def __init__(
+        self, upstream: HTTPUpstream, call: Call, body: AsyncIterator[bytes] | None
+    ) -> None:
+        self._upstream = upstream
+        self._call = call
+        self._body = body
+        self._response: aiohttp.ClientResponse
+
+    async def __aenter__(self) -> HTTPReply:
+        self._response, incoming, transforms = await self._upstream.send(self._call, self._body)
+        try:
+            reply = self._upstream.reply(self._response, incoming, transforms)
+            if incoming.own is not None and self._response.status >= 400:
+                await reply.read_ahead()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return reply
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._upstream.keep_warm()
+        try:
+            await self._response.__aexit__(kind, error, trace)
+        except _FAILURES as failure:
+            raise _as_ours(self._upstream.name, failure) from failure
+
+
+def _as_ours(name: str, error: Exception) -> UpstreamError:
+    """Return the error of ours that stands for one of the client library's."""
+    match error:
+        case TimeoutError():
+            return UpstreamTimeout(f"upstream {name} did not answer in time")
+        case aiohttp.ClientSSLError():
+            return UpstreamUnreachable(f"upstream {name}: TLS failed: {error}")
+        case aiohttp.ClientConnectorError():
+            return UpstreamUnreachable(f"upstream {name} cannot be reached: {_reason(error)}")
+        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
+            return UpstreamProtocolError(f"upstream {name} broke off its answer")
+        case _:
+            return UpstreamUnreachable(f"upstream {name} closed the connection")
 
 
 def _reason(error: aiohttp.ClientConnectorError) -> str:
@@ -202,16 +242,16 @@ class HTTPReply:
         response: aiohttp.ClientResponse,
         incoming: Incoming,
         transforms: tuple[str, ...],
-        read_s: float,
+        options: HTTPOptions,
     ) -> None:
-        raw = tuple((name.lower(), value) for name, value in response.raw_headers)
+        raw = tuple([(name.lower(), value) for name, value in response.raw_headers])
         strip = "include-usage" in transforms and is_event_stream(raw)
         self.upstream = upstream
         self.status = incoming.status(response.status)
         self.transforms = transforms
         self.headers = incoming.headers(response.status, raw, strip=strip)
         self._response = response
-        self._read_s = read_s
+        self._options = options
         self._reader = incoming.reader(response.status, raw, strip=strip)
         self._read: bytes | None = None
         """The body, where it was read ahead."""
@@ -219,28 +259,41 @@ class HTTPReply:
     async def read_ahead(self) -> None:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
         content, parts, size = self._response.content, [], 0
-        with translated(self.upstream):
-            async with asyncio.timeout(self._read_s):
+        try:
+            async with asyncio.timeout(self._options.read_s):
                 while size <= MAX_DOCUMENT_BYTES and (data := await content.readany()):
                     size += len(data)
                     parts.append(data)
+        except _FAILURES as error:
+            raise _as_ours(self.upstream, error) from error
         self._read = b"".join(parts)
         self.headers = with_retry_after(self.headers, self._read)
 
     async def chunks(self) -> AsyncIterator[Piece]:
         """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
+        reader = self._reader
         if self._read is not None:
-            yield self._reader.feed(self._read)
+            yield reader.feed(self._read)
         else:
             content = self._response.content
-            with translated(self.upstream):
-                # aiohttp's own read timeout is one figure for all reads: it bounds the wait for
-                # the first piece; the gap between two later ones has its own bound.
+            try:
                 data = await content.readany()
+                self._begun()
                 while data:
-                    yield self._reader.feed(data)
-                    if self._reader.failed:
+                    yield reader.feed(data)
+                    if reader.failed:
                         break
-                    async with asyncio.timeout(self._read_s):
-                        data = await content.readany()
-        yield self._reader.end()
+                    data = await content.readany()
+            except _FAILURES as error:
+                raise _as_ours(self.upstream, error) from error
+        yield reader.end()
+
+    def _begun(self) -> None:
+        """The first piece came: from now on its bound is that of the gap between two."""
+        options, connection = self._options, self._response.connection
+        if options.read_s == options.first_token_s or connection is None:
+            return
+        protocol = connection.protocol
+        if protocol is not None:
+            protocol.read_timeout = options.read_s
+            protocol.start_timeout()

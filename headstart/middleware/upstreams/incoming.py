@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import Tokens
 from headstart.errors import UpstreamProtocolError
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from headstart.types import Call, ChatRequest, Headers
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(NamedTuple):
     """Who speaks what in a call. Without dialects its answer passes unread."""
 
     call: Call

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -31,8 +30,7 @@ _NOTHING: Mapping[str, str] = {}
 _NO_QUIRKS = Quirks()
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A request as it goes out."""
 
     path: bytes
@@ -141,6 +139,8 @@ def _complete(
 ) -> list[tuple[str, str]]:
     """Add the upstream's own headers, and its defaults where nothing of that name is there."""
     headers.extend(options.headers.items())
+    if not (demanded or options.defaults):
+        return headers
     named = {name.lower() for name, _ in headers}
     defaults = {**demanded, **options.defaults}
     headers.extend(pair for pair in defaults.items() if pair[0] not in named)
