@@ -285,7 +285,7 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
             if number % 10 == 9:
                 async with upstream.stream(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "b"
-                assert house.roles(f"{number}") == [("a", "first"), ("b", "hedge")]
+                assert set(house.roles(f"{number}")) == {("a", "first"), ("b", "hedge")}
             else:
                 async with upstream.stream(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "a"

@@ -25,7 +25,7 @@ def now() -> float:
 
 async def test_pieces_in_time_come_through_and_the_end_is_none() -> None:
     patience, source = Patience(), act([PIECE, 3, PIECE])
-    got = [await patience.next(source, now() + 9) for _ in range(3)]
+    got = [await patience.within(anext(source, None), now() + 9) for _ in range(3)]
     patience.stop()
     assert got == [PIECE, PIECE, None]
 
@@ -35,20 +35,20 @@ async def test_a_late_piece_is_a_timeout_also_after_waits_that_were_not() -> Non
     task = asyncio.current_task()
     assert task is not None
     for _ in range(2):
-        await patience.next(source, now() + 0.01)
+        await patience.within(anext(source, None), now() + 0.01)
     await asyncio.sleep(0.02)
     with pytest.raises(TimeoutError):
-        await patience.next(source, now() + 0.01)
+        await patience.within(anext(source, None), now() + 0.01)
     assert task.cancelling() == 0
     await asyncio.sleep(0)
 
 
 async def test_a_shorter_limit_moves_the_timer() -> None:
     patience, source = Patience(), act([PIECE, asyncio.Event()])
-    await patience.next(source, now() + 999)
+    await patience.within(anext(source, None), now() + 999)
     async with asyncio.timeout(5):
         with pytest.raises(TimeoutError):
-            await patience.next(source, now() + 0.01)
+            await patience.within(anext(source, None), now() + 0.01)
 
 
 @pytest.mark.parametrize("late_too", [False, True])
@@ -56,7 +56,8 @@ async def test_cancellation_from_elsewhere_stays_cancellation(*, late_too: bool)
     patience = Patience()
 
     async def wait() -> None:
-        await patience.next(act([asyncio.Event()]), now() + (0.0 if late_too else 99))
+        until = now() + (0.0 if late_too else 99)
+        await patience.within(anext(act([asyncio.Event()]), None), until)
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(wait())
@@ -77,6 +78,6 @@ async def test_a_source_that_answers_its_cancellation_leaves_none_behind() -> No
 
     task = asyncio.current_task()
     assert task is not None
-    assert await Patience().next(stubborn(), now()) == PIECE
+    assert await Patience().within(anext(stubborn(), None), now()) == PIECE
     assert task.cancelling() == 0
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ them. The decisions are ``policies.routing``'s: here calls are made and ended.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ import msgspec
 from headstart.attempts import AttemptRole, Outlook
 from headstart.errors import HeadstartError, UpstreamUnavailable
 from headstart.middleware.upstreams.heat import Heat
-from headstart.middleware.upstreams.holding import tended
+from headstart.middleware.upstreams.holding import Handed, tended
 from headstart.middleware.upstreams.losses import Losses
 from headstart.middleware.upstreams.opening import judge
 from headstart.policies.routing.hedging import hedge_delay_s
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from headstart.interfaces import Candidate, UpstreamReply
+    from headstart.middleware.upstreams.holding import Found
     from headstart.middleware.upstreams.ledger import Ledger
     from headstart.policies.routing.hedging import ExtraBudget
     from headstart.policies.routing.retries import RetryBudget
@@ -109,40 +110,69 @@ class Contest:
             cost_usd += sum(each.waste_usd or 0.0 for each in racing)
         return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[UpstreamReply]:
+    def stream(self, call: Call) -> Handed:
         """Ask members; entering waits for the first content of one of them."""
-        allowed = self._allowed(call)
+        return Handed(self._find, call)
+
+    async def _find(self, call: Call) -> Found:
+        """Return the call that has won, and its answer."""
+        allowed, now = self._allowed(call), asyncio.get_running_loop().time()
         if not allowed:
             raise UpstreamUnavailable("no upstream is left to ask")
-        field = self._field(call, allowed)
-        starts = self._starts(call, field)
-        losses = Losses(field.order)
-        if not starts.side_by_side and not self._options.first_complete:
-            async with AsyncExitStack() as stack:
-                yield await self._in_turn(call, starts, losses, stack)
-            return
-        async with tended(self._heat) as heat:
-            yield await self._side_by_side(call, starts, losses, heat)
+        self._retrying.earn(now)
+        first = self._first(call, allowed)
+        if first is None:
+            field = self._field(call, allowed)
+            starts, losses = self._starts(call, field), Losses(field.order)
+            if starts.side_by_side or self._options.first_complete:
+                heat = self._in_heat(call, starts, losses)
+                return heat, await heat.__aenter__()
+            return await self._in_turn(call, starts, losses)
+        try:
+            return await self._ask(call, Start(first, AttemptRole.FIRST), others=len(allowed) > 1)
+        except HeadstartError as error:
+            # Only now it matters who else could be asked.
+            field = self._field(call, allowed, first)
+            starts, losses = self._starts(call, field), Losses(field.order)
+            starts.due(asyncio.get_running_loop().time())
+            self._lost(starts, losses, first, error)
+        return await self._in_turn(call, starts, losses)
 
-    def _heat(self, group: asyncio.TaskGroup) -> Heat:
-        return Heat(group, self._ledger, whole=self._options.first_complete)
+    def _first(self, call: Call, allowed: list[int]) -> int | None:
+        """Return who is asked first, and alone; None: that takes a look at all of them."""
+        if self._options.first_complete:
+            return None
+        if len(allowed) == 1:
+            return allowed[0]
+        in_order = self._options.strategy in ("single", "fallback")
+        return allowed[0] if in_order and self._members[allowed[0]].outlook(call).ready else None
 
-    async def _in_turn(
-        self, call: Call, starts: Starts, losses: Losses, stack: AsyncExitStack
-    ) -> UpstreamReply:
+    async def _ask(self, call: Call, start: Start, *, others: bool) -> Found:
+        asked = self._call(call, start, hurried=others)
+        sending = self._members[start.member].stream(asked)
+        return sending, await sending.__aenter__()
+
+    async def _in_turn(self, call: Call, starts: Starts, losses: Losses) -> Found:
         loop = asyncio.get_running_loop()
         while True:
             for start in starts.due(loop.time()):
-                asked = self._call(call, start, hurried=starts.others)
-                member = self._members[start.member]
                 try:
-                    return await stack.enter_async_context(member.stream(asked))
+                    return await self._ask(call, start, others=starts.others)
                 except HeadstartError as error:
                     self._lost(starts, losses, start.member, error)
             if starts.over:
                 raise losses.most_useful()
             await asyncio.sleep((starts.wakes_at or 0.0) - loop.time())
+
+    @asynccontextmanager
+    async def _in_heat(
+        self, call: Call, starts: Starts, losses: Losses
+    ) -> AsyncIterator[UpstreamReply]:
+        async with tended(self._heat) as heat:
+            yield await self._side_by_side(call, starts, losses, heat)
+
+    def _heat(self, group: asyncio.TaskGroup) -> Heat:
+        return Heat(group, self._ledger, whole=self._options.first_complete)
 
     async def _side_by_side(
         self, call: Call, starts: Starts, losses: Losses, heat: Heat
@@ -180,7 +210,8 @@ class Contest:
             return list(every)
         return [each for each in every if not self._members[each].names <= call.avoid]
 
-    def _field(self, call: Call, allowed: list[int]) -> _Field:
+    def _field(self, call: Call, allowed: list[int], first: int | None = None) -> _Field:
+        """Return the order to ask in; ``first`` was asked already."""
         if len(allowed) == 1:
             return _Field(tuple(allowed), ())
         options = self._options
@@ -194,6 +225,8 @@ class Contest:
                 order = as_given(outlooks)
         if options.strategy == "race":
             order = tuple(sorted(order, key=lambda each: not self._races(outlooks[each])))
+        if first is not None:
+            order = tuple(sorted(order, key=lambda each: allowed[each] != first))
         return _Field(
             tuple(allowed[each] for each in order), tuple(outlooks[each] for each in order)
         )
@@ -210,7 +243,6 @@ class Contest:
 
     def _starts(self, call: Call, field: _Field) -> Starts:
         now, outlooks = asyncio.get_running_loop().time(), field.outlooks
-        self._retrying.earn(now)
         hedge_after_s, may_hedge = None, _never
         if self._options.strategy == "hedge" and outlooks:
             self._extra.earn(outlooks[0].cost_usd or 0.0)

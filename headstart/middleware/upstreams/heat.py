@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headstart.attempts import AttemptOutcome
@@ -11,17 +12,45 @@ from headstart.errors import HeadstartError
 from headstart.middleware.upstreams.holding import Held
 
 if TYPE_CHECKING:
-    from headstart.interfaces import Upstream, UpstreamReply
+    from collections.abc import AsyncIterator, Sequence
+
+    from headstart.interfaces import Chunk, Upstream, UpstreamReply
     from headstart.middleware.upstreams.ledger import Ledger
     from headstart.types import Call
 
 logger = logging.getLogger("headstart")
 
 
+class _WonReply:
+    """A winner's answer. Its books are closed at its end, so by then who lost had time to book."""
+
+    def __init__(self, reply: UpstreamReply, others: Sequence[Held]) -> None:
+        self.upstream = reply.upstream
+        self.status = reply.status
+        self.headers = reply.headers
+        self._reply = reply
+        self._others = others
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        return self._reply.transforms
+
+    @property
+    def storable(self) -> bool:
+        return self._reply.storable
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        async for piece in self._reply.chunks():
+            yield piece
+        for other in self._others:
+            other.cancel()
+        await asyncio.sleep(0)
+
+
 class Heat:
     """Runs each member in a task of ``group``; the first to enter wins.
 
-    The others are cancelled in the same turn of the loop. Only the group's end waits for them.
+    The others are cancelled in the loop's next turn. Only the group's end waits for them.
     ``whole``: only who has answered to the end has entered.
     """
 
@@ -37,7 +66,8 @@ class Heat:
     @property
     def winner(self) -> UpstreamReply | None:
         """The first member's answer."""
-        return None if self._winner is None else self._winner.reply
+        reply = None if self._winner is None else self._winner.reply
+        return None if reply is None else _WonReply(reply, self._others)
 
     def ask(self, member: int, upstream: Upstream, call: Call) -> None:
         """Start a member."""
@@ -46,11 +76,12 @@ class Heat:
 
     async def news(self, until: float | None) -> list[tuple[int, Exception]]:
         """Wait until somebody wins or fails, or the loop's time is ``until``; return who failed."""
-        try:
-            async with asyncio.timeout_at(until):
-                await self._news.wait()
-        except TimeoutError:
-            pass
+        if until is None:
+            await self._news.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._news.wait()
         self._news.clear()
         failed, self._failed = self._failed, []
         return failed
@@ -75,11 +106,20 @@ class Heat:
             self._failed.append((self._runners[held], held.error))
         else:
             self._winner = held
-            for other in self._runners:
-                if other is not held:
-                    self._ledger.rule(other.call.id, other.call.branch, AttemptOutcome.LOST)
-                    other.cancel()
+            for other in self._others:
+                self._ledger.rule(other.call.id, other.call.branch, AttemptOutcome.LOST)
         self._news.set()
+        if held is self._winner:
+            # Its answer goes on its way before the others are unwound.
+            asyncio.get_running_loop().call_soon(self._cancel_others)
+
+    @property
+    def _others(self) -> list[Held]:
+        return [held for held in self._runners if held is not self._winner]
+
+    def _cancel_others(self) -> None:
+        for other in self._others:
+            other.cancel()
 
     def _hear_late(self, held: Held) -> None:
         """Another one was faster: an answer is let go, and an error fails nobody."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from headstart.middleware.upstreams.opening import read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
     from headstart.interfaces import Upstream, UpstreamReply
     from headstart.types import Call
+
+    Found: TypeAlias = tuple[AbstractAsyncContextManager[UpstreamReply], UpstreamReply]
 
 
 class Held:
@@ -69,6 +73,30 @@ class Held:
         finally:
             # A cancelled task keeps its traceback, which leads back here: a cycle for each loser.
             self._task = None
+
+
+class Handed:
+    """An answer whose context was entered by whoever found it; leaving leaves that one.
+
+    ``find`` is called when this is entered, and returns an entered context and its answer.
+    """
+
+    def __init__(self, find: Callable[[Call], Awaitable[Found]], call: Call) -> None:
+        self._find = find
+        self._call = call
+        self._context: AbstractAsyncContextManager[UpstreamReply]
+
+    async def __aenter__(self) -> UpstreamReply:
+        self._context, reply = await self._find(self._call)
+        return reply
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace)
 
 
 class Together(Protocol):

@@ -1,15 +1,15 @@
-"""How long to wait for the next piece of an answer, with one timer for all of them."""
+"""How long to wait for each piece of an answer, with one timer for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Awaitable
 
-    from headstart.interfaces import Chunk
+T = TypeVar("T")
 
 
 class Patience:
@@ -29,8 +29,8 @@ class Patience:
         self._until = math.inf
         self._late = False
 
-    async def next(self, source: AsyncIterator[Chunk], until: float) -> Chunk | None:
-        """Return the next piece, or None at the end. Raises TimeoutError at ``until``."""
+    async def within(self, wait: Awaitable[T], until: float) -> T:
+        """Return what is waited for. Raises TimeoutError at ``until``."""
         task = asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
@@ -39,7 +39,7 @@ class Patience:
             self._look_at(until)
         self._task = task
         try:
-            return await anext(source, None)
+            return await wait
         except asyncio.CancelledError as error:
             if self._late and task.cancelling() <= cancelling + 1:
                 raise TimeoutError from error

@@ -10,6 +10,7 @@ from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
+    from headstart.interfaces import UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.middleware.upstreams.conditions import Condition, Conditions
     from headstart.middleware.upstreams.ledger import CostOf, Ledger
@@ -46,8 +47,8 @@ class Recording:
 
     __slots__ = (
         "_booked", "_characters", "_condition", "_conditions", "_last", "_ledger", "_permit",
-        "_reserved", "_streams", "_terms", "_usage", "at", "began", "call", "first_at", "key",
-        "status",
+        "_reserved", "_terms", "_usage", "at", "began", "call", "first_at", "key", "status",
+        "streams",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +74,7 @@ class Recording:
         self._terms = terms
         self._booked = False
         self._reserved = reserved
-        self._streams = call.request is not None and (call.request.stream or call.fold)
+        self.streams = call.request is not None and (call.request.stream or call.fold)
         self._last = now
         self.at = at
         self.began = now
@@ -83,10 +84,15 @@ class Recording:
         self._usage: Tokens | None = None
         conditions.measures.began(key, now)
 
+    def answered(self, reply: UpstreamReply, now: float, unix: float) -> None:
+        """Status and headers came; ``unix`` is now in Unix seconds."""
+        self.status = reply.status
+        self._condition.limits.learn(reply.headers, now, unix)
+
     def first(self, now: float) -> None:
         """The first content came: a breaker that probes need not wait for the end."""
         self.first_at = self._last = now
-        if self._streams:
+        if self.streams:
             self._conditions.measures.first(
                 self.key, self.call.prompt_tokens, now - self.began, now
             )
@@ -114,7 +120,7 @@ class Recording:
         if self._usage is not None:
             measures.prompt(self.key, self.call.prompt_tokens, tokens.prompt, now)
         measures.length(self.call.place, tokens.completion, now)
-        if self._streams and self.first_at is not None:
+        if self.streams and self.first_at is not None:
             measures.speed(self.key, tokens.completion, self._last - self.first_at, now)
         self._conditions.affinities.served(self.call.affinity, self.key.upstream, now)
         price = self._terms.price
@@ -161,7 +167,7 @@ class Recording:
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and what waiting for it has taught."""
-        if self.first_at is None and self._streams:
+        if self.first_at is None and self.streams:
             self._conditions.measures.censored(
                 self.key, self.call.prompt_tokens, now - self.began, now
             )
@@ -169,7 +175,7 @@ class Recording:
         price, expected_output, cancels_billing = self._terms
         if price is None:
             self._book(outcome, now, tokens, None, failure)
-        elif cancels_billing and self._streams:
+        elif cancels_billing and self.streams:
             self._book(outcome, now, tokens, price.cost_usd(tokens), failure)
         else:
             # A provider stops counting when a stream is closed, never for a whole answer.
@@ -192,7 +198,7 @@ class Recording:
         runs_on: CostOf | None = None,
     ) -> None:
         self._booked = True
-        first_at = self.first_at if self._streams else None
+        first_at = self.first_at if self.streams else None
         decoding_s = 0.0 if first_at is None else self._last - first_at
         attempt = Attempt(
             upstream=self.key.upstream,

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from functools import partial
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -25,6 +24,8 @@ from headstart.types import Ended, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
     from headstart.attempts import Outlook
     from headstart.interfaces import Candidate, Chunk, UpstreamReply
@@ -64,43 +65,73 @@ class Rescued:
         """Return the outlook of what is inside."""
         return self._inner.outlook(call)
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[UpstreamReply]:
+    def stream(self, call: Call) -> _Sending:
         """Send the call; entering waits for first content. Leaving ends a rescue, too."""
-        dialect = self._dialects.get(call.dialect) if call.request is not None else None
-        async with AsyncExitStack() as stack:
-            try:
-                reply = await stack.enter_async_context(self._inner.stream(call))
-            except AnswerWithheld as error:
-                yield error.reply
-                return
-            if self._mode == "off" or dialect is None or not call.editable:
-                yield reply
-                return
-            make = partial(_Rescuer, self._inner, call, self._prefill)
-            async with tended(make) as rescuer:
-                yield RescuedReply(reply, call, dialect, rescuer)
+        dialect = None
+        if self._mode != "off" and call.editable and call.request is not None:
+            dialect = self._dialects.get(call.dialect)
+        return _Sending(call, dialect, self._inner, self._prefill)
+
+
+class _Sending:
+    """A call and the rescue of its answer. ``dialect`` None: it cannot be rescued."""
+
+    def __init__(
+        self,
+        call: Call,
+        dialect: Dialect | None,
+        inner: Candidate,
+        prefill: Mapping[str, Prefill],
+    ) -> None:
+        self._call = call
+        self._dialect = dialect
+        self._inner = inner
+        self._first: AbstractAsyncContextManager[UpstreamReply] | None = None
+        self._rescuer = _Rescuer(inner, call, prefill)
+
+    async def __aenter__(self) -> UpstreamReply:
+        sending = self._inner.stream(self._call)
+        try:
+            reply = await sending.__aenter__()
+        except AnswerWithheld as error:
+            return error.reply
+        self._first = sending
+        if self._dialect is None:
+            return reply
+        return RescuedReply(reply, self._call, self._dialect, self._rescuer)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if self._first is None:
+            return None
+        rescue = self._rescuer.context
+        if rescue is None:
+            return await self._first.__aexit__(kind, error, trace)
+        stack = AsyncExitStack()
+        stack.push_async_exit(self._first)
+        stack.push_async_exit(rescue)
+        return await stack.__aexit__(kind, error, trace)
 
 
 class _Rescuer:
     """Makes the second call, in a task of its own: its context outlives a step of the reader."""
 
-    def __init__(
-        self,
-        inner: Candidate,
-        call: Call,
-        prefill: Mapping[str, Prefill],
-        group: asyncio.TaskGroup,
-    ) -> None:
+    def __init__(self, inner: Candidate, call: Call, prefill: Mapping[str, Prefill]) -> None:
         self._inner = inner
         self._call = call
-        self._group = group
-        self._able = {
-            name: how
-            for name, how in prefill.items()
-            if how != "no" and name in inner.names - call.avoid
-        }
+        self._prefill = prefill
+        self._group: asyncio.TaskGroup
         self._held: list[Held] = []
+        self.context: AbstractAsyncContextManager[_Rescuer] | None = None
+        """That of the calls made, entered; None: none was made."""
+
+    def _tend(self, group: asyncio.TaskGroup) -> _Rescuer:
+        self._group = group
+        return self
 
     async def restart(self, failed: str) -> UpstreamReply | None:
         """Call anew, elsewhere if there is anybody else; None: nobody answers."""
@@ -113,12 +144,14 @@ class _Rescuer:
 
         Who has nothing to add has said enough.
         """
-        request = self._call.request
-        if request is None or not self._able or _is_begun(request.document):
+        request, reachable = self._call.request, self._inner.names - self._call.avoid
+        able = {name: how for name, how in self._prefill.items() if how != "no"}
+        able = {name: how for name, how in able.items() if name in reachable}
+        if request is None or not able or _is_begun(request.document):
             return None
-        others = sorted(self._able.keys() - {failed}) or [failed]
-        how = self._able[others[0]]
-        asked = {name for name in others if self._able[name] == how}
+        others = sorted(able.keys() - {failed}) or [failed]
+        how = able[others[0]]
+        asked = {name for name in others if able[name] == how}
         document = continuing(request.document, said, how)
         avoid = self._call.avoid | (self._inner.names - asked)
         held = await self._begin(with_document(self._call, document), "prefill", avoid)
@@ -137,6 +170,9 @@ class _Rescuer:
             # Of its own: the first call's losers are still ruled out by theirs.
             branch=f"{call.branch}.{branch}",
         )
+        if self.context is None:
+            self.context = tended(self._tend)
+            await self.context.__aenter__()
         known = asyncio.Event()
         held = Held(self._group, self._inner, call, lambda _: known.set())
         self._held.append(held)

@@ -65,6 +65,7 @@ class WatchedReply:
         self._clock = clock
         self._patience = patience
         self._close = close
+        self._time = asyncio.get_running_loop().time
         self._over = False
 
     @property
@@ -93,22 +94,22 @@ class WatchedReply:
         except HeadstartError as error:
             self._over = True
             self._recording.learn(self._progress, self._dialect)
-            self._recording.failed(judge(error, self._clock()), _now())
+            self._recording.failed(judge(error, self._clock()), self._time())
             # At once, not when the caller leaves: a rescue may run on long after this.
             await self._close()
             raise
         if piece is None:
             self._over = True
             self._recording.learn(self._progress, self._dialect)
-            self._recording.ended(_now())
+            self._recording.ended(self._time())
             raise StopAsyncIteration
         return piece
 
     async def _next(self) -> Chunk | None:
         """Return the next piece, or None at the clean end."""
-        progress, now = self._progress, _now()
+        progress, now = self._progress, self._time()
         try:
-            piece = await self._patience.next(self._source, self._until(now))
+            piece = await self._patience.within(anext(self._source, None), self._until(now))
         except TimeoutError as error:
             if progress.whole:
                 return None
@@ -121,7 +122,7 @@ class WatchedReply:
                     f"upstream {self.upstream} ended before its answer did", kind=FailureKind.CUT
                 )
             return None
-        came = _now()
+        came = self._time()
         if piece.events:
             self._quiet_s = 0.0
             progress.feed(piece.events)
@@ -139,7 +140,3 @@ class WatchedReply:
             limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
         deadline = self._recording.call.deadline
         return now + limit_s if deadline is None else min(now + limit_s, deadline)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
