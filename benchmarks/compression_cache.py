@@ -17,7 +17,7 @@ from headstart.compression.memo import Memo
 from headstart.compression.messages import texts
 from headstart.compression.query import parse_query
 from headstart.compression.ranking import rank
-from headstart.compression.tokens import _encoding_of
+from headstart.compression.tokens import _loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,8 +61,7 @@ def sessions(folder: Path, joined: int) -> list[list[Message]]:
 
 @lru_cache(maxsize=100_000)
 def _tokens(text: str) -> tuple[int, ...]:
-    encoding = _encoding_of("gpt-4o")
-    return tuple(encoding.encode_ordinary(text)) if encoding else ()
+    return tuple(_loaded("o200k_base").encode_ordinary(text))
 
 
 def bills(transcripts: Iterable[Sequence[Message]], policy: Policy) -> Iterator[Bill]:
