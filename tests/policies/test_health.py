@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
+
 import pytest
 
 from headstart.policies.routing.failures import FailureKind, classify, failure
@@ -75,7 +78,7 @@ def test_the_callers_faults_never_open_it(kind: FailureKind) -> None:
     assert not breaker.degraded
 
 
-def test_superseded_calls_are_neutral() -> None:
+def test_calls_that_say_nothing_are_no_mark_and_no_excuse() -> None:
     breaker = Breaker()
     for _ in range(4):
         breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
@@ -83,6 +86,83 @@ def test_superseded_calls_are_neutral() -> None:
         breaker.neutral(admit(breaker, 0.0))
     breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
     assert breaker.admit(0.0) is None
+
+
+def test_superseded_calls_are_no_mark_and_had_not_failed_until_then() -> None:
+    breaker = Breaker()
+    for _ in range(50):
+        breaker.superseded(admit(breaker, 0.0))
+    assert not breaker.degraded
+    for _ in range(40):
+        breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
+        for _ in range(2):
+            breaker.superseded(admit(breaker, 0.0))
+    assert breaker.ready_in_s(0.0) == 0.0
+    for _ in range(25):
+        if (permit := breaker.admit(0.0)) is not None:
+            breaker.failed(permit, SERVER, 0.0)
+    assert breaker.ready_in_s(0.0) > 0.0
+
+
+@pytest.mark.parametrize(("refused", "least", "most"), [(0.3, 0, 6), (0.9, 80, 100)])
+def test_slow_answers_do_not_make_quick_refusals_look_like_an_outage(
+    refused: float, least: int, most: int
+) -> None:
+    """Ten calls a second for five minutes, five times; refused at once, or answered after 3 s."""
+    opened = 0
+    for seed in range(5):
+        breaker, draw = Breaker(), random.Random(seed).random
+        answers = deque[tuple[float, Permit]]()
+        for call in range(3000):
+            now = call / 10
+            while answers and answers[0][0] <= now:
+                breaker.succeeded(answers.popleft()[1], now)
+            permit = breaker.admit(now)
+            if permit is None:
+                continue
+            if draw() < refused:
+                breaker.failed(permit, SERVER, now)
+                opened += breaker.ready_in_s(now) > 0.0
+            else:
+                answers.append((now + 3.0, permit))
+    assert least <= opened <= most
+
+
+def test_one_that_hangs_opens_it_by_the_five_that_waited_longest() -> None:
+    breaker = Breaker()
+    waiting = [admit(breaker, call / 30) for call in range(900)]
+    for late, permit in enumerate(waiting[:5]):
+        assert breaker.ready_in_s(30.0 + late) == 0.0
+        breaker.failed(permit, failure(FailureKind.SILENT), 30.0 + late)
+    assert breaker.ready_in_s(34.0) > 0.0
+
+
+def test_failures_that_are_reported_out_of_order_are_in_a_row_all_the_same() -> None:
+    breaker = Breaker()
+    calls = [admit(breaker, 0.0) for _ in range(30)]
+    for place in (12, 10, 14, 11):
+        breaker.failed(calls[place], SERVER, 0.0)
+        assert breaker.ready_in_s(0.0) == 0.0
+    breaker.failed(calls[13], SERVER, 0.0)
+    assert breaker.ready_in_s(0.0) > 0.0
+
+
+def test_an_answer_of_one_that_was_asked_anyway_closes_it_and_a_failure_changes_nothing() -> None:
+    breaker = tripped()
+    breaker.failed(breaker.insist(), SERVER, 0.1)
+    assert breaker.ready_in_s(0.1) == pytest.approx(0.9)
+    breaker.succeeded(breaker.insist(), 0.2)
+    assert breaker.ready_in_s(0.2) == 0.0
+    assert breaker.weight(0.2) == 0.1
+
+
+def test_an_answer_of_before_a_probe_went_out_changes_nothing() -> None:
+    breaker = tripped()
+    early = breaker.insist()
+    probe = admit(breaker, 1.0)
+    breaker.succeeded(early, 1.1)
+    breaker.failed(probe, SERVER, 1.2)
+    assert breaker.ready_in_s(1.2) == 2.0
 
 
 def test_one_probe_goes_at_a_time_and_its_success_closes() -> None:
@@ -187,12 +267,13 @@ def test_one_that_stayed_well_starts_afresh() -> None:
 
 def test_a_rate_limit_closes_without_a_mark() -> None:
     breaker = Breaker()
+    permit = admit(breaker, 0.0)
     limited = classify(429, code=None, message="", headers=((b"retry-after", b"2"),), now=0.0)
     for _ in range(10):
-        breaker.failed(Permit(0, probe=False), limited, 0.0)
+        breaker.failed(permit, limited, 0.0)
     assert breaker.ready_in_s(0.0) == 2.0
     assert not breaker.degraded
-    assert admit(breaker, 2.0) == Permit(0, probe=False)
+    assert not admit(breaker, 2.0).probe
 
 
 def test_a_rate_limit_without_an_end_is_asked_about_ever_less_often() -> None:

@@ -29,6 +29,7 @@ def make(
     hedges: int = 100,
     deadline: float | None = None,
     contexts: dict[int, int | None] | None = None,
+    told: list[bool] | None = None,
 ) -> Starts:
     left = {"retries": retries, "hedges": hedges}
 
@@ -36,11 +37,16 @@ def make(
         left[what] -= 1
         return left[what] >= 0
 
+    def may_retry(last: bool) -> bool:
+        if told is not None:
+            told.append(last)
+        return spend("retries")
+
     return Starts(
         range(count),
         rules or Rules(),
         0.0,
-        may_retry=lambda: spend("retries"),
+        may_retry=may_retry,
         may_hedge=lambda: spend("hedges"),
         draw=lambda: 0.0,
         deadline=deadline,
@@ -129,6 +135,30 @@ def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None
     assert starts.due(2.0) == [(0, AttemptRole.FIRST, True)]
     starts.avoided(0, 2.0)
     assert starts.over
+
+
+def test_who_was_asked_anyway_is_asked_anyway_again() -> None:
+    starts = make(1)
+    due(starts, 0.0)
+    starts.avoided(0, 0.0)
+    assert starts.due(0.0) == [(0, AttemptRole.FIRST, True)]
+    starts.failed(0, SERVER, 1.0)
+    assert starts.due(1.0) == [(0, AttemptRole.RETRY, True)]
+    starts.failed(0, SERVER, 2.0)
+    assert starts.over
+
+
+def test_the_budget_is_told_when_nobody_else_is_left() -> None:
+    told: list[bool] = []
+    starts = make(3, told=told)
+    due(starts, 0.0)
+    starts.avoided(0, 0.0)
+    for member in (1, 2, 0):
+        starts.due(0.0)
+        starts.failed(member, SERVER, 0.0)
+        starts.due(0.0)
+        starts.failed(member, SERVER, 0.0)
+    assert told == [False, False, True]
 
 
 def test_the_callers_own_fault_ends_it_at_once() -> None:

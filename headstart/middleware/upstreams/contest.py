@@ -271,8 +271,8 @@ class Contest:
             ),
         )
 
-    def _may_retry(self) -> bool:
-        return self._retrying.spend(asyncio.get_running_loop().time())
+    def _may_retry(self, last: bool) -> bool:  # noqa: FBT001 - Starts calls it
+        return self._retrying.spend(asyncio.get_running_loop().time(), last=last)
 
     def _call(
         self,

@@ -96,7 +96,7 @@ class Recording:
             self._conditions.measures.first(
                 self.key, self.call.prompt_tokens, now - self.began, now
             )
-        if self._permit.probe:
+        if self._permit.probe or self._permit.insisted:
             self._condition.breaker.succeeded(self._permit, now)
 
     def piece(self, now: float) -> None:
@@ -155,7 +155,11 @@ class Recording:
         """Nobody reads on: it lost, or nobody waits any longer. Does nothing once it is booked."""
         if self._booked:
             return
-        self._condition.breaker.neutral(self._permit)
+        lost = self._ledger.ruling(self.call.id, self.call.branch) is not None
+        if lost or self.first_at is not None:
+            self._condition.breaker.superseded(self._permit)
+        else:
+            self._condition.breaker.neutral(self._permit)
         self._cut(AttemptOutcome.ABANDONED, now)
 
     def dropped(self, now: float) -> None:

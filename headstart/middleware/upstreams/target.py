@@ -11,7 +11,6 @@ from headstart.errors import UpstreamUnavailable
 from headstart.middleware.identity import credential_of
 from headstart.middleware.upstreams.calling import Calling
 from headstart.middleware.upstreams.recording import Recording, Terms
-from headstart.policies.routing.health import UNASKED
 from headstart.policies.routing.measures import Key
 from headstart.policies.routing.outlooks import Ask, Standing, outlook
 
@@ -120,7 +119,7 @@ class Target:
             wait_s = condition.breaker.ready_in_s(now)
             limited = limit_s > wait_s or condition.breaker.limited(now)
             if call.anyway and not limited:
-                permit = UNASKED
+                permit = condition.breaker.insist()
         if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(

@@ -6,6 +6,10 @@ row (Envoy's outlier detection: consecutive_5xx = 5) or when half of the recent 
 to 20 s: a call every 4 s still finds a recovered provider within 30 s. Then one call probes at a
 time, and after its success the weight rises over 10 s (Envoy's slow start, from 10 %).
 
+Refusals are quick and answers are slow, so the order of the reports misleads: a provider that
+refuses every third call would seem to refuse them all. Calls count from their admission, and in a
+row are those that began in a row.
+
 ``now`` is monotonic seconds throughout.
 """
 
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from headstart.policies.routing.failures import Failure
 
 _STREAK = 5
+_CHANCE = 1e-6
+"""What one in a million calls meets is no chance."""
+_KEPT = 64
 _ERROR_RATE = 0.5
 _LEAST_CALLS = 10.0
 _MEMORY_S = 30.0
@@ -44,10 +51,9 @@ class Permit(NamedTuple):
 
     generation: int
     probe: bool
-
-
-UNASKED = Permit(-1, probe=False)
-"""Of a call that was made without asking for leave: its reports change nothing."""
+    number: int
+    insisted: bool = False
+    """Nobody else was left: an answer is welcome news, and a failure none."""
 
 
 class Breaker:
@@ -61,6 +67,9 @@ class Breaker:
         self.proven = False
         """It has answered before."""
         self._generation = 0
+        self._admitted = 0
+        self._fruitless: dict[int, bool] = {}
+        """The last calls that brought no answer, by number: did they fail?"""
         self._streak = 0
         self._calls = 0.0
         self._errors = 0.0
@@ -94,11 +103,18 @@ class Breaker:
         """Return leave for a call, or None. In the half-open state only one is out at a time."""
         if self.ready_in_s(now) > 0.0:
             return None
-        if not self._open:
-            return Permit(self._generation, probe=False)
-        self._generation += 1
-        self._probe_until = now + _PROBE_S
-        return Permit(self._generation, probe=True)
+        probe = self._open
+        if probe:
+            self._generation += 1
+            self._probe_until = now + _PROBE_S
+        self._fade(now)
+        self._calls += 1.0
+        self._admitted += 1
+        return Permit(self._generation, probe, self._admitted)
+
+    def insist(self) -> Permit:
+        """Return leave for a call that is made in any case."""
+        return Permit(self._generation, probe=False, number=0, insisted=True)
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """Report an answer: a probe's closes the breaker, and slow start begins."""
@@ -108,13 +124,12 @@ class Breaker:
         self._streak = 0
         self._refusals = 0
         self._avoided_until = -math.inf
-        if permit.probe and self._open:
+        if self._open:
             self._open = False
             self._calls = self._errors = 0.0
             self._recovered_at = now
         elif now - self._recovered_at > _RAMP_S:
             self._openings = 0
-        self._count(error=False, now=now)
 
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
         """Report a failure. One that does not charge only closes, where it says so."""
@@ -125,18 +140,26 @@ class Breaker:
             self.close_for(self._closure_s(failure, failure.closes_s), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._closed_until
-        if permit.generation != self._generation:
+        if permit.generation != self._generation or permit.insisted:
             return
         if not failure.charges:
             self.neutral(permit)
             return
-        self._streak += 1
-        self._count(error=True, now=now)
-        if permit.probe or self._streak >= _STREAK or self._fails_often(_LEAST_CALLS, _ERROR_RATE):
+        self._fade(now)
+        self._errors += 1.0
+        self._streak = self._run(permit.number)
+        often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
+        if permit.probe or often or self._streak >= self._longest_run():
             self._trip(now)
 
     def neutral(self, permit: Permit) -> None:
-        """Report a call that was cancelled because another was faster: it says nothing."""
+        """Report a call that says nothing: failures before and after it are still in a row."""
+        self.superseded(permit)
+        if permit.generation == self._generation and not permit.insisted:
+            self._keep(permit.number, failed=False)
+
+    def superseded(self, permit: Permit) -> None:
+        """Report a call that was cancelled as another was faster. Until then it had not failed."""
         if permit.probe and permit.generation == self._generation:
             self._probe_until = -math.inf
 
@@ -175,14 +198,43 @@ class Breaker:
         )
         self._probe_until = -math.inf
         self._streak = 0
+        self._fruitless.clear()
         self._generation += 1
 
-    def _count(self, *, error: bool, now: float) -> None:
+    def _run(self, number: int) -> int:
+        """Take in that this call failed; return how many failed in a row, as they began."""
+        self._keep(number, failed=True)
+        run = 1
+        for step in (-1, 1):
+            at = number + step
+            while (failed := self._fruitless.get(at)) is not None:
+                run += failed
+                at += step
+        return run
+
+    def _longest_run(self) -> int:
+        """Return from how many failures in a row on they are no chance.
+
+        Of a provider that fails now and then, five in a row are: one that refuses 30 % does that
+        once in 400 calls.
+        """
+        before = self._calls - self._streak
+        if before < _LEAST_CALLS or self._errors <= self._streak:
+            return _STREAK
+        rate = min(_ERROR_RATE, (self._errors - self._streak) / before)
+        return max(_STREAK, math.ceil(math.log(_CHANCE) / math.log(rate)))
+
+    def _keep(self, number: int, *, failed: bool) -> None:
+        if len(self._fruitless) >= _KEPT:
+            del self._fruitless[next(iter(self._fruitless))]
+        self._fruitless[number] = failed
+
+    def _fade(self, now: float) -> None:
         """Count in a window whose edge is soft: what is older weighs exponentially less."""
         keep = math.exp(-max(0.0, now - self._counted_at) / _MEMORY_S)
         self._counted_at = now
-        self._calls = self._calls * keep + 1.0
-        self._errors = self._errors * keep + error
+        self._calls *= keep
+        self._errors *= keep
 
     def _fails_often(self, least_calls: float, rate: float) -> bool:
         return self._calls >= least_calls and self._errors >= rate * self._calls

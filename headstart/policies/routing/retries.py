@@ -27,10 +27,14 @@ class RetryBudget:
         """Count a call that is not a retry. ``now`` is monotonic seconds."""
         self._level = min(self._burst, self._refilled(now) + self._ratio)
 
-    def spend(self, now: float) -> bool:
-        """Take a retry out of the budget; False: there is none left."""
+    def spend(self, now: float, *, last: bool) -> bool:
+        """Take a retry out of the budget; False: there is none left.
+
+        Half of it is kept for the ``last`` hope of a call: where others can still be asked, a
+        retry saves time at most.
+        """
         self._level = self._refilled(now)
-        if self._level < 1.0:
+        if self._level < (1.0 if last else self._burst / 2.0):
             return False
         self._level -= 1.0
         return True

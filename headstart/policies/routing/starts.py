@@ -54,7 +54,8 @@ class Starts:
     then the next is asked; while others are still running nobody is. Members that asked for time
     are waited for when nobody else is left, if the wait fits the ``deadline``; one that only fails
     these days is then asked anyway, as no answer is worse than a doubtful one. ``may_retry`` and
-    ``may_hedge`` take from budgets, so they are called only when it depends on them alone.
+    ``may_hedge`` take from budgets, so they are called only when it depends on them alone;
+    ``may_retry`` is told whether nobody else is left.
     ``contexts`` are the members' largest prompts, by member.
     """
 
@@ -64,7 +65,7 @@ class Starts:
         rules: Rules,
         now: float,
         *,
-        may_retry: Callable[[], bool],
+        may_retry: Callable[[bool], bool],
         may_hedge: Callable[[], bool],
         draw: Callable[[], float],
         deadline: float | None = None,
@@ -103,6 +104,10 @@ class Starts:
     def others(self) -> bool:
         """Is anybody left who was not asked yet?"""
         return bool(self._next)
+
+    @property
+    def _others_left(self) -> bool:
+        return bool(self._next or self._avoided)
 
     @property
     def over(self) -> bool:
@@ -200,9 +205,9 @@ class Starts:
         delay_s = backoff_s(tries, self._draw(), wait_s)
         left_s = None if self._deadline is None else self._deadline - now
         repeats = member in self._asked
-        if not fits(delay_s, left_s) or (repeats and not self._may_retry()):
+        if not fits(delay_s, left_s) or (repeats and not self._may_retry(not self._others_left)):
             return False
         self._retried[member] = tries + repeats
         role = AttemptRole.RETRY if repeats else AttemptRole.FIRST
-        self._planned.append(_Planned(now + delay_s, member, role))
+        self._planned.append(_Planned(now + delay_s, member, role, member in self._insisted))
         return True
