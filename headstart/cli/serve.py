@@ -149,6 +149,8 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             sidecar,
             log_level=log_level,
             access_log=False,
+            # Who may speak for a client is server.trusted_proxies' to say, by the real peer.
+            proxy_headers=False,
             # The upstream's own Date and Server headers pass; ours would double them.
             date_header=False,
             server_header=False,
