@@ -168,13 +168,6 @@ def test_a_model_is_known_by_any_of_its_names() -> None:
     assert table.providers_of("gpt-9") == ()
 
 
-def test_equal_weights_are_told_from_others() -> None:
-    same = model_table().same_weights
-    assert same([("groq", "openai/gpt-oss-120b"), ("cerebras", "gpt-oss-120b")])
-    assert not same([("groq", "openai/gpt-oss-120b"), ("groq", "openai/gpt-oss-20b")])
-    assert not same([("groq", "unknown"), ("together", "unknown")])
-
-
 def test_a_provider_may_take_less_context_than_the_model() -> None:
     table = model_table()
     assert table.context_tokens("groq", "llama-3.1-8b-instant") == 131_072

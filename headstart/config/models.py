@@ -71,11 +71,6 @@ class ModelTable:
         found = self._by_name.get(model)
         return None if found is None else found.at.get(provider)
 
-    def same_weights(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Are all of these (provider, its name of the model) known to be the same weights?"""
-        found = [self.weights(model, provider) for provider, model in pairs]
-        return all(each is not None and each is found[0] for each in found)
-
     def providers_of(self, model: str) -> tuple[str, ...]:
         """Return who serves a model, by any of its names."""
         found = self._by_name.get(model)

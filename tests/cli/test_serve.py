@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,44 @@ def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
         assert reply.status == 200
     started.send_signal(signal.SIGINT)
     assert started.wait(20) in (0, 130)
+
+
+def test_a_proxy_on_this_machine_is_known_by_its_own_address(
+    tmp_path: Path, free_port: int
+) -> None:
+    config = tmp_path / "headstart.toml"
+    config.write_text(
+        f"""[server]
+port = {free_port}
+trusted_proxies = ["127.0.0.1"]
+[cache]
+mode = "exact-only"
+store = "memory:"
+scope = "header:x-tenant"
+[[upstream]]
+name = "gone"
+base_url = "http://127.0.0.1:9/v1"
+""",
+        encoding="utf-8",
+    )
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{free_port}/v1/chat/completions",
+        data=b'{"model":"m","messages":[{"role":"user","content":"hello"}]}',
+        headers={"x-tenant": "a", "x-forwarded-for": "203.0.113.7"},
+    )
+    arguments = command("--config", str(config))
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            with pytest.raises(urllib.error.HTTPError) as answered:
+                urllib.request.urlopen(asked, timeout=20)
+            with answered.value as reply:
+                assert "fwd=miss" in reply.headers["cache-status"]
+        finally:
+            process.kill()
 
 
 def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_port: int) -> None:
