@@ -186,3 +186,12 @@ def test_no_header_breaks_it_or_makes_it_wait_without_end(
     limits.learn(tuple(headers), 0.0, UNIX)
     limits.take(10, 1.0)
     assert 0.0 <= limits.ready_in_s(10, 1.0) < float("inf")
+
+
+def test_a_used_up_limit_without_a_reset_is_back_when_the_provider_says() -> None:
+    used_up = {"x_ratelimit_remaining_requests": "0"}
+    assert learned(**used_up).ready_in_s(10, 0.0) == 60.0
+    told = learned(**used_up, retry_after="7")
+    assert told.ready_in_s(10, 0.0) == pytest.approx(7.0)
+    reset = learned(**used_up, retry_after="7", x_ratelimit_reset_requests="9s")
+    assert reset.ready_in_s(10, 0.0) == pytest.approx(9.0)

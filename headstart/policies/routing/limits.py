@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headstart.policies.routing.waits import windows
+from headstart.policies.routing.waits import retry_after_s, windows
 
 if TYPE_CHECKING:
     from headstart.policies.routing.waits import Window
@@ -62,8 +62,12 @@ class Limits:
     def learn(self, headers: Headers, now: float, unix: float) -> None:
         """Take over what an answer's headers say; ``unix`` is now in Unix seconds."""
         for window in windows(headers, unix):
-            if window.remaining is not None:
-                self._buckets[window.name] = self._fill(window, window.remaining, now)
+            if window.remaining is None:
+                continue
+            reset_s = window.reset_s
+            if window.remaining < 1 and not reset_s:
+                reset_s = retry_after_s(headers, unix)
+            self._buckets[window.name] = self._fill(window, window.remaining, reset_s, now)
 
     def ready_in_s(self, tokens: int, now: float) -> float:
         """Return when a call of ``tokens`` (input and reserved output) fits; 0.0: now."""
@@ -91,13 +95,13 @@ class Limits:
                 bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
                 bucket.at = now
 
-    def _fill(self, window: Window, remaining: float, now: float) -> _Bucket:
+    def _fill(self, window: Window, remaining: float, reset_s: float | None, now: float) -> _Bucket:
         known = self._buckets.get(window.name)
         limit = window.limit or max(known.limit if known else 1.0, remaining)
         used = limit - remaining
         per_s = limit / window.length_s
-        if used > 0 and window.reset_s:
-            per_s = used / max(window.reset_s, _SHORTEST_RESET_S)
+        if used > 0 and reset_s:
+            per_s = used / max(reset_s, _SHORTEST_RESET_S)
         return _Bucket(
             level=min(remaining, limit),
             limit=limit,
