@@ -137,28 +137,21 @@ def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None
     assert starts.over
 
 
-def test_who_was_asked_anyway_is_asked_anyway_again() -> None:
-    starts = make(1)
-    due(starts, 0.0)
-    starts.avoided(0, 0.0)
-    assert starts.due(0.0) == [(0, AttemptRole.FIRST, True)]
-    starts.failed(0, SERVER, 1.0)
-    assert starts.due(1.0) == [(0, AttemptRole.RETRY, True)]
-    starts.failed(0, SERVER, 2.0)
-    assert starts.over
-
-
-def test_the_budget_is_told_when_nobody_else_is_left() -> None:
+def test_the_budget_s_last_retries_are_for_those_who_answer_these_days() -> None:
     told: list[bool] = []
-    starts = make(3, told=told)
-    due(starts, 0.0)
-    starts.avoided(0, 0.0)
-    for member in (1, 2, 0):
-        starts.due(0.0)
-        starts.failed(member, SERVER, 0.0)
-        starts.due(0.0)
-        starts.failed(member, SERVER, 0.0)
-    assert told == [False, False, True]
+    starts = make(3, retries=0, told=told)
+    assert due(starts, 0.0) == [(0, "first")]
+    starts.failed(0, SERVER, 0.0)
+    assert due(starts, 0.0) == [(1, "fallback")]
+    starts.avoided(1, 0.0)
+    assert due(starts, 0.0) == [(2, "fallback")]
+    starts.avoided(2, 0.0)
+    assert due(starts, 0.0) == [(1, "first")]
+    starts.failed(1, SERVER, 0.0)
+    assert due(starts, 0.0) == [(2, "first")]
+    starts.failed(2, SERVER, 0.0)
+    assert told == [False, True]
+    assert starts.over
 
 
 def test_the_callers_own_fault_ends_it_at_once() -> None:

@@ -53,8 +53,8 @@ class Starts:
     ``order`` holds members, best first. A failed member is asked again first if that may help,
     then the next is asked; while others are still running nobody is. Members that asked for time
     are waited for when nobody else is left, if the wait fits the ``deadline``; one that only fails
-    these days is then asked anyway, as no answer is worse than a doubtful one. ``may_retry`` and
-    ``may_hedge`` take from budgets, so they are called only when it depends on them alone;
+    these days is then asked anyway, once, as no answer is worse than a doubtful one. ``may_retry``
+    and ``may_hedge`` take from budgets, so they are called only when it depends on them alone;
     ``may_retry`` is told whether nobody else is left.
     ``contexts`` are the members' largest prompts, by member.
     """
@@ -150,7 +150,7 @@ class Starts:
             return
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        again = failure.retry_here or not asked
+        again = (failure.retry_here and member not in self._insisted) or not asked
         if again and self._may_come_again(member, asked=asked):
             wait_s = failure.retry_after_s or failure.closes_s
             if asked and wait_s is None and not self._busy and self._retry(member, now, None):
@@ -209,5 +209,5 @@ class Starts:
             return False
         self._retried[member] = tries + repeats
         role = AttemptRole.RETRY if repeats else AttemptRole.FIRST
-        self._planned.append(_Planned(now + delay_s, member, role, member in self._insisted))
+        self._planned.append(_Planned(now + delay_s, member, role))
         return True
