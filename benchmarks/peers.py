@@ -1,0 +1,215 @@
+"""Headstart beside other gateways: the same calls to each, in turn, in one run on one machine.
+
+    python -m benchmarks.peers [--peer NAME=URL ...] [--requests N] [--json FILE]
+
+It prints the address of a simulated provider, waits until every peer answers (they are started by
+hand with that address as their upstream: docs/evidence/peers.md has the commands), and then goes
+from target to target in small rounds, so that whatever else the machine does falls on all alike.
+Added times are differences of quantiles to the direct call of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.load import percentile, run_load
+from benchmarks.peers_breaks import breaks, leave
+from benchmarks.peers_site import STREAM, WHOLE, Site, Target, site
+from benchmarks.peers_table import table
+from benchmarks.racing_site import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_KNOWN = 8
+"""Prompts that are asked again and again."""
+_serial = itertools.count(1000)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of call, and how many of them a round has at each target."""
+
+    name: str
+    calls: int
+    concurrency: int = 1
+    stream: bool = False
+    repeats: bool = False
+
+    def numbers(self) -> list[int]:
+        """Return the prompts of a round. The first on each connection are not counted."""
+        count = self.calls + self.concurrency
+        return [i % _KNOWN if self.repeats else next(_serial) for i in range(count)]
+
+    @property
+    def prompts(self) -> str:
+        return STREAM if self.stream else WHOLE
+
+
+CASES = (
+    Case("miss", 10),
+    Case("miss, 16 at once", 48, concurrency=16),
+    Case("miss, streamed", 4, stream=True),
+    Case("exact hit", 24, repeats=True),
+    Case("exact hit, 16 at once", 64, concurrency=16, repeats=True),
+)
+_ROUND = CASES[0].calls
+
+
+@dataclass
+class Samples:
+    """What a case measured at a target, over all rounds. Seconds."""
+
+    first_s: list[float] = field(default_factory=list)
+    total_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    calls: int = 0
+    failed: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures: milliseconds, CPU in microseconds a call, calls a second."""
+        quantiles = {
+            f"{name}_p{share * 100:.0f}_ms": percentile(values, share) * 1e3
+            for name, values in (("first", self.first_s), ("total", self.total_s))
+            for share in (0.5, 0.95)
+        }
+        return {
+            **quantiles,
+            "samples": len(self.total_s),
+            "calls": self.calls,
+            "failed": self.failed,
+            "per_s": self.calls / self.wall_s,
+            "cpu_us": self.cpu_s / self.calls * 1e6,
+        }
+
+
+async def one_round(case: Case, target: Target, samples: Samples) -> None:
+    """Make a round of calls of one case to one target."""
+    bodies = [target.request(case.prompts, n, stream=case.stream) for n in case.numbers()]
+    before = target.cpu_s()
+    timings = await run_load(target.port, bodies, case.concurrency)
+    samples.cpu_s += target.cpu_s() - before
+    samples.wall_s += timings.wall_s
+    samples.calls += len(bodies)
+    samples.failed += len(bodies) - timings.statuses.get(200, 0)
+    samples.first_s += timings.first_s[case.concurrency :]
+    samples.total_s += timings.total_s[case.concurrency :]
+
+
+async def measure(site: Site, peers: Sequence[Target], rounds: int) -> list[dict[str, Any]]:
+    """Run every case at every target, round after round, and return a row for each pair."""
+    targets = [site.provider, site.relay, *site.sidecars, *peers]
+    answering = {case: [site.noop, *targets[2:]] if case.repeats else targets for case in CASES}
+    for target in targets:
+        await _warm(target)
+    measured = {(case, each): Samples() for case in CASES for each in answering[case]}
+    reached = dict.fromkeys(measured, 0)
+    for _ in range(rounds):
+        for (case, target), samples in measured.items():
+            before = await site.calls(case.prompts)
+            await one_round(case, target, samples)
+            reached[case, target] += await site.calls(case.prompts) - before
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return [
+        {"case": case.name, "target": target.name, "reached": reached[case, target], **each.row()}
+        for (case, target), each in measured.items()
+    ]
+
+
+async def _warm(target: Target) -> None:
+    """Make some calls of every kind, and have the known prompts stored."""
+    for case in CASES:
+        await one_round(case, target, Samples())
+    known = [target.request(WHOLE, number, stream=False) for number in range(_KNOWN)]
+    await run_load(target.port, known, 1)
+    await asyncio.sleep(0.5)  # Some store in the background.
+
+
+async def bench(site: Site, peers: Sequence[Target], rounds: int) -> dict[str, Any]:
+    """Measure everything."""
+    began = load()
+    rows = await measure(site, peers, rounds)
+    endings = []
+    for target in (site.provider, site.relay, *site.sidecars, *peers):
+        numbers = range(start := next(_serial) * 100, start + 100)
+        endings.append(
+            {
+                "target": target.name,
+                "client_left": await leave(site, target, numbers),
+                "upstream_broke": await breaks(site, target, numbers[50:]),
+            }
+        )
+    return {"load": [began, load()], "rounds": rounds, "rows": rows, "endings": endings}
+
+
+async def _answers(peer: Target, patience_s: float) -> None:
+    async with asyncio.timeout(patience_s):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", peer.port)
+            except OSError:
+                await asyncio.sleep(0.2)
+            else:
+                writer.close()
+                return
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Start what is ours, wait for the peers, measure."""
+    pids = dict(arguments.pid)
+    peers = [
+        Target(
+            name,
+            url.rstrip("/").removesuffix("/v1"),
+            int(pids[name]) if name in pids else None,
+            tuple(_header(text) for owner, text in arguments.header if owner == name),
+        )
+        for name, url in arguments.peer
+    ]
+    async with site(arguments.provider_port) as here:
+        print(f"provider: {here.provider.url}/v1", file=sys.stderr, flush=True)
+        for peer in peers:
+            await _answers(peer, arguments.wait)
+        return await bench(here, peers, max(1, arguments.requests // _ROUND))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name.strip(), value.strip()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", type=_pair, action="append", default=[], metavar="NAME=URL")
+    parser.add_argument("--pid", type=_pair, action="append", default=[], metavar="NAME=PID")
+    parser.add_argument("--header", type=_pair, action="append", default=[], metavar="NAME=H: V")
+    parser.add_argument("--requests", type=int, default=200, help="misses, one at a time, a target")
+    parser.add_argument("--provider-port", type=int, default=9190)
+    parser.add_argument("--wait", type=float, default=120.0, help="seconds for peers to start")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    arguments = parser.parse_args()
+    figures = asyncio.run(run(arguments))
+    print(table(figures))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""What ``benchmarks.peers`` runs: a provider on a known port, a relay and two sidecars.
+
+The provider answers by the case that a prompt names, so that a case reaches it through any gateway
+whatever headers or model names that gateway passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+import uvloop
+
+from benchmarks.overhead import noop_app, relay_to, start
+from benchmarks.safe_hits_programs import Program
+from headstart.simulator import Oracle, Profile, Record, Simulator, serve
+from headstart.simulator.faults import Cut
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from multiprocessing.connection import Connection
+
+CHAT = "/v1/chat/completions"
+TOKENS = 120
+"""Of every answer; a streamed one has a chunk for each."""
+BROKEN_AFTER = 40
+"""Tokens that arrive before an upstream breaks off."""
+SLOW_S = 6.0
+"""What an answer takes from which a client walks away."""
+WHOLE, STREAM, SLOW = "whole", "stream", "slow"
+BREAKS = {
+    "reset": "connection reset",
+    "close": "connection closed inside the body",
+    "end": "body ended properly, too short",
+}
+_FIRST_MS = 20.0
+_QUICK = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(1000.0, 1000.0))
+
+
+class Provider:
+    """Simulated providers at one address; the case in a prompt says which of them answers."""
+
+    def __init__(self) -> None:
+        oracle = Oracle(answer_tokens=TOKENS)
+        slow = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(TOKENS / SLOW_S,) * 2)
+        self._cases = {
+            WHOLE: Simulator(Profile(model="bench", ttft_ms=_FIRST_MS), oracle=oracle),
+            STREAM: Simulator(_QUICK, oracle=oracle),
+            SLOW: Simulator(slow, oracle=oracle),
+            "reset": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="reset")),
+            "close": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="close")),
+            "end": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="end")),
+        }
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Read the body and hand the request on. ``?case=`` picks one for its books."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        named = body + scope["query_string"]
+        case = next((name for name in self._cases if f"case={name}".encode() in named), WHOLE)
+        left = [{"type": "http.request", "body": body}]
+
+        async def replay() -> Any:
+            return left.pop() if left else await receive()
+
+        await self._cases[case](scope, replay, send)
+
+
+def prompt(case: str, number: int) -> str:
+    """Return a text that names its case and otherwise resembles nothing before it."""
+    noise = random.Random(number)
+    words = ("".join(noise.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12))
+    return f"case={case} {' '.join(words)}"
+
+
+def chat(case: str, number: int, *, stream: bool) -> dict[str, Any]:
+    """Return the body of a call. Without a temperature of zero some peers cache nothing."""
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant of a large public library."},
+        {"role": "user", "content": prompt(case, number)},
+    ]
+    body = {"model": "bench", "messages": messages, "temperature": 0}
+    return {**body, "stream": True} if stream else body
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is measured. ``pid`` None: its CPU time is not known."""
+
+    name: str
+    url: str
+    pid: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def request(self, case: str, number: int, *, stream: bool) -> bytes:
+        """Return the bytes of a call."""
+        body = json.dumps(chat(case, number, stream=stream), separators=(",", ":")).encode()
+        own = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer bench\r\n{own}"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def cpu_s(self) -> float:
+        """User and system seconds of its processes' living threads so far."""
+        return 0.0 if self.pid is None else _cpu_ns(self.pid) / 1e9
+
+
+def _cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process and its children, which Linux counts to the nanosecond."""
+    total = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += int((thread / "schedstat").read_text(encoding="ascii").split()[0])
+            children = (thread / "children").read_text(encoding="ascii").split()
+            total += sum(_cpu_ns(int(child)) for child in children)
+    return total
+
+
+@dataclass
+class Site:
+    """What runs beside the peers. ``provider`` is the direct way."""
+
+    provider: Target
+    relay: Target
+    noop: Target
+    sidecars: tuple[Target, ...]
+    session: aiohttp.ClientSession
+
+    async def records(self, case: str) -> list[Record]:
+        """Return what the provider saw of a case: the calls that have ended."""
+        url = f"{self.provider.url}/_sim/requests?case={case}"
+        async with self.session.get(url) as response:
+            return msgspec.json.decode(await response.read(), type=list[Record])
+
+    async def calls(self, case: str) -> int:
+        """Return how many calls of a case reached the provider."""
+        url = f"{self.provider.url}/_sim/stats?case={case}"
+        async with self.session.get(url) as response:
+            return int((await response.json())["calls"])
+
+
+def _provide(port: int, pipe: Connection) -> None:
+    async def run() -> None:
+        provider: Any = Provider()
+        async with serve(provider, port=port) as url:
+            pipe.send(url)
+            await asyncio.Event().wait()
+
+    uvloop.run(run())
+
+
+@contextlib.asynccontextmanager
+async def site(port: int) -> AsyncIterator[Site]:
+    """Run the provider at ``port`` (0: any), and before it a relay and the sidecars."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_provide, args=(port, theirs), daemon=True)
+    process.start()
+    theirs.close()  # So that a process that dies is an end of file, not a wait.
+    url = ours.recv()
+    provider = Target("direct", url, process.pid)
+    relay, noop = start(relay_to, provider.port), start(noop_app)
+    try:
+        async with (
+            _sidecar("Headstart, exact-only", url, "exact-only") as exact,
+            _sidecar("Headstart", url, "serve") as semantic,
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, force_close=True)
+            ) as session,
+        ):
+            yield Site(
+                provider,
+                Target("relay", f"http://127.0.0.1:{relay.port}", relay.process.pid),
+                Target("no-op app", f"http://127.0.0.1:{noop.port}", noop.process.pid),
+                (exact, semantic),
+                session,
+            )
+    finally:
+        for each in (process, relay.process, noop.process):
+            each.terminate()
+
+
+@contextlib.asynccontextmanager
+async def _sidecar(name: str, upstream: str, mode: str) -> AsyncIterator[Target]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "headstart.toml")
+        settings = f'[cache]\nstore = "memory:"\nmode = "{mode}"\n'
+        await asyncio.to_thread(path.write_text, settings, encoding="utf-8")
+        program = Program(
+            ["serve", "--config", str(path), "--upstream", f"{upstream}/v1", "--port", "0"]
+        )
+        try:
+            url = await program.start()
+            assert program.process is not None
+            yield Target(name, url, program.process.pid)
+        finally:
+            await program.stop()
