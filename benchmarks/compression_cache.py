@@ -93,11 +93,16 @@ def _shared(prompt: list[int], previous: list[int]) -> int:
 
 
 def ours(mode: Mode, *, clear_history: bool = False) -> Policy:
-    """Compress as the proxy would, with a memo as the only state."""
+    """Compress as the proxy would, with a memo as the only state.
+
+    The last two messages are marked, as clients of Anthropic do: that must change nothing.
+    """
     memo = Memo()
 
     def policy(messages: Sequence[Message]) -> Sequence[Message]:
-        return compress(messages, mode=mode, clear_history=clear_history, memo=memo).messages
+        marked = [{**each, "cache_control": {"type": "ephemeral"}} for each in messages[-2:]]
+        sent = [*messages[:-2], *marked]
+        return compress(sent, mode=mode, clear_history=clear_history, memo=memo).messages
 
     return policy
 

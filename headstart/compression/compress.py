@@ -18,7 +18,7 @@ from headstart.compression.gate import Profile
 from headstart.compression.history import results_to_clear
 from headstart.compression.marks import CLEARED
 from headstart.compression.memo import Memo
-from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, texts
+from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, only_text, texts
 from headstart.compression.protection import shows_file
 from headstart.compression.result import Compression, Mode, Span
 from headstart.compression.transforms import Extent
@@ -27,7 +27,7 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Changes with any byte that any transform writes."""
 
 _DEFAULT = Profile()
@@ -96,9 +96,8 @@ def _clear(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
     clearable = []
     for message in messages:
         calls.update(calls_in(message))
-        text = message.get("content")
-        result = message.get("role") in TOOL_ROLES and "cache_control" not in message
-        long = isinstance(text, str) and len(text) > len(CLEARED)
-        clearable.append(result and long and not shows_file(*call_of(message, calls)))
+        result = message.get("role") in TOOL_ROLES and not message.get("is_error")
+        long = result and len(only_text(message)) > len(CLEARED)
+        clearable.append(long and not shows_file(*call_of(message, calls)))
     sizes = [sum(map(len, texts(message))) for message in messages]
     return results_to_clear(sizes, clearable)

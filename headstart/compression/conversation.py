@@ -10,7 +10,14 @@ from headstart.compression.documents import Place, find_documents
 from headstart.compression.duplicates import Passages
 from headstart.compression.gate import is_worth
 from headstart.compression.marks import CLEARED, without_marks
-from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, indexed_texts, with_text
+from headstart.compression.messages import (
+    TOOL_ROLES,
+    call_of,
+    calls_in,
+    indexed_texts,
+    is_plain_text,
+    with_text,
+)
 from headstart.compression.protection import shows_file, understand
 from headstart.compression.result import Span
 from headstart.compression.tokens import CHARS_PER_TOKEN
@@ -67,15 +74,17 @@ class Conversation:
         return sent, spans
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        ((part, text),) = indexed_texts(message)
         span = Span(
             start=0,
             end=len(CLEARED),
             source_start=0,
-            source_end=len(message["content"]),
+            source_end=len(text),
             transforms=("history",),
             message=number,
+            part=part,
         )
-        return with_text(message, None, self._remember(CLEARED)), [span]
+        return with_text(message, part, self._remember(CLEARED)), [span]
 
     def _hear(self, message: Mapping[str, Any], places: Mapping[int | None, list[Place]]) -> None:
         """Learn the calls that were made, and what the user asks: all words outside documents."""
@@ -157,12 +166,11 @@ def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
 def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[Place]]:
     """Return where each text may be shortened: tool results, and documents beside a question."""
     role = message.get("role")
-    if (role not in TOOL_ROLES and role != "user") or "cache_control" in message:
+    if (role not in TOOL_ROLES and role != "user") or message.get("is_error"):
         return {}
     places = {}
     for part, text in indexed_texts(message):
-        content = message["content"]
-        if part is not None and set(content[part]) != {"type", "text"}:
+        if not is_plain_text(message, part):
             continue
         whole = [Place(start=0, end=len(text))]
         if found := memo.call(find_documents, text) if role == "user" else whole:

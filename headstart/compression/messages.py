@@ -40,6 +40,23 @@ def indexed_texts(message: Mapping[str, Any]) -> Iterator[tuple[int | None, str]
                     yield index, text
 
 
+def only_text(message: Mapping[str, Any]) -> str:
+    """Return the one text that a message's content is, or "" where it is more or less than that."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) > 1:
+        return ""
+    return next((text for part, text in indexed_texts(message) if is_plain_text(message, part)), "")
+
+
+def is_plain_text(message: Mapping[str, Any], part: int | None) -> bool:
+    """Is this text bare of fields that would have to change with it?
+
+    Marks of the provider's cache are none: they move on from one request to the next, and what
+    is sent for a message must not.
+    """
+    return part is None or message["content"][part].keys() - {"cache_control"} == {"type", "text"}
+
+
 def texts(message: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the model reads of a message: its texts, and names and arguments of its calls."""
     content = message.get("content")

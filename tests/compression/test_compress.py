@@ -14,6 +14,8 @@ from headstart.compression.memo import Memo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headstart.compression.result import Mode
+
 Message = dict[str, Any]
 
 ROWS = [{"flight": f"HAT{n}", "price": n * 1.5, "cabin": "economy"} for n in range(20)]
@@ -72,6 +74,18 @@ def test_parts_are_shortened_in_place() -> None:
     assert done.restore() == messages
 
 
+@pytest.mark.parametrize("mode", ["safe", "balanced", "aggressive"])
+def test_marks_of_the_prompt_cache_stay_and_change_nothing(mode: Mode) -> None:
+    mark: Message = {"cache_control": {"type": "ephemeral"}}
+    plain = compress([ask("Cheapest?"), call(), result(TABLE)], mode=mode)
+    whole = compress([ask("Cheapest?"), call(), result(TABLE, **mark)], mode=mode)
+    block = {"type": "text", "text": TABLE, **mark}
+    parts = compress([ask("Cheapest?"), call(), result([block])], mode=mode)
+    assert whole.messages[2] == plain.messages[2] | mark
+    assert texts(parts)[2] == [block | {"text": texts(plain)[2]}]
+    assert parts.restore()[2]["content"] == [block]
+
+
 def test_off_changes_nothing() -> None:
     messages = [ask("Cheapest?"), call(), result(TABLE)]
     done = compress(messages, mode="off")
@@ -102,8 +116,8 @@ def test_the_input_is_never_changed_and_what_is_untouched_is_shared() -> None:
         {"role": "developer", "content": LOG},
         {"role": "user", "content": f"My table, my log:\n{TABLE}\n{LOG}"},
         {"role": "assistant", "content": TABLE, "reasoning_content": PROSE},
-        result(TABLE, cache_control={"type": "ephemeral"}),
-        result([{"type": "text", "text": TABLE, "cache_control": {"type": "ephemeral"}}]),
+        result(TABLE, is_error=True),
+        result([{"type": "text", "text": TABLE, "citations": []}]),
         result([{"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}]),
         result("```\n" + "x = 1   \n\n\n\n" * 50 + "```"),
         result(None),

@@ -51,9 +51,21 @@ def test_a_span_says_that_a_result_was_omitted() -> None:
     assert span.source_end == len(messages[2]["content"])
 
 
-def test_files_and_marked_messages_are_never_cleared() -> None:
+def test_files_and_errors_are_never_cleared() -> None:
     assert not any(cleared(session(9, name="read_file")))
-    assert not any(cleared(session(9, cache_control={"type": "ephemeral"})))
+    assert not any(cleared(session(9, is_error=True)))
+
+
+def test_a_result_of_one_block_is_cleared_like_a_text() -> None:
+    messages = session(6)
+    for message in messages:
+        if message["role"] == "tool":
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    done = compress(messages, clear_history=True)
+    assert [span.message for span in done.spans] == [2, 4, 6]
+    assert done.messages[2]["content"] == [{"type": "text", "text": CLEARED}]
+    messages[2]["content"].append({"type": "image_url", "image_url": {"url": "data:"}})
+    assert [span.message for span in compress(messages, clear_history=True).spans] == []
 
 
 def test_nothing_is_cleared_unless_asked_for() -> None:

@@ -267,7 +267,7 @@ async def test_a_tools_arguments_are_never_expanded(bench: Workbench) -> None:
     [
         call_of(user("No document here.")),
         call_of(user("Hello."), assistant("Hi."), user(ASKED)),
-        call_of(user([{"type": "text", "text": ASKED, "cache_control": {"type": "ephemeral"}}])),
+        call_of(user([{"type": "text", "text": ASKED, "citations": []}])),
         call_of({"role": "system", "content": ASKED}, user("When?")),
         call_of(response_format={"type": "json_object"}),
         call_of(tools=[{"type": "function", "function": {"name": "f"}}]),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headstart.compression.documents import find_documents
-from headstart.compression.messages import indexed_texts, with_text
+from headstart.compression.messages import indexed_texts, is_plain_text, with_text
 from headstart.compression.sentences import sentences
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import with_document
@@ -14,8 +14,6 @@ from headstart.policies.output.concise import with_directive
 from headstart.policies.output.quote_marks import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headstart.compression.memo import Memo
     from headstart.types import Call
 
@@ -25,7 +23,6 @@ INSTRUCTION = (
     "reader sees their text. Never write these marks in code or data, and do not mention the "
     "numbers otherwise."
 )
-_PROTECTED = "cache_control"
 
 
 class Numbered(NamedTuple):
@@ -62,7 +59,7 @@ def number_documents(call: Call, memo: Memo) -> Numbered | None:
 
 def _with_ids(message: dict[str, Any], sources: Sources, memo: Memo) -> dict[str, Any]:
     for part, text in indexed_texts(message):
-        if _is_protected(message, part):
+        if not is_plain_text(message, part):
             continue
         places = [(each.start, each.end) for each in memo.call(find_documents, text)]
         numbered = sources.number(text, places, partial(_split, memo))
@@ -73,14 +70,10 @@ def _with_ids(message: dict[str, Any], sources: Sources, memo: Memo) -> dict[str
 
 def _with_marks(message: dict[str, Any], sources: Sources) -> dict[str, Any]:
     for part, text in indexed_texts(message):
-        marked = text if _is_protected(message, part) else sources.unquote(text)
+        marked = sources.unquote(text) if is_plain_text(message, part) else text
         if marked != text:
             message = with_text(message, part, marked)
     return message
-
-
-def _is_protected(message: Mapping[str, Any], part: int | None) -> bool:
-    return _PROTECTED in message or (part is not None and len(message["content"][part]) > 2)
 
 
 def _split(memo: Memo, document: str) -> list[tuple[int, int]]:

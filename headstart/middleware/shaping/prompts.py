@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = dict[str, Any]
 
-_PROTECTED = "cache_control"
-"""A message that has this field is never touched."""
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -136,14 +133,12 @@ class _AnthropicForm:
         return {**message, "content": blocks}
 
     def _result(self, block: dict[str, Any]) -> Message:
-        result = {
+        return {
             "role": "tool",
             "tool_call_id": block["tool_use_id"],
             "content": block.get("content"),
+            "is_error": block.get("is_error"),
         }
-        if _PROTECTED in block or block.get("is_error"):
-            result[_PROTECTED] = None
-        return result
 
 
 class _GeminiForm:
