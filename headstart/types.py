@@ -96,6 +96,9 @@ class Call(Frozen):
     stream stops paying for it."""
     deadline: float | None = None
     """When the answer must have begun and ended, in the event loop's time."""
+    begin_by: float | None = None
+    """When its caller stops waiting for the first byte. The call may go on, for one who comes
+    again; but nothing that takes longer is worth beginning."""
     affinity: str = ""
     """Digest of the conversation, which stays with its provider's prefix cache; "": none."""
     prompt_tokens: int = 0
@@ -115,6 +118,11 @@ class Call(Frozen):
     branch: str = ""
     """Path of the choices that led to this copy of the call (``1.2``): whoever gives up a branch
     tells the ledger so by this name."""
+
+    @property
+    def awaited_until(self) -> float | None:
+        """When its caller stops waiting if there is nothing to read by then."""
+        return self.deadline if self.begin_by is None else self.begin_by
 
     @property
     def place(self) -> str:

@@ -20,10 +20,12 @@ _FOREVER_S = 1e9
 class Deadlines(NamedTuple):
     """Bounds in seconds from now, or None without any."""
 
-    answer_s: float | None
-    """Until the caller has its answer, or hears that there is none."""
-    call_s: float | None
-    """Until the provider has answered: later than the other where a retry would wait for that."""
+    begin_s: float | None
+    """Until the caller gets the first byte, or hears that there is no answer."""
+    whole_s: float | None
+    """Until the answer has ended."""
+    again: bool = False
+    """Its SDK asks for the same once more when it has waited so long for the first byte."""
 
 
 UNBOUNDED = Deadlines(None, None)
@@ -33,8 +35,8 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
     """Return the tightest bounds.
 
     Read are ``x-headstart-deadline-ms`` and, of SDKs, ``x-stainless-read-timeout`` and
-    ``x-stainless-retry-count``; a value that is no number is ignored. An SDK that has given up
-    asks for the same once more, and waits as long again: that much longer may the call take.
+    ``x-stainless-retry-count``; a value that is no number is ignored. An SDK's bound is that of
+    one read, so it ends with the first byte: what follows may take its time.
     """
     bounds = [] if configured is None else [configured]
     sdk_s, retries = None, 0.0
@@ -48,10 +50,7 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
     bound_s = min(bounds, default=None)
     if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
         return Deadlines(bound_s, bound_s)
-    if retries >= SDK_RETRIES:
-        return Deadlines(sdk_s, sdk_s)
-    with_retry_s = 2 * sdk_s + RETRY_GRACE_S
-    return Deadlines(sdk_s, with_retry_s if bound_s is None else min(bound_s, with_retry_s))
+    return Deadlines(sdk_s, bound_s, again=retries < SDK_RETRIES)
 
 
 def _positive(value: bytes) -> list[float]:

@@ -95,16 +95,14 @@ class Deliverer:
         exchange: Exchange,
         flight: Flight,
         client: Client,
-        deadline: float | None,
         early_200_s: float | None = None,
     ) -> None:
         """Send a flight's answer as it arrives; a JSON answer of a dialect is sent whole.
 
-        Raises ClientGone, or the flight's error if nothing was sent yet. ``deadline`` is in the
-        loop's time. A streaming client waits for its status at most ``early_200_s``, where its
-        dialect has comments to go on with.
+        Raises ClientGone, or the flight's error if nothing was sent yet. A streaming client waits
+        for its status at most ``early_200_s``, where its dialect has comments to go on with.
         """
-        client.expire(deadline)
+        client.expire(exchange.begin_by)
         watcher = self._spawn(watch, exchange.receive, client.gone)
         try:
             await self._send_flight(exchange, flight, client, early_200_s)
@@ -157,6 +155,7 @@ class Deliverer:
                 "headers": relayed_headers(_theirs(exchange, head), own, stream=head.stream),
             }
         )
+        _bound_whole(exchange, client)
         try:
             while data := await client.read():
                 if exchange.first_byte is None and flight.first_content is not None:
@@ -184,6 +183,7 @@ class Deliverer:
         await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await exchange.send(body)
+        _bound_whole(exchange, client)
         head: Head | None = None
         try:
             while head is None:
@@ -221,6 +221,12 @@ class Deliverer:
         assert exchange.body is not None
         exchange.upstream = "app"
         await app(exchange.scope, replay_body(exchange.body, exchange.receive), send)
+
+
+def _bound_whole(exchange: Exchange, client: Client) -> None:
+    """Let an answer that has begun take as long as a whole one may."""
+    if exchange.begin_by != exchange.deadline:
+        client.expire(exchange.deadline)
 
 
 def _heartbeat(exchange: Exchange) -> bytes | None:

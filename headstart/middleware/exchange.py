@@ -44,8 +44,8 @@ class Exchange:
 
     __slots__ = (
         "attempts",
+        "begin_by",
         "body",
-        "call_deadline",
         "completion_tokens",
         "cost_usd",
         "deadline",
@@ -88,8 +88,10 @@ class Exchange:
         self.request: ChatRequest | None = None
         self.scope_name = ""
         self.rule = ""
+        self.begin_by: float | None = None
+        """When its first byte must have gone out, in the event loop's time."""
         self.deadline: float | None = None
-        self.call_deadline: float | None = None
+        """When all of it must have."""
         self.retry_from: float | None = None
         """When its SDK has waited so long that leaving means giving up; None: it comes once."""
         self.seat: tuple[Flight, Client] | None = None
@@ -133,17 +135,17 @@ class Exchange:
             self.timings["match"] = lookup.match_s
 
     def limit(self, bounds: Deadlines) -> None:
-        """Bound the time until the whole answer."""
+        """Bound the time until the first byte, and until the whole answer."""
         now = asyncio.get_running_loop().time()
-        answer_s, call_s = bounds
-        self.deadline = None if answer_s is None else now + answer_s
-        self.call_deadline = None if call_s is None else now + call_s
-        if answer_s is not None and call_s != answer_s:
-            self.retry_from = now + GAVE_UP * answer_s
+        begin_s, whole_s, again = bounds
+        self.begin_by = None if begin_s is None else now + begin_s
+        self.deadline = None if whole_s is None else now + whole_s
+        if begin_s is not None and again:
+            self.retry_from = now + GAVE_UP * begin_s
 
     def forgo_retry(self) -> None:
         """End the call with this request, though its SDK may come again."""
-        self.call_deadline, self.retry_from = self.deadline, None
+        self.retry_from = None
 
     @property
     def will_retry(self) -> bool:
@@ -177,7 +179,8 @@ class Exchange:
             route=self.rule,
             request=self.request,
             editable=editable,
-            deadline=self.call_deadline,
+            deadline=self.deadline,
+            begin_by=self.begin_by,
             prompt_tokens=len(self.body.data) // BYTES_PER_TOKEN,
             output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
             prediction=answer_text(trial.entry.answer) if near and trial is not None else "",

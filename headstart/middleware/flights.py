@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 LOG_BYTES = 8 * 1024 * 1024
 """Bound of a flight's replay log."""
 
-_LATE = "no answer within x-headstart-deadline-ms, the route's deadline_s or server.deadline_s"
+_LATE = (
+    "no answer within the client's own read timeout, x-headstart-deadline-ms, the route's "
+    "deadline_s or server.deadline_s"
+)
 
 
 class SlowClient(UpstreamError):
@@ -90,6 +93,7 @@ class Client:
     def expire(self, deadline: float | None) -> None:
         """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
         self.forget_deadline()
+        self._late = False
         if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
 

@@ -267,7 +267,7 @@ class Engine:
             request.logprobs,
             prepared.directives.compress,
         )
-        flight = self._flights.find(identity, exchange.deadline)
+        flight = self._flights.find(identity, exchange.begin_by)
         if flight is not None and not exchange.holdout:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)
         else:
@@ -319,7 +319,7 @@ class Engine:
         client = flight.join()
         try:
             early_200_s = self._routes.get(exchange.rule, NO_ROUTE).early_200_s
-            await self._deliver.flight(exchange, flight, client, exchange.deadline, early_200_s)
+            await self._deliver.flight(exchange, flight, client, early_200_s)
         finally:
             if flight.clients == 1 and not flight.done and exchange.will_retry:
                 exchange.seat = flight, flight.join()

@@ -12,6 +12,8 @@ from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.middleware import leaving
 from headstart.simulator import Oracle
+from headstart.simulator.faults import Status
+from headstart.simulator.profiles import Profile
 from support.sidecar import PROMPT, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -106,3 +108,25 @@ async def test_an_sdk_that_leaves_before_its_time_ends_its_call(held: Provider) 
         asking.cancel()
         assert await ended(running) == ("client-gone", [AttemptOutcome.ABANDONED])
         held.open.set()
+
+
+@pytest.mark.parametrize("early", [None, 0.01])
+async def test_a_stream_that_has_begun_may_take_longer_than_one_read(early: float | None) -> None:
+    slow = Provider(profile=Profile(model="m", ttft_ms=100, tokens_per_s=(15.0, 15.0)))
+    route = {"name": "early", "early_200_s": early}
+    async with (
+        sidecar(slow, cache=EXACT, routes=() if early is None else (route,)) as running,
+        openai.AsyncOpenAI(
+            base_url=running.url + "/v1", api_key="sk-test", timeout=0.5, max_retries=0
+        ) as client,
+    ):
+        assert await said(client, stream=True) == Oracle().truth(PROMPT).text
+        await running.finished(1)
+        assert running.served[0].total_s > 0.5
+
+
+async def test_a_limit_that_ends_after_its_caller_has_gone_is_told_at_once() -> None:
+    limited = Status(status=429, message="slow down", headers={"retry-after": "6"})
+    async with sidecar(cache=EXACT) as running:
+        refused = await running.ask(fault=limited, headers=waiting("4"))
+        assert (refused.status, refused.headers["retry-after"]) == (429, "6")
