@@ -21,6 +21,8 @@ _TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking)" ?:
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
 """Random letters of OpenAI's and Mistral's, which hide a text's length on the wire."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+"""No JSON has these within a string."""
 _decode_string = msgspec.json.Decoder(str).decode
 
 
@@ -54,7 +56,7 @@ class TextShape(NamedTuple):
             if b"\\" in text:
                 end = _end_of_string(data, begin)
                 text = data[begin:end]
-            if not (text and data.startswith(after, end)) or b"\n" in text or b"\r" in text:
+            if not (text and data.startswith(after, end)) or _CONTROL.search(text):
                 break
             end += past
             if tail:
@@ -81,11 +83,12 @@ def _end_of_string(data: bytes, start: int) -> int:
 
 def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     """Return the shape of a frame whose only event is text that stands in it unescaped."""
-    if len(events) != 1:
+    # A carriage return may end a frame or not: that depends on what follows.
+    if len(events) != 1 or not raw.endswith(b"\n"):
         return None
     event = events[0]
-    # A carriage return may end a frame or not: that depends on what follows.
-    if not isinstance(event, TextDelta | ReasoningDelta) or not raw.endswith(b"\n"):
+    signed = isinstance(event, ReasoningDelta) and event.signature is not None  # its block ends
+    if signed or not isinstance(event, TextDelta | ReasoningDelta):
         return None
     fields = [*_TEXT.finditer(raw)]
     if len(fields) != 1:

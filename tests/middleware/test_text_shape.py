@@ -80,6 +80,7 @@ chunks = st.one_of(
             chunk("a").replace(b": ", b":"),
             chunk("a", note="twice"),
             chunk("x").replace(b"x", b"\xff"),
+            chunk("x").replace(b"x", b"a tab\t"),
             chunk("x").replace(b"x", b"\xc3"),
             chunk("x").replace(b"x", b"\xa9"),
             chunk("x").replace(b"x", b"\\ud800"),
@@ -191,6 +192,7 @@ def test_reasoning_is_read_by_the_run_too() -> None:
         chunk("x", usage={"total_tokens": 1}),
         chunk("x", note="twice"),
         chunk("x").replace(b"x", b"\xff"),
+        chunk("x").replace(b"x", b"a tab\t"),
         chunk("x")[:-1],
         b'data: {"choices":[{"index":1,"delta":{"content":"other choice"}}]}\n\n',
         b"data: [DONE]\n\n",
@@ -206,6 +208,12 @@ def test_half_a_character_is_an_error_though_the_next_frame_holds_the_rest() -> 
     halves = chunk("x").replace(b"x", b"\xc3") + chunk("x").replace(b"x", b"\xa9")
     events = read(OPENAI, [chunk("first") + chunk("second") + halves], join=True)
     assert sum(isinstance(event, ErrorReported) for event in events) == 2
+
+
+def test_a_thought_that_is_signed_ends_its_block() -> None:
+    frame = b'data: {"text":"so"}\n\n'
+    assert learn_shape(frame, (ReasoningDelta(text="so"),)) is not None
+    assert learn_shape(frame, (ReasoningDelta(text="so", signature="c2ln"),)) is None
 
 
 def test_text_that_stands_in_two_places_is_not_learnt() -> None:
