@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
 MEMO_ENVELOPES = 1024
+MEMO_ENVELOPE_BYTES = 8 * 1024
 _READ_HEADERS = PROTOCOL_HEADERS.union(
     CREDENTIAL_HEADERS, (b"cookie", b"cache-control", b"content-encoding")
 )
@@ -57,6 +58,8 @@ class Envelope(NamedTuple):
     max_error: float | None
     keyed: Headers
     """Those that belong in the cache key."""
+    size: int
+    """Bytes of all that was read."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -112,7 +115,7 @@ class Preparer:
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched, self._callers.reads)
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
-        self._memo: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+        self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
@@ -126,11 +129,12 @@ class Preparer:
         envelope = self._envelopes.get((headers, query)) or self._open(headers, query)
         identity = self._callers.identify(scope, headers, envelope.credential)
         memo_key = (method, route.name, path, query, headers, identity, body)
-        prepared = self._memo.get(memo_key)
-        if prepared is None:
+        remembered = self._memo.get(memo_key)
+        if remembered is None:
             prepared = self._prepare(route, (method, path), envelope, identity, body)
-            self._remember(memo_key, prepared, len(body))
+            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
         else:
+            prepared, _ = remembered
             self._memo.move_to_end(memo_key)
         if not self._callers.may_read(headers):
             reason = prepared.bypass or "unproven-key"
@@ -143,7 +147,7 @@ class Preparer:
 
     def _open(self, headers: Headers, query_string: bytes) -> Envelope:
         """Read what most requests of a caller have in common."""
-        check_client_key(headers, self._sharing.client_keys)
+        check_client_key(headers, query_string, self._sharing.client_keys)
         envelope = Envelope(
             headers,
             query_string,
@@ -152,7 +156,10 @@ class Preparer:
             directives=parse_directives(headers),
             max_error=requested_max_error(headers),
             keyed=keyed_headers(headers, self._sharing.key_headers),
+            size=len(query_string) + sum([len(name) + len(value) for name, value in headers]),
         )
+        if envelope.size > MEMO_ENVELOPE_BYTES:
+            return envelope
         if len(self._envelopes) >= MEMO_ENVELOPES:
             self._envelopes.clear()
         self._envelopes[headers, query_string] = envelope
@@ -161,12 +168,12 @@ class Preparer:
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
         if size > MEMO_BODY_BYTES:
             return
-        self._memo[memo_key] = prepared
-        # A decoded document weighs several times its text.
-        self._memo_size += 8 * size + 2048
+        weight = 8 * size + 2048  # a decoded document weighs several times its text
+        self._memo[memo_key] = prepared, weight
+        self._memo_size += weight
         while self._memo_size > MEMO_BYTES:
-            key, _ = self._memo.popitem(last=False)
-            self._memo_size -= 8 * len(key[-1]) + 2048  # type: ignore[arg-type]
+            _, (_, weight) = self._memo.popitem(last=False)
+            self._memo_size -= weight
 
     def _prepare(
         self,

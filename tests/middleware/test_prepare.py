@@ -13,7 +13,7 @@ from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
-from headstart.middleware.prepare import MEMO_ENVELOPES, Prepared, Preparer
+from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_ENVELOPES, Prepared, Preparer
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
@@ -242,3 +242,13 @@ def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgot
     assert caller.ask("a", {"x-app": "faq"}).semantic_refusal == "exact-only"
     assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
     assert caller.ask("a").terms.max_error is None
+
+
+def test_what_is_remembered_is_bounded_by_all_that_callers_send() -> None:
+    caller = Caller()
+    first = caller.ask("a")
+    for number in range(30):
+        caller.ask("a", {"x-headstart-tags": f"{number}-" + "x" * 60_000})
+    assert caller.ask("a") is not first
+    large = {"x-headstart-tags": "y" * MEMO_BODY_BYTES}
+    assert caller.ask("a", large) is not caller.ask("a", large)
