@@ -25,7 +25,9 @@ async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
         with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
             await flight.settled.wait()
     if flight.first_content is not None:
-        exchange.upstream_s = max(0.0, flight.first_content - exchange.started)
+        upstream_s = max(0.0, flight.first_content - exchange.started)
+        if exchange.total_s is None or upstream_s <= exchange.total_s:
+            exchange.upstream_s = upstream_s
     if flight.origin is not None:
         exchange.take_origin(flight.origin)
     exchange.pay(flight.claim(client), flight.shaped)
