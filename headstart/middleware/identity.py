@@ -51,29 +51,38 @@ def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> by
         for name, value in headers
         if name in CREDENTIAL_HEADERS or (cookies and name == b"cookie")
     ]
-    if b"key=" in query_string:
-        found += [
-            b"key\0" + value.encode()
-            for name, value in parse_qsl(query_string.decode("latin-1"))
-            if name == "key"
-        ]
+    found += [b"key\0" + value for value in _keys_in(query_string)]
     return b"\n".join(sorted(found)) or None
 
 
-def check_client_key(headers: Headers, keys: Sequence[bytes]) -> None:
-    """Raise Unauthorized unless a key header carries one of ``keys``. No keys: everyone may."""
+def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[bytes]) -> None:
+    """Raise Unauthorized unless a key header, or ``?key=``, carries one of ``keys``.
+
+    No keys: everyone may come in.
+    """
     if not keys:
         return
-    given = [
-        value.removeprefix(b"Bearer ").removeprefix(b"bearer ").strip()
-        for name, value in headers
-        if name in CREDENTIAL_HEADERS
-    ]
+    given = [_without_scheme(value) for name, value in headers if name in CREDENTIAL_HEADERS]
+    given += _keys_in(query_string)
     if not given:
         raise Unauthorized("no API key: send one of server.client_keys as a Bearer token")
     matches = [hmac.compare_digest(key, candidate) for candidate in given for key in keys]
     if not any(matches):
         raise Unauthorized("this API key is not one of server.client_keys")
+
+
+def _without_scheme(value: bytes) -> bytes:
+    """Take ``Bearer`` off a key; upper and lower case do not count (RFC 9110, 11.1)."""
+    scheme, _, key = value.partition(b" ")
+    return (key if scheme.lower() == b"bearer" else value).strip()
+
+
+def _keys_in(query_string: bytes) -> list[bytes]:
+    """Return the values of ``key``, in which Gemini's clients may send theirs."""
+    if b"key=" not in query_string:
+        return []
+    pairs = parse_qsl(query_string.decode("latin-1"))
+    return [value.encode() for name, value in pairs if name == "key"]
 
 
 class AcceptedCredentials:
@@ -198,7 +207,20 @@ class Callers:
         """Say once why nothing is cached for callers that nobody knows."""
         if not self._hinted:
             self._hinted = True
-            logger.warning(
-                "requests without a credential bypass the cache: send a key header, or set "
-                "cache.scope or the middleware's scope="
-            )
+            logger.warning("requests %s", _why_unknown(self._sharing))
+
+
+def _why_unknown(sharing: SharingOptions) -> str:
+    if sharing.resolve is not None:
+        return "for which the scope= function returns None bypass the cache"
+    if sharing.scope.startswith("header:"):
+        _, _, name = sharing.scope.partition(":")
+        peers = ", ".join(sharing.trusted_proxies) or "nobody"
+        return (
+            f"without one {name} header from a proxy in server.trusted_proxies ({peers}) bypass "
+            f"the cache, which cache.scope = {sharing.scope!r} asks for"
+        )
+    return (
+        "without a credential bypass the cache: send a key header, or set cache.scope or the "
+        "middleware's scope="
+    )

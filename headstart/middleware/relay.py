@@ -64,7 +64,7 @@ class Relay:
 
     async def _relay(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = tuple(scope["headers"])
-        check_client_key(headers, self._client_keys)
+        check_client_key(headers, scope["query_string"], self._client_keys)
         call = Call(
             id=request_id,
             method=scope["method"],

@@ -8,6 +8,8 @@ from headstart.errors import Unauthorized
 from headstart.middleware.identity import (
     ACCEPTED_FOR_S,
     AcceptedCredentials,
+    Callers,
+    SharingOptions,
     check_client_key,
     credential_of,
 )
@@ -47,17 +49,48 @@ def test_header_order_does_not_matter_and_values_do() -> None:
 )
 def test_a_missing_or_wrong_client_key_is_refused(headers: tuple[tuple[bytes, bytes], ...]) -> None:
     with pytest.raises(Unauthorized):
-        check_client_key(headers, [b"key"])
+        check_client_key(headers, b"", [b"key"])
 
 
-@pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"api-key"])
-def test_a_client_key_is_accepted_under_any_key_header(name: bytes) -> None:
-    value = b"Bearer second" if name == b"authorization" else b"second"
-    check_client_key(((name, value),), [b"first", b"second"])
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        (((b"authorization", b"Bearer second"),), b""),
+        (((b"authorization", b"BEARER  second"),), b""),
+        (((b"x-api-key", b"second"),), b""),
+        (((b"api-key", b"second"),), b""),
+        (((b"x-goog-api-key", b"second"),), b""),
+        ((), b"alt=sse&key=second"),
+    ],
+)
+def test_a_client_key_is_accepted_wherever_clients_send_theirs(
+    headers: tuple[tuple[bytes, bytes], ...], query: bytes
+) -> None:
+    check_client_key(headers, query, [b"first", b"second"])
+    with pytest.raises(Unauthorized):
+        check_client_key(headers, query, [b"first"])
 
 
 def test_without_client_keys_everyone_may_come_in() -> None:
-    check_client_key((), [])
+    check_client_key((), b"", [])
+
+
+@pytest.mark.parametrize(
+    ("sharing", "words"),
+    [
+        (SharingOptions(), ["without a credential", "send a key header"]),
+        (SharingOptions(scope="header:X-Team"), ["X-Team", "server.trusted_proxies (nobody)"]),
+        (SharingOptions(resolve=lambda _: None), ["scope="]),
+    ],
+)
+def test_why_a_request_is_nobodys_is_told_once(
+    sharing: SharingOptions, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    callers = Callers(sharing, AcceptedCredentials(lambda: 0.0), b"secret")
+    for _ in range(2):
+        assert callers.identify({"client": ("10.0.0.1", 1)}, (), None) is None
+    [said] = caplog.messages
+    assert all(word in said for word in words), said
 
 
 def test_accepted_credentials_expire_and_can_be_rejected() -> None:
