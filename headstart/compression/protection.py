@@ -11,15 +11,46 @@ from headstart.compression.query import focus
 from headstart.types import Frozen
 
 _FILE_TOOL = re.compile(
-    r"file|edit|patch|notebook|^(?:fs_)?(?:read|view|cat|open|write|replace|grep|glob)$",
+    r"(?<!pro)file|(?<!cr)edit|(?<!dis)patch|notebook"
+    r"|^(?:fs_)?(?:read|view|cat|open|write|replace|grep|glob)$",
     re.IGNORECASE,
 )
-_PATH_ARGUMENT = re.compile(r'"(?:\w*path|file\w*|\w*_file)"\s*:\s*"', re.IGNORECASE)
-_SHELL = re.compile(r"bash|shell|exec|terminal|command|\brun\b|\"cmd\"", re.IGNORECASE)
-_SHOWS_FILE = re.compile(
-    r"\b(?:cat|head|tail|sed|awk|less|more|nl|bat|tac|grep|rg|git (?:diff|show|blame)|diff)\b"
+_READING_TOOL = re.compile(
+    r"(?:\b|_|(?<=[a-z])(?=[A-Z]))(?i:read|get|show|view|fetch|open|cat|type)(?![a-z])"
 )
-_LOG_NAME = re.compile(r"\.log(?:\.\d+)?(?:$|[\s\"'\\|;&)])")
+_PATH_ARGUMENT = re.compile(r'"(?:\w*path|file\w*|\w*_file)"\s*:\s*"', re.IGNORECASE)
+_PATH = re.compile(r'"(?:(?:~|\.{1,2})?/|(?:[A-Za-z]:|\.{1,2})?\\\\|[A-Za-z]:/)[^"\s]')
+_NOT_SHOWN = re.compile(
+    r"https?://[^\s\"'\\]+"
+    r"|\b(?:python[\d.]*|node|ruby|perl|php|bash|sh|pytest|go run|npx \w+)\s+(?:-\S{1,40}\s+){0,8}"
+    r"[\w./\\-]+\.(?:py|[cm]?js|tsx?|rb|pl|php|sh|go)\b",
+    re.IGNORECASE,
+)
+"""Addresses on the web, and programs that are run."""
+_FILE_NAME = re.compile(
+    r"file://|\b(?:Make|Docker|Gem|Rake|Pod|Proc|Vagrant|Jenkins)file\b"
+    r"|(?:[\w-]\.(?:jsonc?|jsonl|json5|geojson|ndjson|ipynb|ya?ml|toml|ini|cfg|conf|config|properties"
+    r"|lock|xml|xsl|xsd|html?|css|s[ac]ss|less|svg|csv|tsv|md|mdx|rst|adoc|txt|tex|bib|sql|pyi?"
+    r"|[cm]?[jt]sx?|vue|svelte|astro|cc|cpp|cxx|hh|hpp|cs|csproj|sln|java|kts?|scala|swift|go"
+    r"|mod|rs|rb|erb|php|p[lm]|lua|jl|dart|exs?|erl|hs|mli?|clj|sh|bash|zsh|fish|ps1|bat|cmd|gradle"
+    r"|groovy|tf|tfvars|hcl|proto|graphql|gql|prisma|cmake|mk|patch|diff|pot?|strings|plist|resx|arb"
+    r"|template|tmpl|j2|service)"
+    r"|\w{2}\.[chmr]|\.(?:env|\w{1,20}rc|\w{1,20}ignore)"
+    r"|(?:/|\\\\)[\w~.-]{1,80}\.(?!(?:log|out)\b)[a-z]\w*)\b(?!\.\w|\()",
+    re.IGNORECASE,
+)
+"""Names of files that may be edited, by known extensions; by any, where a folder is named too.
+
+Not any everywhere: ``public.users`` is a table, ``example.com`` a site.
+"""
+_SHELL = re.compile(
+    r"bash|shell|exec|terminal|command|python|\b(?:run|code)\b|\"cmd\"", re.IGNORECASE
+)
+_SHOWS_FILE = re.compile(
+    r"\b(?:cat|head|tail|sed|awk|less|more|nl|bat|tac|grep|rg|jq|git (?:diff|show|blame)|diff)\b"
+    r"|\b(?i:get-content|gc|type)\s|\bopen\(|read_?(?i:text|file)",
+)
+_LOG_NAME = re.compile(r"\.(?:log|out)(?:\.\d+)?(?:$|[\s\"'\\|;&)])")
 _CODE_LINE = re.compile(
     r"(?:(?:async\s+)?def\s|class\s+\w+\s*[(:{]|import\s+\w|from\s+\S+\s+import|#include\b|using\s"
     r"|package\s+\w|(?:pub(?:lic)?|private|protected|static|export|const|let|var|func|fn|function)\s"
@@ -98,10 +129,17 @@ def shows_file(name: str, arguments: str) -> bool:
 
     A log is read, not edited.
     """
-    shown = _FILE_TOOL.search(name) or _PATH_ARGUMENT.search(arguments)
-    if not shown and _SHELL.search(f"{name} {arguments}"):
-        shown = _SHOWS_FILE.search(arguments)
-    return shown is not None and not _LOG_NAME.search(arguments)
+    named = _NOT_SHOWN.sub(" ", arguments)
+    if _FILE_NAME.search(named):
+        return True
+    if _LOG_NAME.search(arguments):
+        return False
+    if _FILE_TOOL.search(name) or _PATH_ARGUMENT.search(arguments):
+        return True
+    if _READING_TOOL.search(name) and _PATH.search(named):
+        return True
+    is_shell = _SHELL.search(f"{name} {arguments}") is not None
+    return is_shell and _SHOWS_FILE.search(arguments) is not None
 
 
 def is_code(text: str) -> bool:
