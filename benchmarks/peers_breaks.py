@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from benchmarks.peers_site import BREAKS, CHAT, SLOW, TOKENS, chat
+from benchmarks.overhead import unique
+from benchmarks.peers_site import BREAKS, CHAT, ORACLE, SLOW, TOKENS, chat
 
 if TYPE_CHECKING:
     from benchmarks.peers_site import Site, Target
@@ -31,7 +32,7 @@ class Heard:
     """What a client got of a stream."""
 
     status: int = 0
-    tokens: int = 0
+    text: str = ""
     error: str = ""
     """In the stream, as a status, or of the connection."""
     finish: str = ""
@@ -53,15 +54,19 @@ class Heard:
         if error := event.get("error"):
             self.error = self.error or f"error event: {_message(error)}"
         for choice in event.get("choices") or ():
-            self.tokens += len((choice.get("delta", {}).get("content") or "").split())
+            self.text += choice.get("delta", {}).get("content") or ""
             self.finish = choice.get("finish_reason") or self.finish
 
     @property
-    def verdict(self) -> str:
-        """What a client makes of it."""
+    def tokens(self) -> int:
+        """How many came: the provider's are words."""
+        return len(self.text.split())
+
+    def verdict(self, right: str) -> str:
+        """What a client makes of it, ``right`` being the whole answer."""
         if self.error:
             return self.error.partition(":")[0]
-        if self.tokens >= TOKENS:
+        if self.text == right:
             return "whole answer"
         if self.finish:
             return f"silent: {self.tokens} tokens, finish_reason {self.finish}"
@@ -128,7 +133,7 @@ async def breaks(site: Site, target: Target, numbers: range) -> dict[str, dict[s
         before = await site.calls(case)
         heard = await listen(site, target, case, number, 10 * TOKENS)
         rows[case] = {
-            "verdict": heard.verdict,
+            "verdict": heard.verdict(ORACLE.truth(unique(number)).text),
             "tokens": heard.tokens,
             "error": heard.error,
             "finish_reason": heard.finish,

@@ -1,7 +1,7 @@
 """What ``benchmarks.peers`` runs: a provider on a known port, a relay and two sidecars.
 
-The provider answers by the case that a prompt names, so that a case reaches it through any gateway
-whatever headers or model names that gateway passes on.
+The provider answers by the case that a system prompt names, so that a case reaches it through any
+gateway, whatever headers or model names that passes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import random
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from benchmarks.overhead import noop_app, relay_to, start
+from benchmarks.overhead import noop_app, relay_to, start, unique
 from benchmarks.safe_hits_programs import Program
 from headstart.simulator import Oracle, Profile, Record, Simulator, serve
 from headstart.simulator.faults import Cut
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CHAT = "/v1/chat/completions"
 TOKENS = 120
 """Of every answer; a streamed one has a chunk for each."""
+ORACLE = Oracle(answer_tokens=TOKENS)
 BROKEN_AFTER = 40
 """Tokens that arrive before an upstream breaks off."""
 SLOW_S = 6.0
@@ -43,23 +44,27 @@ BREAKS = {
     "end": "body ended properly, too short",
 }
 _FIRST_MS = 20.0
+_QUESTION = re.compile(rb"(?:[a-z]{7} ){11}[a-z]{7}")
 _QUICK = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(1000.0, 1000.0))
 
 
 class Provider:
-    """Simulated providers at one address; the case in a prompt says which of them answers."""
+    """Simulated providers at one address; the case in a system prompt says which answers.
+
+    An answer breaks off where its question is asked first; who asks again gets the whole of it.
+    """
 
     def __init__(self) -> None:
-        oracle = Oracle(answer_tokens=TOKENS)
         slow = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(TOKENS / SLOW_S,) * 2)
+        whole = Profile(model="bench", ttft_ms=_FIRST_MS)
         self._cases = {
-            WHOLE: Simulator(Profile(model="bench", ttft_ms=_FIRST_MS), oracle=oracle),
-            STREAM: Simulator(_QUICK, oracle=oracle),
-            SLOW: Simulator(slow, oracle=oracle),
-            "reset": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="reset")),
-            "close": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="close")),
-            "end": Simulator(_QUICK, oracle=oracle, fault=Cut(after=BROKEN_AFTER, how="end")),
+            WHOLE: Simulator(whole, oracle=ORACLE),
+            STREAM: Simulator(_QUICK, oracle=ORACLE),
+            SLOW: Simulator(slow, oracle=ORACLE),
         }
+        for how in BREAKS:
+            self._cases[how] = Simulator(_QUICK, oracle=ORACLE)
+        self._broken: set[bytes] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Read the body and hand the request on. ``?case=`` picks one for its books."""
@@ -70,26 +75,33 @@ class Provider:
             more = message.get("more_body", False)
         named = body + scope["query_string"]
         case = next((name for name in self._cases if f"case={name}".encode() in named), WHOLE)
-        left = [{"type": "http.request", "body": body}]
+        if case in BREAKS and (question := _QUESTION.search(body)):
+            scope = self._breaking(scope, case, question[0])
+        left = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Any:
             return left.pop() if left else await receive()
 
         await self._cases[case](scope, replay, send)
 
-
-def prompt(case: str, number: int) -> str:
-    """Return a text that names its case and otherwise resembles nothing before it."""
-    noise = random.Random(number)
-    words = ("".join(noise.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12))
-    return f"case={case} {' '.join(words)}"
+    def _breaking(self, scope: Any, how: Any, question: bytes) -> Any:
+        if question in self._broken:
+            return scope
+        self._broken.add(question)
+        fault = Cut(after=BROKEN_AFTER, how=how).header().encode()
+        return {**scope, "headers": [*scope["headers"], (b"x-sim-fault", fault)]}
 
 
 def chat(case: str, number: int, *, stream: bool) -> dict[str, Any]:
-    """Return the body of a call. Without a temperature of zero some peers cache nothing."""
+    """Return the body of a call: a question of its own for each number.
+
+    The case stands in the system prompt, lest questions resemble one another by it. Without a
+    temperature of zero some peers cache nothing.
+    """
+    system = f"You are a helpful assistant of a large public library. case={case}"
     messages = [
-        {"role": "system", "content": "You are a helpful assistant of a large public library."},
-        {"role": "user", "content": prompt(case, number)},
+        {"role": "system", "content": system},
+        {"role": "user", "content": unique(number)},
     ]
     body = {"model": "bench", "messages": messages, "temperature": 0}
     return {**body, "stream": True} if stream else body
