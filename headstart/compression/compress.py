@@ -18,7 +18,14 @@ from headstart.compression.gate import Profile
 from headstart.compression.history import results_to_clear
 from headstart.compression.marks import CLEARED
 from headstart.compression.memo import Memo
-from headstart.compression.messages import TOOL_ROLES, call_of, calls_in, only_text, texts
+from headstart.compression.messages import (
+    TOOL_ROLES,
+    call_of,
+    calls_in,
+    only_text,
+    read_message,
+    texts,
+)
 from headstart.compression.protection import shows_file
 from headstart.compression.result import Compression, Mode, Span
 from headstart.compression.transforms import Extent
@@ -26,6 +33,8 @@ from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from headstart.compression.messages import Dumpable
 
 CODE_VERSION = "2"
 """Changes with any byte that any transform writes."""
@@ -35,7 +44,7 @@ _MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def compress(
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any] | Dumpable],
     *,
     model: str | None = None,
     mode: Mode = "safe",
@@ -56,28 +65,31 @@ def compress(
     counts, and ``memo`` saves the time of what was compressed for an earlier request; neither
     changes a byte of the outcome.
 
-    Raises ConfigError for an unknown mode.
+    Messages are dicts, or what the openai SDK returns: these become dicts, as it would send them.
+
+    Raises ConfigError for an unknown mode, TypeError for what is no message.
     """
     if mode not in _MODES:
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
     memo = Memo() if memo is None else memo
-    cleared = _clear(messages) if clear_history and mode != "off" else frozenset()
+    source = [read_message(each) for each in messages]
+    cleared = _clear(source) if clear_history and mode != "off" else frozenset()
     extent = Extent(mode, comments=strip_comments)
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
-    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in messages)):
+    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
         conversation = Conversation(extent, profile, memo, cleared)
-        for number, message in enumerate(messages):
+        for number, message in enumerate(source):
             shorter, done = conversation.read(number, message)
             sent.append(shorter)
             spans += done
     else:
-        sent = [each if isinstance(each, dict) else dict(each) for each in messages]
+        sent = [each if isinstance(each, dict) else dict(each) for each in source]
     return Compression(
         messages=sent,
         spans=tuple(spans),
         version=_version(extent, profile, clear_history=clear_history),
-        source=messages,
+        source=source,
         model=model or "",
     )
 

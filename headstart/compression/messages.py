@@ -5,12 +5,45 @@ What is not of that form says nothing: to refuse it is the provider's business.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 TOOL_ROLES = ("tool", "function")
+
+
+class Dumpable(Protocol):
+    """A message, or a call, as the openai SDK returns it."""
+
+    def model_dump(self, *, mode: str, exclude_unset: bool) -> dict[str, Any]:
+        """Return the fields that were set, as JSON has them."""
+
+
+def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
+    """Return a message as the openai SDK would send it; a mapping of plain values as it is.
+
+    Raises TypeError for what is neither a mapping nor has ``model_dump``.
+    """
+    if not isinstance(given, dict | Mapping):
+        if not hasattr(given, "model_dump"):
+            raise TypeError(
+                f"a {type(given).__name__} is no chat message: give OpenAI's chat messages, as "
+                "dicts or as the openai SDK returns them"
+            )
+        message: Mapping[str, Any] = _plain(given)
+        return message
+    calls = _calls(given)
+    if not any(hasattr(call, "model_dump") for call in calls):
+        return given
+    return {**given, "tool_calls": [_plain(call) for call in calls]}
+
+
+def _plain(given: Any) -> Any:
+    if hasattr(given, "model_dump"):
+        return given.model_dump(mode="json", exclude_unset=True)
+    return given
 
 
 def text_at(message: Mapping[str, Any], part: int | None) -> str:

@@ -54,7 +54,7 @@ class Compression:
     version: str
     """Of the code and all that it was configured with: equal versions make equal bytes."""
     source: Sequence[Mapping[str, Any]]
-    """The messages as the caller gave them."""
+    """The messages as the caller gave them, as dicts."""
     model: str
 
     @cached_property

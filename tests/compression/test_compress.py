@@ -6,6 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from openai._models import construct_type
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from headstart import Compression, ConfigError, compress
 from headstart.compression.gate import Profile
@@ -264,6 +266,31 @@ def test_a_memo_changes_no_byte() -> None:
 def test_any_mapping_is_read() -> None:
     message: Mapping[str, Any] = MappingProxyType(ask("Hello"))
     assert compress([message]).messages == [ask("Hello")]
+
+
+def answered(name: str) -> ChatCompletionMessage:
+    """Return what the openai SDK makes of an answer that calls a tool."""
+    body = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": call(name)}]}
+    return construct_type(type_=ChatCompletion, value=body).choices[0].message  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("name", ["search", "read_file"])
+def test_messages_and_calls_of_the_openai_sdk_are_read_and_sent_as_it_would(name: str) -> None:
+    message = answered(name)
+    by_hand = {"role": "assistant", "content": None, "tool_calls": message.tool_calls}
+    plain = compress([ask("Cheapest?"), call(name), result(TABLE)])
+    assert bool(plain.spans) is (name == "search")
+    for given in (message, by_hand):
+        done = compress([ask("Cheapest?"), given, result(TABLE)], model="gpt-4o")
+        assert done.messages == plain.messages
+        assert done.restore() == [ask("Cheapest?"), call(name), result(TABLE)]
+        assert done.tokens_before > done.tokens_after or name == "read_file"
+
+
+@pytest.mark.parametrize("given", [None, "Hello", object()])
+def test_what_is_no_message_is_refused_by_its_type(given: Any) -> None:
+    with pytest.raises(TypeError, match=f"a {type(given).__name__} is no chat message: give"):
+        compress([ask("Cheapest?"), given])
 
 
 def test_calls_count_as_text() -> None:
