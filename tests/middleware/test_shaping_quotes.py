@@ -284,6 +284,28 @@ async def test_all_other_calls_pass_untouched(call: Call, bench: Workbench) -> N
     assert scene.actor.calls == [call]
 
 
+DATA = {
+    "JSON": '{\n  "about": "It asks each merchant for a number. It checks the number."\n}',
+    "JSON in a line": '[{"about": "It asks each merchant for a number. It checks the number."}]',
+    "JSON lines": '{"about": "It asks each merchant."}\n{"about": "It checks the number, too."}',
+    "CSV": "customer,city,plan,since\nAnna Schmidt,Berlin,premium,March\nBob,London,basic plan,May",
+    "TSV": "customer\tresidence\nAnna Schmidt\tthe city of Berlin\nBob Miller\tthe city of London",
+    "code": "def total_of(orders, tax):\n    return sum(order.price for order in orders) * tax",
+}
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+async def test_code_and_data_get_no_ids(data: str, bench: Workbench) -> None:
+    for border in ("</document>\n<document>", "Document [1]"):
+        asked = f"<document>\n{data}\n{border}\n{ONE} {TWO}\n</document>\nWhen was it built?"
+        scene = Scene(bench)
+        await scene.ask(call_of(user(asked)))
+        (call,) = scene.actor.calls
+        assert call.request is not None
+        sent = call.request.document["messages"][-1]["content"]
+        assert sent == asked.replace(ONE, f"[q1] {ONE}").replace(TWO, f"[q2] {TWO}")
+
+
 async def test_a_failure_sends_the_prompt_as_it_came(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headstart.compression.documents import find_documents
 from headstart.compression.messages import indexed_texts, is_plain_text, with_text
+from headstart.compression.protection import is_code
 from headstart.compression.sentences import sentences
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import with_document
@@ -14,6 +17,8 @@ from headstart.policies.output.concise import with_directive
 from headstart.policies.output.quote_marks import Sources
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.compression.memo import Memo
     from headstart.types import Call
 
@@ -23,6 +28,17 @@ INSTRUCTION = (
     "reader sees their text. Never write these marks in code or data, and do not mention the "
     "numbers otherwise."
 )
+_BORDER = re.compile(
+    r"^[ \t]*(?:</?[a-z][^<>\n]*>[ \t]*(?:\n|\Z)"
+    r"|(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Between the documents of one place."""
+_JSON_LINE = re.compile(r'[{}\]]|\[\s*(?:["{\[]|$)|"(?:[^"\\]|\\.)*"\s*[:,]')
+_SEPARATORS = (",", "\t", ";", "|")
+_STOPS = (".", "!", "?")
+_MIN_ROWS = 3
+_MIN_EQUAL = 0.9
 
 
 class Numbered(NamedTuple):
@@ -76,5 +92,37 @@ def _with_marks(message: dict[str, Any], sources: Sources) -> dict[str, Any]:
     return message
 
 
-def _split(memo: Memo, document: str) -> list[tuple[int, int]]:
-    return memo.call(sentences, document)
+def _split(memo: Memo, text: str) -> list[tuple[int, int]]:
+    return memo.call(_quotable, text)
+
+
+def _quotable(text: str) -> list[tuple[int, int]]:
+    """Return the sentences of those documents in ``text`` that are prose."""
+    borders = [border.span() for border in _BORDER.finditer(text)]
+    starts = [0, *(end for _, end in borders)]
+    ends = [*(start for start, _ in borders), len(text)]
+    return [
+        (start + first, start + last)
+        for start, end in zip(starts, ends, strict=True)
+        if _is_prose(text[start:end])
+        for first, last in sentences(text[start:end])
+    ]
+
+
+def _is_prose(document: str) -> bool:
+    """Ids would break code and data, and nobody quotes these by sentences."""
+    lines = [line for raw in document.split("\n") if (line := raw.strip())]
+    json = sum(_JSON_LINE.match(line) is not None for line in lines)
+    return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Do the lines have equally many cells, and no full stops?"""
+    if len(lines) < _MIN_ROWS or sum(line.endswith(_STOPS) for line in lines) * 2 > len(lines):
+        return False
+    for separator in _SEPARATORS:
+        cells = Counter(line.count(separator) for line in lines)
+        ((most, rows),) = cells.most_common(1)
+        if most and rows >= _MIN_EQUAL * len(lines):
+            return True
+    return False
