@@ -101,6 +101,8 @@ class StageFailed(Frozen, tag="stage_failed"):
 
     stage: str
     error: str
+    detail: str = ""
+    """The store's own words, which tell nothing of prompts."""
 
 
 class Committed(Frozen, tag="committed"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio import to_thread
 
-from headstart.errors import StageError, VectorIndexError
+from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import StageFailed
 from headstart.types import VectorRow
 
@@ -152,7 +152,8 @@ class Replica:
 def report(observers: Observer, error: StageError) -> None:
     """Tell observers of a stage that failed, by the name of what was at the bottom of it."""
     cause = error.__cause__ or error
-    observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__))
+    detail = str(cause) if isinstance(error, StoreError) else ""
+    observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
 
 
 def _add_rows(index: VectorIndex, rows: Sequence[VectorRow]) -> VectorIndexError | None:

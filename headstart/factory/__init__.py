@@ -28,6 +28,7 @@ from headstart.identifiers import new_ulid
 from headstart.middleware.asgi import Running
 from headstart.middleware.bookkeeper import Bookkeeper
 from headstart.middleware.deliver import Deliverer
+from headstart.middleware.failure_log import FailureLog
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.limits import Gate
@@ -113,6 +114,7 @@ async def start_engine(
         oversight = open_oversight(site, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
+        observers.add(FailureLog())
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(site)
         flights = Flights()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headstart.errors import HeadstartError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.exchange import raw_path
 from headstart.middleware.respond import JSON, plain_error, send_whole
 from headstart.observe import logger
@@ -29,11 +30,16 @@ class Running:
     aclose: Callable[[], Awaitable[None]]
 
 
+REST_S = 5.0
+
+
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
     ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
     that go to an upstream when no route matches. One instance serves one event loop at a time.
+    Where it wraps an app, a store that is away keeps neither the app nor a request from going on;
+    settings that are wrong keep the app from starting, which says so at once.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class Gateway:
         self._relay_prefixes = relay_prefixes
         self._started: Running | None = None
         self._starting: asyncio.Future[Running] | None = None
+        self._rests_until = -math.inf
+        """After a start that failed no request waits for the next try until then."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -61,15 +69,24 @@ class Gateway:
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
             return await self.app(scope, receive, send)
-        try:
-            running = self._started or await self.running()
-        except HeadstartError as error:
-            logger.error("the engine cannot start: %s", error)
+        running = self._started or await self._try_to_start()
+        if running is None:
             return await self._without_engine(scope, receive, send)
         if route is not None:
             await running.engine.handle(route, scope, receive, send, self.app)
         elif running.relay is not None:
             await running.relay.handle(scope, receive, send)
+
+    async def _try_to_start(self) -> Running | None:
+        now = asyncio.get_running_loop().time
+        if now() < self._rests_until:
+            return None
+        try:
+            return await self.running()
+        except HeadstartError as error:
+            logger.error("the engine cannot start: %s", error)
+            self._rests_until = now() + REST_S
+            return None
 
     async def _without_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Fail open to a wrapped app; a gateway has nowhere to go."""
@@ -78,7 +95,7 @@ class Gateway:
         await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
 
     async def running(self) -> Running:
-        """Return the started engine, starting it on first use. Raises ConfigError."""
+        """Return the started engine, starting it on first use. Raises HeadstartError."""
         if self._started is not None:
             return self._started
         future = self._starting
@@ -113,7 +130,8 @@ class Gateway:
                     await self.running()
                 except HeadstartError as error:
                     logger.error("start-up failed: %s", error)
-                    message = {"type": "lifespan.startup.failed", "message": str(error)}
+                    if self._relay_prefixes or isinstance(error, ConfigError):
+                        message = {"type": "lifespan.startup.failed", "message": str(error)}
             elif message["type"] == "lifespan.shutdown.complete":
                 await self.aclose()
             await send(message)

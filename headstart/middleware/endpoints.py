@@ -52,6 +52,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
             raise ConfigError(f"Endpoint path {self.path!r} must start with '/'")
+        if "{" in self.path:
+            raise ConfigError(
+                f"Endpoint path {self.path!r}: paths are compared as they are, without parameters"
+            )
         if isinstance(self.query, re.Pattern) and GROUP not in self.query.groupindex:
             raise ConfigError(
                 f"Endpoint query {self.query.pattern!r} needs a group named {GROUP!r}, as in "
@@ -120,6 +124,8 @@ class Routes:
             ("POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
         }
         for endpoint in endpoints:
+            if not isinstance(endpoint, Endpoint):
+                raise ConfigError(f"endpoints holds {endpoint!r}, which is no headstart.Endpoint")
             key = (endpoint.method.upper(), endpoint.path.encode())
             dialect = None
             if endpoint.prompt is None and key[0] == "POST":
@@ -148,7 +154,7 @@ def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
     query: str | None = None
     rest: Any = document
     if callable(endpoint.prompt):
-        query, rest = endpoint.prompt(document)
+        query, rest = _asked(endpoint.prompt, document)
     elif endpoint.prompt is not None:
         query, rest = _split(document, endpoint.prompt.split("."))
     if not isinstance(query, str):
@@ -167,8 +173,17 @@ def _named(endpoint: Endpoint, document: dict[str, Any]) -> str | None:
     query = endpoint.query
     if query is None or isinstance(query, re.Pattern):
         return None
-    found = query(document) if callable(query) else _split(document, query.split("."))[0]
+    found = _asked(query, document) if callable(query) else _split(document, query.split("."))[0]
     return found if isinstance(found, str) else ""
+
+
+def _asked(function: Callable[[Mapping[str, Any]], Any], document: dict[str, Any]) -> Any:
+    """Call the user's function; a body that it cannot read is the app's to refuse."""
+    try:
+        return function(document)
+    except Exception as error:
+        name = getattr(function, "__name__", "function")
+        raise InvalidRequest(f"{name} cannot read the body: {error!r}") from error
 
 
 def _split(value: Any, path: list[str]) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -56,6 +56,25 @@ def test_routes_match_method_and_exact_path() -> None:
 def test_a_relative_endpoint_path_is_refused() -> None:
     with pytest.raises(ConfigError, match="must start with"):
         Endpoint("ask")
+
+
+def test_a_path_with_parameters_is_refused() -> None:
+    with pytest.raises(ConfigError, match="without parameters"):
+        Endpoint("/ask/{id}")
+
+
+def test_what_is_no_endpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"headstart\.Endpoint"):
+        Routes({}, cast("tuple[Endpoint, ...]", ("/ask",)))
+
+
+@pytest.mark.parametrize("named", ["prompt", "query"])
+def test_a_body_that_the_users_function_cannot_read_is_invalid(named: str) -> None:
+    functions: dict[str, Any] = {"prompt": lambda body: (body["q"], None)}
+    if named == "query":
+        functions = {"prompt": "text", "query": lambda body: body["q"]}
+    with pytest.raises(InvalidRequest, match="KeyError"):
+        parse_custom(Endpoint("/ask", **functions), b'{"text":"why?"}')
 
 
 def test_a_chat_path_keeps_its_dialect_beside_an_endpoint() -> None:

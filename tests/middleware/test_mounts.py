@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.config import ServerSettings, Settings
+from headstart.errors import ConfigError
 from support.proxied import Reply, reply_of
 from support.serving import serving
 
@@ -300,6 +301,25 @@ async def test_an_engine_that_cannot_start_lets_requests_through() -> None:
     async with serving(wrapped, lifespan="off") as url, aiohttp.ClientSession() as session:
         assert json.loads((await ask_app(session, url)).body) == answer("why?")
     assert counted.asked == 1
+
+
+async def test_a_store_that_is_away_keeps_no_app_from_starting(free_port: int) -> None:
+    counted = Counted()
+    wrapped = HeadstartMiddleware(
+        fastapi_app(counted),
+        endpoints=[Endpoint("/ask")],
+        store=f"redis://127.0.0.1:{free_port}",
+        mode="exact-only",
+    )
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        for asked in (1, 2):
+            assert json.loads((await ask_app(session, url)).body) == answer("why?")
+            assert counted.asked == asked
+
+
+async def test_a_list_of_endpoints_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"endpoints=\[Endpoint"):
+        HeadstartMiddleware(fastapi_app(Counted()), endpoints=Endpoint("/ask"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stream", [False, True])

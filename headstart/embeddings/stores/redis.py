@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headstart.embeddings.stores import redis_scripts
@@ -87,11 +87,13 @@ class RedisStore:
         self._paused_until = 0.0
 
     async def open(self) -> None:
-        """Reach the server. Raises ConfigError when it cannot be, or holds a newer schema."""
+        """Reach the server. Raises StoreError, or ConfigError when it holds a newer schema."""
         try:
             schema, _, _ = await self._begin()
         except StoreError as error:
-            raise ConfigError(f"cache.store: {error}; is Redis running there?") from error
+            if isinstance(error.__cause__, AuthenticationError):
+                raise ConfigError(f"cache.store: {error}") from error
+            raise StoreError(f"cache.store: {error}; is Redis running there?") from error
         if int(schema) > SCHEMA_VERSION:
             raise ConfigError(
                 f"cache.store: the Redis database was written by a newer Headstart (schema"

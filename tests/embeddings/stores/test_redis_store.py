@@ -210,7 +210,7 @@ async def test_a_newer_schema_is_refused(stores: Stores, redis: RedisServer) -> 
 
 async def test_a_server_that_is_not_there_is_refused(free_port: int) -> None:
     store = RedisStore(f"redis://user:{QUOTED}@127.0.0.1:{free_port}")
-    with pytest.raises(ConfigError, match=r"cache\.store: .* is Redis running there\?") as refused:
+    with pytest.raises(StoreError, match=r"cache\.store: .* is Redis running there\?") as refused:
         await store.open()
     await store.aclose()
     assert PASSWORD not in str(refused.getrepr(chain=True))
