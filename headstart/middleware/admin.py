@@ -151,9 +151,6 @@ async def config(admin: Admin) -> dict[str, Any]:
     return dict(admin.config)
 
 
-OWN_HANDLERS: tuple[Any, ...] = (health, ready, metrics, stats, config)
-
-
 async def _reasons_to_wait(admin: AdminState) -> list[str]:
     engine = admin.engine()
     if engine is None:

@@ -53,7 +53,5 @@ WORDS_ALONE = Fit(
 
 FREE_TEXT = ErrorRates(alpha=0.133, beta=0.014, unsure=0.127, unsure_different=0.287)
 """Of texts longer than five words, with a cosine; alpha against neighbours from similarity 0.7."""
-FREE_TEXT_WORDS_ALONE = ErrorRates(alpha=0.078, beta=0.024, unsure=0.254, unsure_different=0.244)
-"""The same, without a cosine."""
 CANONICAL = ErrorRates(alpha=0.0, beta=0.0, unsure=0.0, unsure_different=0.0)
 """Of labels, numbers, JSON and tool calls."""
