@@ -16,6 +16,15 @@ MIN_CHARS, MAX_CHARS = 2400, 60_000
 
 Fault: TypeAlias = Literal["whitespace", "ambiguous", "missing line", "elided", "cut", "whole file"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
+ELISIONS = (
+    "# ... rest stays the same", "# rest of the function unchanged", "# (existing code here)",
+    "# [unchanged]", "// remaining steps stay the same", "{/* ... rest of the component ... */}",
+    "pass  # ... existing code ...", "# <rest of code>", "# existing steps...", "[...]",
+    "# same as before", "// etc...", "<!-- ... -->", "...", "\u2026", "... (unchanged) ...",
+    "[rest of the section]", "The rest stays the same.", "/* snip */", "# your code here",
+)  # fmt: skip
+_QUOTED = 12
+"""Lines that a model quotes around a change, only to leave some of them out."""
 
 
 class Pair(NamedTuple):
@@ -107,12 +116,26 @@ def spoil(blocks: list[Block], fault: Fault, old: str, draw: random.Random) -> s
         twice = [each for each in search if lines.count(each) > 1]
         common = draw.choice(twice or [max(lines, key=lines.count)])
         search, replace = (common,), (*replace[:1], common)
-    elif fault == "elided" and len(replace) > 2:
-        place = draw.randrange(1, len(replace) - 1)
-        replace = (*replace[:place], "# ... rest stays the same", replace[-1])
+    elif fault == "elided":
+        search, replace = _elided(blocks, at, old.split("\n"), draw)
     blocks[at] = Block(search, replace)
     answer = "\n\n".join(block.text() for block in blocks)
     return answer[: -draw.randrange(1, 40)] if fault == "cut" else answer
+
+
+def _elided(blocks: list[Block], at: int, lines: list[str], draw: random.Random) -> Block:
+    """Return a block that quotes more of the file than it has to, but for some of that."""
+    search, replace = blocks[at]
+    spans = [_span(block.search, lines) for block in blocks]
+    start, end = spans[at]
+    first = max([0, start - _QUOTED, *(other for _, other in spans if other <= start)])
+    last = min([len(lines), end + _QUOTED, *(other for other, _ in spans if other >= end)])
+    before, after = tuple(lines[first:start]), tuple(lines[end:last])
+    begin = draw.randrange(max(1, len(after) - 1))
+    rest = after[draw.randrange(begin + 1, len(after)) :] if len(after) > 1 else replace[-1:]
+    said = (*before, *replace, *after[:begin]) if len(after) > 1 else (*before, *replace[:1])
+    margin = said[-1][: len(said[-1]) - len(said[-1].lstrip())]
+    return Block((*before, *search, *after), (*said, margin + draw.choice(ELISIONS), *rest))
 
 
 def _needed(search: tuple[str, ...], replace: tuple[str, ...]) -> list[int]:
@@ -127,6 +150,12 @@ def _needed(search: tuple[str, ...], replace: tuple[str, ...]) -> list[int]:
     if search[-1:] != replace[-1:]:
         changed.add(len(search) - 1)
     return [line for line in range(len(search)) if line not in changed]
+
+
+def _span(search: tuple[str, ...], lines: list[str]) -> tuple[int, int]:
+    size = len(search)
+    start = next(at for at in range(len(lines)) if tuple(lines[at : at + size]) == search)
+    return start, start + size
 
 
 def _stands_once(search: list[str], lines: list[str]) -> bool:

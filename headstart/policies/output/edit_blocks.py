@@ -11,6 +11,7 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from headstart.policies.output.elisions import leaves_out
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ _REPLACE = re.compile(r">{5,9} REPLACE[ \t]*")
 _LIKE_SEARCH = re.compile(r"<{5,9}[ \t]*\w")
 _MARKER = re.compile(r"^(?:<{5,9}(?:[ \t]|$)|={5,9}[ \t]*$|>{5,9}(?:[ \t]|$))", re.MULTILINE)
 _FENCE = re.compile(r"(?:`{3,}|~{3,})[\w.+#/-]*[ \t]*")
-_ELISION = re.compile(r"[ \t]*(?:#|//|/\*|<!--|--|;|%)?[ \t]*(?:\.{3}|\u2026)")
 
 _REMARK_SHARE = 4
 _REMARK_CHARS = 400
@@ -39,7 +39,7 @@ class Doubt(StrEnum):
     REPEATS_NEIGHBOR = "repeats-neighbor"
     """It would write a line twice that stands beside it already: its search misses that line."""
     ELIDED = "elided"
-    """Its new lines leave something out: ``# ... as before``."""
+    """A new line seems to stand for lines left out: ``# ... as before``."""
     REMARKS = "remarks"
     """So much stands beside the blocks that it may be the document itself."""
 
@@ -176,7 +176,7 @@ class EditReader:
         start, end = self._place, self._place + len(search)
         if search == replace:
             self._doubt(Doubt.UNCHANGED)
-        elif any(_ELISION.match(line) and line not in self._places for line in replace):
+        elif leaves_out(search, replace):
             self._doubt(Doubt.ELIDED)
         elif self._repeats_neighbor(start, end, replace):
             self._doubt(Doubt.REPEATS_NEIGHBOR)
