@@ -101,6 +101,8 @@ class Outlook(Frozen):
     """When it would, if it is not ready."""
     degraded: bool = False
     """It fails or stalls more often than it should."""
+    weight: float = 1.0
+    """Share of its usual calls that it should get: below 1 while it comes back after an outage."""
     samples: int = 0
     """Measurements that the figures below rest on; 0: they are defaults."""
     ttft_s: float | None = None

@@ -42,8 +42,8 @@ class Strategy(Section):
     judge: tuple[Judge, ...] = ("refusal", "format")
     min_confidence: float = 0.5
     escalate_early: bool = False
-    sticky: bool = True
-    """A conversation stays where its prefix is cached unless leaving gains more."""
+    sticky: bool = False
+    """A conversation stays where its prefix is cached, though another comes first in the order."""
     deadline_s: float | None = None
     early_200_s: float | None = None
     rescue: Rescue = "restart"

@@ -116,6 +116,7 @@ class Builder:
             max_usd=strategy.max_usd,
             race_billed=strategy.race_billed,
             first_complete=strategy.first_complete,
+            sticky=strategy.sticky,
         )
         return Contest(
             name,
@@ -158,7 +159,7 @@ class Builder:
             targets = [Predicting(each, self._ledger) for each in targets]
         if len(targets) == 1:
             return targets[0]
-        fallback = Strategy(strategy="fallback", retries=0)
+        fallback = Strategy(strategy="fallback", retries=0, sticky=True)
         return self.build(opened.settings.name, fallback, *targets)
 
     def _member(self, route: str, member: str | Strategy) -> Candidate:

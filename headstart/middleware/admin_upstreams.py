@@ -63,7 +63,7 @@ def _status(key: Key, condition: Condition, measures: Measures, now: float) -> U
         model=key.model,
         ready=wait_s <= 0.0,
         ready_in_s=wait_s,
-        degraded=condition.breaker.degraded,
+        degraded=condition.breaker.degraded(now),
         in_flight=measures.in_flight(key),
         samples=measures.samples(key, TYPICAL_TOKENS, now),
         ttft_p50_s=p50_s,

@@ -45,5 +45,5 @@ def test_what_never_answered_is_bounded_too_and_kept_while_it_is_asked() -> None
     fail(conditions, "down")
     for number in range(10):
         conditions.of("a", f"made-up-{number}", "key")
-        assert conditions.of("a", "down", "key").breaker.degraded
+        assert conditions.of("a", "down", "key").breaker.degraded(0.0)
     assert len(conditions.items()) == 2

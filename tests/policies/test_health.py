@@ -53,7 +53,7 @@ def test_half_of_the_calls_failing_opens_it_without_a_streak() -> None:
         breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
     breaker.succeeded(admit(breaker, 0.0), 0.0)
     assert breaker.ready_in_s(0.0) == 0.0
-    assert breaker.degraded
+    assert breaker.degraded(0.0)
     breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
     assert breaker.ready_in_s(0.0) > 0.0
 
@@ -75,7 +75,7 @@ def test_the_callers_faults_never_open_it(kind: FailureKind) -> None:
     for _ in range(50):
         breaker.failed(admit(breaker, 0.0), failure(kind), 0.0)
     assert breaker.admit(0.0)
-    assert not breaker.degraded
+    assert not breaker.degraded(0.0)
 
 
 def test_calls_that_say_nothing_are_no_mark_and_no_excuse() -> None:
@@ -92,7 +92,7 @@ def test_superseded_calls_are_no_mark_and_had_not_failed_until_then() -> None:
     breaker = Breaker()
     for _ in range(50):
         breaker.superseded(admit(breaker, 0.0))
-    assert not breaker.degraded
+    assert not breaker.degraded(0.0)
     for _ in range(40):
         breaker.failed(admit(breaker, 0.0), SERVER, 0.0)
         for _ in range(2):
@@ -240,12 +240,23 @@ def test_a_probe_that_says_nothing_makes_way_for_the_next(kind: FailureKind | No
 def test_it_comes_back_slowly() -> None:
     breaker = tripped()
     assert breaker.weight(0.0) == 0.0
-    assert breaker.weight(1.0) == 0.1
+    assert breaker.weight(1.0) == 1.0, "the call that probes is one alone"
     breaker.succeeded(admit(breaker, 1.0), 2.0)
     assert breaker.weight(2.0) == 0.1
     assert breaker.weight(7.0) == 0.5
     assert breaker.weight(30.0) == 1.0
     assert Breaker().weight(0.0) == 1.0
+
+
+def test_who_failed_lately_is_degraded_until_it_is_time_to_ask_again() -> None:
+    breaker = Breaker()
+    for now in (0.0, 1.0):
+        breaker.failed(admit(breaker, now), SERVER, now)
+    assert [breaker.degraded(now) for now in (1.0, 10.9, 11.0)] == [True, True, False]
+    breaker = tripped()
+    assert [breaker.degraded(now) for now in (0.9, 1.0)] == [True, False]
+    admit(breaker, 1.0)
+    assert breaker.degraded(1.0)
 
 
 def test_one_that_flaps_is_kept_out_longer() -> None:
@@ -272,7 +283,7 @@ def test_a_rate_limit_closes_without_a_mark() -> None:
     for _ in range(10):
         breaker.failed(permit, limited, 0.0)
     assert breaker.ready_in_s(0.0) == 2.0
-    assert not breaker.degraded
+    assert not breaker.degraded(0.0)
     assert not admit(breaker, 2.0).probe
 
 

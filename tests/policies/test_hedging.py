@@ -16,6 +16,7 @@ from headstart.policies.routing.hedging import (
     WINDOW,
     ExtraBudget,
     hedge_delay_s,
+    hedge_usd,
 )
 from headstart.policies.routing.measures import Key, Measures
 from headstart.policies.routing.outlooks import Ask, Standing, outlook
@@ -116,6 +117,31 @@ def test_extra_dollars_stay_within_their_share_of_what_requests_cost() -> None:
             wasted += cost / 3
     assert 0.04 < wasted / earned <= 0.05
     assert budget.usd_used == pytest.approx(wasted / earned)
+
+
+@pytest.mark.parametrize(
+    ("costs", "wastes", "earned", "wasted"),
+    [
+        ((1.0, 3.0), (0.1, 0.2), 1.0, 0.2),
+        ((3.0, 1.0), (0.2, 0.1), 3.0, 0.2),
+        ((0.0, 3.0), (0.0, 0.2), 3.0, 0.2),
+        ((0.0, 0.0), (0.0, 0.0), 0.0, 0.0),
+        ((None, 3.0), (None, 0.2), 0.0, 0.0),
+        ((3.0, None), (0.2, None), 0.0, 0.0),
+    ],
+    ids=["cheap first", "dear first", "free first", "all free", "first unknown", "second unknown"],
+)
+def test_a_hedge_wastes_the_dearer_of_two_and_nothing_where_a_price_is_unknown(
+    costs: tuple[float | None, ...],
+    wastes: tuple[float | None, ...],
+    earned: float,
+    wasted: float,
+) -> None:
+    first, second = (
+        Outlook(name="a", cost_usd=cost, waste_usd=waste)
+        for cost, waste in zip(costs, wastes, strict=True)
+    )
+    assert hedge_usd(first, second) == (earned, wasted)
 
 
 def test_what_was_spent_long_ago_no_longer_counts() -> None:

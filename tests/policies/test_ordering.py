@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from headstart.attempts import Outlook
 from headstart.policies.routing.ordering import EXPLORE, as_given, by_cost, by_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Order(Protocol):
+    def __call__(
+        self, outlooks: Sequence[Outlook], *, draw: Callable[[], float]
+    ) -> tuple[int, ...]: ...
 
 
 def look(
@@ -20,6 +30,7 @@ def look(
     ready: bool = True,
     ready_in_s: float = 0.0,
     degraded: bool = False,
+    weight: float = 1.0,
     cost_usd: float | None = 0.01,
     warm: bool = False,
     warm_s: float = 0.0,
@@ -29,6 +40,7 @@ def look(
         ready=ready,
         ready_in_s=ready_in_s,
         degraded=degraded,
+        weight=weight,
         samples=samples,
         ttft_s=ttft_s,
         tokens_per_s=tokens_per_s,
@@ -49,7 +61,25 @@ def never() -> float:
 
 
 def test_the_given_order_holds_for_the_ready_and_the_rest_follows_by_time() -> None:
-    assert as_given([closed(9.0), look(2.0), closed(1.0), look(1.0)]) == (1, 3, 2, 0)
+    looks = [closed(9.0), look(2.0), closed(1.0), look(1.0)]
+    assert as_given(looks, draw=never) == (1, 3, 2, 0)
+
+
+def test_a_conversation_stays_in_spite_of_the_order_where_it_is_sticky() -> None:
+    looks = [look(), look(warm=True), look()]
+    assert as_given(looks, draw=never, sticky=True) == (1, 0, 2)
+    assert as_given(looks, draw=never) == (0, 1, 2)
+    doubtful = [look(), look(warm=True, degraded=True), look(warm=True, ready=False, ready_in_s=1)]
+    assert as_given(doubtful, draw=never, sticky=True) == (0, 1, 2)
+
+
+@pytest.mark.parametrize("order", [as_given, by_speed, by_cost])
+def test_who_comes_back_after_an_outage_gets_its_share_of_the_calls(order: Order) -> None:
+    looks = [look(0.1, cost_usd=0.001, weight=0.3), look(), closed(1.0)]
+    draws = random.Random(6).random
+    orders = Counter(order(looks, draw=draws) for _ in range(4000))
+    assert orders.keys() == {(0, 1, 2), (1, 0, 2)}
+    assert orders[0, 1, 2] / 4000 == pytest.approx(0.3, abs=0.02)
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(10.0, 0), (1000.0, 1)])
@@ -132,5 +162,5 @@ def test_by_cost_measures_only_where_time_matters() -> None:
 
 
 def test_one_or_no_candidate_needs_no_choice() -> None:
-    assert by_speed([], draw=never) == by_cost([], draw=never) == as_given([]) == ()
+    assert by_speed([], draw=never) == by_cost([], draw=never) == as_given([], draw=never) == ()
     assert by_speed([closed(1.0)], draw=never) == (0,)

@@ -97,14 +97,6 @@ def test_a_closed_upstream_or_one_whose_context_is_too_small_is_not_ready(
     assert (look.ready, look.ready_in_s) == (ready_in_s == 0.0, ready_in_s)
 
 
-def test_an_upstream_that_comes_back_looks_slower_for_a_while() -> None:
-    usual, back = (
-        outlook("a", A, Ask(100), Standing(weight=weight), measured(), 10.0).ttft_s or 0.0
-        for weight in (1.0, 0.25)
-    )
-    assert back == pytest.approx(4 * usual)
-
-
 def test_a_conversation_is_remembered_until_its_prefix_is_forgotten() -> None:
     memory = Affinities(ttl_s=300.0)
     memory.served("talk", "a", 0.0)

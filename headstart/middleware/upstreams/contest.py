@@ -19,7 +19,7 @@ from headstart.middleware.upstreams.heat import Heat
 from headstart.middleware.upstreams.holding import Handed, tended
 from headstart.middleware.upstreams.losses import Losses
 from headstart.middleware.upstreams.opening import judge
-from headstart.policies.routing.hedging import hedge_delay_s
+from headstart.policies.routing.hedging import hedge_delay_s, hedge_usd
 from headstart.policies.routing.ordering import as_given, by_cost, by_speed
 from headstart.policies.routing.starts import Rules, Start, Starts
 
@@ -52,6 +52,7 @@ class ContestOptions:
     max_usd: float | None = None
     race_billed: bool = False
     first_complete: bool = False
+    sticky: bool = False
     fold: bool = True
     """Ask for a stream where the client wants a whole answer, so that losers stop early."""
 
@@ -144,8 +145,11 @@ class Contest:
             return None
         if len(allowed) == 1:
             return allowed[0]
-        in_order = self._options.strategy in ("single", "fallback")
-        return allowed[0] if in_order and self._members[allowed[0]].outlook(call).ready else None
+        if self._options.strategy not in ("single", "fallback"):
+            return None
+        outlook = self._members[allowed[0]].outlook(call)
+        stays = outlook.warm or not self._options.sticky
+        return allowed[0] if outlook.ready and outlook.weight >= 1.0 and stays else None
 
     async def _ask(self, call: Call, start: Start, *, others: bool) -> Found:
         asked = self._call(call, start, hurried=others)
@@ -222,7 +226,7 @@ class Contest:
             case "cheapest":
                 order = by_cost(outlooks, draw=self._draw, within_s=options.within_s)
             case _:
-                order = as_given(outlooks)
+                order = as_given(outlooks, draw=self._draw, sticky=options.sticky)
         if options.strategy == "race":
             order = tuple(sorted(order, key=lambda each: not self._races(outlooks[each])))
         if first is not None:
@@ -245,15 +249,14 @@ class Contest:
         now, outlooks = asyncio.get_running_loop().time(), field.outlooks
         hedge_after_s, may_hedge = None, _never
         if self._options.strategy == "hedge" and outlooks:
-            self._extra.earn(outlooks[0].cost_usd or 0.0)
+            earned_usd, waste_usd = hedge_usd(*outlooks[:2])
+            self._extra.earn(earned_usd)
             hedge_after_s = hedge_delay_s(
                 outlooks,
                 extra_calls=self._options.extra_calls,
                 floor_s=self._options.hedge_floor_s,
                 deadline_in_s=None if call.deadline is None else call.deadline - now,
             )
-            # Either of the two may be the one that is cancelled.
-            waste_usd = max(each.waste_usd or 0.0 for each in outlooks[:2])
 
             def may_hedge() -> bool:
                 return self._extra.spend(waste_usd)

@@ -94,7 +94,7 @@ class Target:
             ready_in_s=max(
                 breaker.avoided_for_s(now), limits.ready_in_s(_reserved(call, expected), now)
             ),
-            degraded=breaker.degraded,
+            degraded=breaker.degraded(now),
             weight=breaker.weight(now),
             context_tokens=options.context_tokens(key.model),
             bills_cancelled=not options.cancels_billing,

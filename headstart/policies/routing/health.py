@@ -44,6 +44,8 @@ _RAMP_S = 10.0
 _LEAST_WEIGHT = 0.1
 _DEGRADED_RATE = 0.25
 _DEGRADED_STREAK = 2
+_DEGRADED_S = 10.0
+"""After a failure; from then on the next call tells how it stands."""
 
 
 class Permit(NamedTuple):
@@ -74,6 +76,7 @@ class Breaker:
         self._calls = 0.0
         self._errors = 0.0
         self._counted_at = 0.0
+        self._failed_at = -math.inf
         self._open = False
         self._open_until = -math.inf
         self._openings = 0
@@ -146,7 +149,9 @@ class Breaker:
             self.neutral(permit)
             return
         self._fade(now)
-        self._errors += 1.0
+        # As much as its call counts by now: an error is no more for being told late.
+        self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
+        self._failed_at = now
         self._streak = self._run(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
         if permit.probe or often or self._streak >= self._longest_run():
@@ -167,13 +172,15 @@ class Breaker:
         """Admit nothing for so long; not a mark against the provider."""
         self._closed_until = max(self._closed_until, now + seconds)
 
-    @property
-    def degraded(self) -> bool:
-        """It is ejected, or fails more often than it should."""
-        return (
-            self._open
-            or self._streak >= _DEGRADED_STREAK
-            or self._fails_often(_LEAST_CALLS / 2, _DEGRADED_RATE)
+    def degraded(self, now: float) -> bool:
+        """It is ejected, or failed lately, and more often than it should.
+
+        Who is asked last because of it may not be asked at all, so it passes by itself.
+        """
+        if self._open:
+            return self.ready_in_s(now) > 0.0
+        return now - self._failed_at < _DEGRADED_S and (
+            self._streak >= _DEGRADED_STREAK or self._fails_often(_LEAST_CALLS / 2, _DEGRADED_RATE)
         )
 
     def weight(self, now: float) -> float:
@@ -181,7 +188,7 @@ class Breaker:
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
-            return _LEAST_WEIGHT
+            return 1.0  # one call alone is let through, and tells whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _closure_s(self, failure: Failure, closes_s: float) -> float:

@@ -62,6 +62,18 @@ def _late_s(late_s: Sequence[float], share: float) -> float:
     return sooner_s * math.pow(later_s / sooner_s, inside)
 
 
+def hedge_usd(first: Outlook, second: Outlook) -> tuple[float, float]:
+    """Return what a request earns for the budget, and what a hedge of it may waste, in dollars.
+
+    Either of the two may be the one that is cancelled. A share of nothing is nothing, so where the
+    first is free a request earns what it would cost at the second. Where a price is unknown dollars
+    limit nothing, and calls alone are counted.
+    """
+    if first.cost_usd is None or second.cost_usd is None:
+        return 0.0, 0.0
+    return first.cost_usd or second.cost_usd, max(first.waste_usd or 0.0, second.waste_usd or 0.0)
+
+
 class ExtraBudget:
     """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
 

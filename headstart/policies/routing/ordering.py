@@ -1,7 +1,8 @@
 """Orders of candidates: as configured, by predicted completion time, or by cost. Pure.
 
 Each function returns indices into ``outlooks``, best first. Who would not take the call comes
-last, the soonest first; before them who is over the ceiling, and before those who is degraded.
+last, the soonest first; before them who is over the ceiling, and before those who is degraded, and
+who comes back after an outage, but for a share ``weight`` of the calls (Envoy's slow start).
 ``draw`` returns uniform random numbers in [0, 1).
 """
 
@@ -23,11 +24,21 @@ NEAR = 1.1
 """Predictions this close to one another are equal."""
 
 
-def as_given(outlooks: Sequence[Outlook]) -> tuple[int, ...]:
-    """Keep the configured order of those who are ready."""
-    return tuple(
-        sorted(range(len(outlooks)), key=lambda i: (not outlooks[i].ready, outlooks[i].ready_in_s))
-    )
+def as_given(
+    outlooks: Sequence[Outlook], *, draw: Callable[[], float], sticky: bool = False
+) -> tuple[int, ...]:
+    """Keep the configured order of those who are ready, degraded or not.
+
+    ``sticky``: a conversation stays with its warm upstream, unless that one is degraded.
+    """
+    held_back = _held_back(outlooks, draw)
+
+    def place(i: int) -> tuple[bool, float, bool, bool]:
+        each = outlooks[i]
+        stays = sticky and each.warm and not each.degraded
+        return not each.ready, each.ready_in_s, i in held_back, not stays
+
+    return tuple(sorted(range(len(outlooks)), key=place))
 
 
 def by_speed(
@@ -47,7 +58,7 @@ def by_speed(
         return completion_s - (each.warm_s if each.warm else 0.0)
 
     times = [time_s(i) for i in range(len(outlooks))]
-    tiers = [_tier(each, max_usd) for each in outlooks]
+    tiers = _tiers(outlooks, draw, max_usd)
     order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], times[i], not outlooks[i].warm))
     best = [i for i in order if tiers[i] == (0, 0.0)]
     first = _first(outlooks, best, times, draw)
@@ -71,18 +82,36 @@ def by_cost(
             return (1.0, time_s, cost_usd)
         return (0.0, cost_usd, time_s)
 
-    order = sorted(range(len(outlooks)), key=lambda i: (*_tier(outlooks[i], None), *worth(i)))
-    best = [i for i in order if _tier(outlooks[i], None) == (0, 0.0)]
+    tiers = _tiers(outlooks, draw, None)
+    order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], *worth(i)))
+    best = [i for i in order if tiers[i] == (0, 0.0)]
     first = None if within_s is None else _unmeasured(outlooks, best, draw)
     return tuple(order) if first is None else (first, *(i for i in order if i != first))
 
 
-def _tier(each: Outlook, max_usd: float | None) -> tuple[int, float]:
-    if not each.ready:
-        return 3, each.ready_in_s
-    if max_usd is not None and (each.cost_usd is None or each.cost_usd > max_usd):
-        return 2, 0.0
-    return int(each.degraded), 0.0
+def _tiers(
+    outlooks: Sequence[Outlook], draw: Callable[[], float], max_usd: float | None
+) -> list[tuple[int, float]]:
+    held_back = _held_back(outlooks, draw)
+
+    def tier(i: int) -> tuple[int, float]:
+        each = outlooks[i]
+        if not each.ready:
+            return 3, each.ready_in_s
+        if max_usd is not None and (each.cost_usd is None or each.cost_usd > max_usd):
+            return 2, 0.0
+        return int(each.degraded or i in held_back), 0.0
+
+    return [tier(i) for i in range(len(outlooks))]
+
+
+def _held_back(outlooks: Sequence[Outlook], draw: Callable[[], float]) -> set[int]:
+    """Draw who of those that come back after an outage is spared this call."""
+    return {
+        i
+        for i, each in enumerate(outlooks)
+        if each.ready and each.weight < 1.0 and draw() >= each.weight
+    }
 
 
 def _first(

@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     ready_in_s: float = 0.0
     degraded: bool = False
     weight: float = 1.0
-    """Below 1 while it comes back after an outage: it is asked as if it were slower."""
+    """Share of its usual calls that it should get, while it comes back after an outage."""
     context_tokens: int | None = None
     bills_cancelled: bool = False
     allowance: float = 1.0
@@ -76,8 +76,9 @@ def outlook(
         ready=ready_in_s <= 0.0,
         ready_in_s=ready_in_s,
         degraded=standing.degraded,
+        weight=standing.weight,
         samples=0 if sketch is None else round(sketch.weight(now)),
-        ttft_s=None if ttft_s is None else ttft_s / max(standing.weight, 0.05),
+        ttft_s=ttft_s,
         tail_ttft_s=late_ttft_s[LATE.index(0.05)] if late_ttft_s else None,
         late_ttft_s=late_ttft_s,
         tokens_per_s=measures.tokens_per_s(key),

@@ -1,0 +1,78 @@
+"""Contests: whom their order puts first, and what a hedge may cost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.attempts import Outlook
+from headstart.middleware.upstreams.contest import Contest, ContestOptions
+from headstart.policies.cost import Price
+from headstart.policies.routing.hedging import ExtraBudget
+from headstart.policies.routing.retries import RetryBudget
+from support.candidates import UNIX, Actor, Candid, House, chat_call, read, whole
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Candidate
+
+pytestmark = pytest.mark.anyio
+
+FREE = Price(input_per_million=0.0, output_per_million=0.0)
+
+
+def contest(
+    house: House, strategy: Any, *members: Candidate, draw: float = 0.0, **options: Any
+) -> Contest:
+    return Contest(
+        strategy,
+        members,
+        ContestOptions(strategy, **{"retries": 0, **options}),
+        ledger=house.ledger,
+        extra=ExtraBudget(1.0, 1.0),
+        retrying=RetryBudget(),
+        draw=lambda: draw,
+        clock=lambda: UNIX,
+    )
+
+
+async def ask(upstream: Contest, id: str = "call", **fields: Any) -> str:
+    async with upstream.stream(chat_call(id, **fields)) as reply:
+        return await read(reply)
+
+
+@pytest.mark.parametrize("price", [None, FREE], ids=["unknown", "free"])
+async def test_a_first_member_without_a_price_is_hedged(price: Price | None) -> None:
+    house = House()
+    slow, quick = Actor("a", [[asyncio.Event()]]), Actor("b", [whole("b")])
+    upstream = contest(house, "hedge", house.target(slow, price), house.target(quick))
+    # While nothing is known of either, the hedge starts after half of the time that is left.
+    deadline = asyncio.get_running_loop().time() + 0.5
+    assert await ask(upstream, deadline=deadline) == "b"
+    assert sorted(house.roles()) == [("a", "first"), ("b", "hedge")]
+
+
+async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_for() -> None:
+    for sticky, then in ((True, "b"), (False, "a")):
+        house = House()
+        a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
+        members = house.target(a), house.target(b)
+        assert await ask(contest(house, "single", members[1]), affinity="talk") == "b"
+        upstream = contest(house, "fallback", *members, sticky=sticky)
+        assert await ask(upstream, affinity="talk") == then
+        assert await ask(upstream, affinity="another") == "a"
+
+
+@pytest.mark.parametrize(("draw", "first"), [(0.2, "a"), (0.4, "b")])
+async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
+    draw: float, first: str
+) -> None:
+    house = House()
+    back, well = (Outlook(name=name, weight=weight) for name, weight in (("a", 0.3), ("b", 1.0)))
+    a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
+    members = (
+        Candid(house.target(a), lambda _: back),
+        Candid(house.target(b), lambda _: well),
+    )
+    assert await ask(contest(house, "fallback", *members, draw=draw)) == first
