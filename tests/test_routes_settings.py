@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCAL = "http://127.0.0.1:1/v1"
+FREE = {"default": PriceSettings(input_per_million=0, output_per_million=0)}
 
 
 def upstream(**fields: Any) -> UpstreamSettings:
@@ -287,6 +288,10 @@ def refused(members: tuple[UpstreamSettings, ...], chosen: RouteSettings) -> str
             ["'groq' bills a cancelled call in full", "race_billed = true"],
         ),
         (
+            route("together", "openrouter", strategy="race"),
+            ["not known whether 'openrouter' bills", "its cancels_billing", "race_billed = true"],
+        ),
+        (
             route("together", "openai", model="llama-3.3-70b", strategy="race"),
             ["not known that 'llama-3.3-70b' is one model", "openai 'llama-3.3-70b'", "assume"],
         ),
@@ -294,7 +299,8 @@ def refused(members: tuple[UpstreamSettings, ...], chosen: RouteSettings) -> str
     ],
 )
 def test_a_strategy_that_cannot_work_is_refused(chosen: RouteSettings, words: list[str]) -> None:
-    message = refused(presets("together", "fireworks", "groq", "openai"), chosen)
+    known = presets("together", "fireworks", "groq", "openai", "openrouter")
+    message = refused(known, chosen)
     assert all(word in message for word in words), message
 
 
@@ -312,6 +318,42 @@ def test_a_strategy_that_cannot_work_is_refused(chosen: RouteSettings, words: li
 )
 def test_a_strategy_that_can_work_is_taken(chosen: RouteSettings) -> None:
     checked(Settings(upstream=presets("together", "fireworks", "groq", "openai"), route=(chosen,)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_url": "http://127.0.0.1:8000/v1"},
+        {"base_url": "http://10.1.2.3:8000/v1"},
+        {"base_url": "http://vllm:8000/v1"},
+        {"base_url": "http://llm.default.svc.cluster.local/v1"},
+        {"preset": "vllm", "base_url": "https://gpu.example.com/v1"},
+        {"preset": "openrouter", "price": FREE},
+        {"base_url": "https://llm.example.com/v1", "price": FREE},
+        {"base_url": "https://llm.example.com/v1", "cancels_billing": True},
+    ],
+)
+def test_servers_of_ones_own_and_free_ones_race_without_a_word_on_bills(
+    fields: dict[str, Any],
+) -> None:
+    members = (
+        UpstreamSettings(name="own", api_key_env="KEY", **fields),
+        UpstreamSettings(preset="together"),
+    )
+    chosen = route("own", "together", strategy="race", equal_models="assume")
+    found = checked(Settings(upstream=members, route=(chosen,))).upstream[0]
+    assert found.cancels_billing is True
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_url": "https://llm.example.com/v1"},
+        {"preset": "openrouter", "price": {"m": FREE["default"]}},
+    ],
+)
+def test_of_any_other_server_nobody_knows_the_bill(fields: dict[str, Any]) -> None:
+    assert upstream(**fields).cancels_billing is None
 
 
 @pytest.mark.parametrize("model", ["fast", "f*"])

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.config import model_at, model_table, price_at, strategy_of
+from headstart.cli.start_checks import start_problems
+from headstart.config import model_at, model_table, notes_on, price_at, strategy_of
+from headstart.config.masking import masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,15 +72,11 @@ def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
     return ConfigReport(
         upstreams=tuple(_upstream(each, environ) for each in settings.upstream),
         routes=tuple(_route(each, by_name) for each in settings.route),
-        notes=tuple(
-            note for route in settings.route for note in dict.fromkeys(_route_notes(route, by_name))
+        notes=(
+            *notes_on(settings),
+            *(each for route in settings.route for each in dict.fromkeys(_notes(route, by_name))),
         ),
-        problems=tuple(
-            f"upstream {upstream.name!r} names {variable}, which is not set"
-            for upstream in settings.upstream
-            for variable in upstream.key_variables
-            if not environ.get(variable)
-        ),
+        problems=tuple(start_problems(settings, environ)),
     )
 
 
@@ -86,9 +84,9 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
     return UpstreamReport(
         name=upstream.name,
         preset=upstream.preset,
-        dialect=upstream.dialect,
+        dialect=upstream.speaks,
         base_url=upstream.base_url,
-        keys={variable: bool(environ.get(variable)) for variable in upstream.key_variables},
+        keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
         models=upstream.models,
         cancels_billing=upstream.cancels_billing,
         priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
@@ -107,7 +105,7 @@ def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Rou
     return RouteReport(name=route.name, strategy=kind, model=model, members=asked)
 
 
-def _route_notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
+def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
     """Yield what a reader of the bill or of the answers should know, though it is no fault."""
     strategy, table = strategy_of(route), model_table()
     if not _WILD & set(route.match.model):
@@ -126,8 +124,16 @@ def _route_notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) 
                 yield f"route {route.name!r}: {name} serves {real!r} quantised"
     if strategy.race_billed and len(strategy.members) > 1:
         for name in strategy.members:
-            if by_name[name].cancels_billing is False:
-                yield f"route {route.name!r}: {name} bills cancelled calls in full"
+            note = billing_note(by_name[name])
+            if note is not None:
+                yield f"route {route.name!r}: {note}"
+
+
+def billing_note(upstream: UpstreamSettings) -> str | None:
+    """Say what a cancelled call costs there, or None: no more than what came of it."""
+    if upstream.cancels_billing is None:
+        return f"it is not known whether {upstream.name} bills cancelled calls in full"
+    return None if upstream.cancels_billing else f"{upstream.name} bills cancelled calls in full"
 
 
 def tables(report: ConfigReport) -> Iterator[str]:

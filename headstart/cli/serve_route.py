@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
+from headstart.cli.config_report import billing_note
 from headstart.config import (
     RouteMatch,
     RouteSettings,
@@ -48,13 +49,10 @@ def with_route(settings: Settings, kind: Kind, names: str, model: str | None) ->
 
 
 def billed_notes(settings: Settings) -> list[str]:
-    """Return a line on each member of the first route that bills what is cancelled."""
+    """Return a line on each member of the first route that may bill what is cancelled."""
     members = set(settings.route[0].upstreams)
-    return [
-        f"note: {each.name} bills cancelled calls in full"
-        for each in settings.upstream
-        if each.name in members and each.cancels_billing is False
-    ]
+    notes = [billing_note(each) for each in settings.upstream if each.name in members]
+    return [f"note: {note}" for note in notes if note is not None]
 
 
 def _from_preset(kind: Kind, name: str) -> UpstreamSettings:

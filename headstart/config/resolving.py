@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import astuple
 
 from headstart.canonical_request import Quirks
 from headstart.config.models import model_table
@@ -38,25 +40,33 @@ def _recognised(upstream: UpstreamSettings) -> UpstreamSettings:
     if upstream.preset is not None or is_loopback_host(host_of(upstream.base_url)):
         return upstream
     for known in providers().values():
-        same = known.base_url.rstrip("/") == upstream.base_url.rstrip("/")
-        if known.base_url and same and known.dialect == upstream.dialect:
+        spoken = upstream.dialect in (None, known.dialect)
+        if spoken and _stands_for(upstream.base_url, known.base_url):
             return msgspec.structs.replace(
                 upstream,
                 preset=known.name,
+                base_url=known.base_url,
                 name=upstream.name or _by_address(upstream.base_url),
                 api_key_env=upstream.api_key_env or (),
             )
     return upstream
 
 
+def _stands_for(url: str, known: str) -> bool:
+    """Is it the provider's address, or its host alone?"""
+    url = url.rstrip("/")
+    alone = url.count("/") == 2 and known.startswith(f"{url}/")
+    return bool(known) and (alone or url == known.rstrip("/"))
+
+
 def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
     known = preset(upstream.preset)
     if known is None:
-        local = True if is_loopback_host(host_of(upstream.base_url)) else None
         return msgspec.structs.replace(
             upstream,
             name=upstream.name or _by_address(upstream.base_url),
-            cancels_billing=_first(upstream.cancels_billing, local),
+            cancels_billing=_first(upstream.cancels_billing, _is_own(upstream) or None),
+            dialect=upstream.speaks,
             quirks=_merged(Quirks(), upstream),
         )
     quirks = _merged(known.quirks, upstream)
@@ -67,10 +77,27 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         dialect=known.dialect,
         api_key_env=_first(upstream.api_key_env, known.variable or ()),
         models={**model_table().names_at(known.name), **upstream.models},
-        cancels_billing=_first(upstream.cancels_billing, known.cancels_billing),
+        cancels_billing=_first(
+            upstream.cancels_billing, _is_free(upstream) or known.cancels_billing
+        ),
         quirks=quirks,
         include_usage=upstream.include_usage and quirks.stream_usage,
     )
+
+
+def _is_own(upstream: UpstreamSettings) -> bool:
+    """Nobody sends a bill for it: it costs nothing, or no public network leads to it."""
+    host = host_of(upstream.base_url)
+    try:
+        private = ip_address(host).is_private
+    except ValueError:
+        private = bool(host) and ("." not in host or host.endswith((".internal", ".local")))
+    return private or _is_free(upstream)
+
+
+def _is_free(upstream: UpstreamSettings) -> bool:
+    prices = upstream.price.values()
+    return "default" in upstream.price and not any(any(astuple(each)) for each in prices)
 
 
 def _by_address(url: str) -> str:

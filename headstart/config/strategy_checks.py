@@ -105,15 +105,24 @@ def _contest_problems(
         return
     members = [known[name] for name in strategy.members]
     if not strategy.race_billed:
-        for upstream in members:
-            if upstream.cancels_billing is False:
-                yield (
-                    f"{setting}.upstreams: {upstream.name!r} bills a cancelled call in full, so a "
-                    f"{strategy.strategy} with it pays twice; leave it out, or set "
-                    f"{setting}.race_billed = true"
-                )
+        yield from _bill_problems(setting, strategy.strategy, members)
     if strategy.equal_models == "check":
         yield from _model_problems(setting, strategy.strategy, route.match.model, members)
+
+
+def _bill_problems(setting: str, kind: str, members: Sequence[UpstreamSettings]) -> Iterator[str]:
+    for upstream in members:
+        if upstream.cancels_billing is False:
+            yield (
+                f"{setting}.upstreams: {upstream.name!r} bills a cancelled call in full, so a "
+                f"{kind} with it pays twice; leave it out, or set {setting}.race_billed = true"
+            )
+        elif upstream.cancels_billing is None:
+            yield (
+                f"{setting}.upstreams: it is not known whether {upstream.name!r} bills a cancelled "
+                f"call in full, so a {kind} with it may pay twice; leave it out, set its "
+                f"cancels_billing, or set {setting}.race_billed = true"
+            )
 
 
 def _model_problems(

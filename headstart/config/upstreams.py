@@ -27,13 +27,15 @@ class PriceSettings(Section):
 class UpstreamSettings(Section):
     """``[[upstream]]``: one provider. ``checked`` fills in what its preset knows."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")] = ""
+    name: Annotated[
+        str, msgspec.Meta(pattern=r"^[!-~]*$", description="ASCII letters and signs, no space")
+    ] = ""
     """Default: the preset's, else the host."""
     preset: str | None = None
     base_url: str = ""
     """Required without a preset."""
-    dialect: DialectName = "openai"
-    """A preset brings its own."""
+    dialect: DialectName | None = None
+    """None: the preset's, without one OpenAI's."""
     api_key_env: str | tuple[str, ...] | None = None
     """Variables with keys. None: the preset's variable, without one the caller's key passes.
     Empty: the caller's key passes."""
@@ -43,7 +45,8 @@ class UpstreamSettings(Section):
     """By model name as sent upstream; ``default`` is for every other model."""
     price_multiplier: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     cancels_billing: bool | None = None
-    """Does an abort stop billing? None: as the preset says, without one it does not."""
+    """Does an abort stop billing? None: as the preset says; of a server of your own, or one that
+    costs nothing, it does; of any other nobody knows, and it counts as if it did not."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
     """Added to every request body."""
@@ -66,6 +69,11 @@ class UpstreamSettings(Section):
     """Connect anew at once where a cancelled call took a connection."""
     proxy: str | None = None
     ca_file: str | None = None
+
+    @property
+    def speaks(self) -> DialectName:
+        """``dialect``, or its default."""
+        return self.dialect or "openai"
 
     @property
     def key_variables(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.config.masking import masked_variable
 from headstart.config.models import aliases, context_at, model_table, price_at
 from headstart.errors import ConfigError
 from headstart.factory.clock import clock
@@ -114,10 +115,10 @@ def _http_options(name: str, chosen: UpstreamSettings, credential: Headers | Non
     return HTTPOptions(
         name=name,
         base_url=chosen.base_url,
-        dialect=WIRE[chosen.dialect],
+        dialect=WIRE[chosen.speaks],
         credential=credential,
         headers=chosen.headers,
-        defaults=_DEFAULTS.get(chosen.dialect, {}) if chosen.key_variables else {},
+        defaults=_DEFAULTS.get(chosen.speaks, {}) if chosen.key_variables else {},
         models=aliases(chosen),
         quirks=chosen.quirks,
         fields=chosen.fields,
@@ -139,7 +140,7 @@ def _target_options(name: str, key: str, chosen: UpstreamSettings) -> TargetOpti
         key=key,
         first_token_s=chosen.first_token_s,
         stall_s=chosen.stall_s,
-        cancels_billing=chosen.cancels_billing is not False,
+        cancels_billing=chosen.cancels_billing is True,
         context_tokens=partial(context_at, chosen),
         price=partial(price_of, chosen),
         models=aliases(chosen),
@@ -157,11 +158,12 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     key = os.environ.get(variable)
     if not key:
         raise ConfigError(
-            f"upstream {upstream.name!r}: the variable {variable} (upstream.api_key_env) is not set"
+            f"upstream {upstream.name!r}: the variable {masked_variable(variable)} "
+            "(upstream.api_key_env) is not set"
         )
-    if upstream.dialect == "anthropic":
+    if upstream.speaks == "anthropic":
         return ((b"x-api-key", key.encode()),)
-    if upstream.dialect == "gemini":
+    if upstream.speaks == "gemini":
         return ((b"x-goog-api-key", key.encode()),)
     if upstream.preset == "azure":
         return ((b"api-key", key.encode()),)
@@ -176,7 +178,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate]) -> Provider
     return Provider(
         name=chosen.name,
         base_url=chosen.base_url,
-        dialect=WIRE[chosen.dialect],
+        dialect=WIRE[chosen.speaks],
         models=aliases(chosen),
         named=frozenset(chosen.models),
         known=frozenset(model_table().names_at(chosen.preset or "")),
