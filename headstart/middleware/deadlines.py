@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -32,17 +34,17 @@ UNBOUNDED = Deadlines(None, None)
 
 
 def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) -> Deadlines:
-    """Return the tightest bounds.
+    """Return the tightest bounds. Raises InvalidRequest for a deadline that is none.
 
     Read are ``x-headstart-deadline-ms`` and, of SDKs, ``x-stainless-read-timeout`` and
-    ``x-stainless-retry-count``; a value that is no number is ignored. An SDK's bound is that of
-    one read, so it ends with the first byte: what follows may take its time.
+    ``x-stainless-retry-count``, where a value that is no number is ignored. An SDK's bound is that
+    of one read, so it ends with the first byte: what follows may take its time.
     """
     bounds = [] if configured is None else [configured]
     sdk_s, retries = None, 0.0
     for name, value in headers:
         if name == b"x-headstart-deadline-ms":
-            bounds += [ms / 1e3 for ms in _positive(value)]
+            bounds.append(_milliseconds(value))
         elif name == b"x-stainless-read-timeout":
             sdk_s = next(iter(_positive(value)), None)
         elif name == b"x-stainless-retry-count":
@@ -51,6 +53,14 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
     if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
         return Deadlines(bound_s, bound_s)
     return Deadlines(sdk_s, bound_s, again=retries < SDK_RETRIES)
+
+
+def _milliseconds(value: bytes) -> float:
+    """Return seconds."""
+    found = _positive(value)
+    if not found:
+        raise InvalidRequest("X-Headstart-Deadline-Ms must be a number of milliseconds above 0")
+    return found[0] / 1e3
 
 
 def _positive(value: bytes) -> list[float]:

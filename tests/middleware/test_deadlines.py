@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headstart.errors import InvalidRequest
 from headstart.middleware.deadlines import Deadlines, deadlines
 
 SDK, RETRIES, OWN = (
@@ -35,3 +36,9 @@ def test_an_sdk_bounds_the_wait_for_the_first_byte_and_others_the_whole_answer(
     expected: tuple[float | None, float | None] | tuple[float | None, float | None, bool],
 ) -> None:
     assert deadlines(headers, configured) == Deadlines(*expected)
+
+
+@pytest.mark.parametrize("value", [b"", b"soon", b"0", b"-5", b"nan", b"inf"])
+def test_a_deadline_that_is_none_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="X-Headstart-Deadline-Ms"):
+        deadlines([(OWN, value)], 60.0)
