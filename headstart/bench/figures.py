@@ -20,7 +20,7 @@ class Subject(NamedTuple):
     """As the user asks for it."""
     weights: str
     cancels_billing: bool = False
-    """An abort stops the bill."""
+    """An abort is known to stop the bill."""
 
 
 class Sample(Frozen):
@@ -55,7 +55,8 @@ class Quantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 class Figures(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """What the samples of one provider and model say. Times in seconds, money in dollars.
 
-    Quantiles are of warm calls that were answered, and None without any.
+    But for ``calls``, ``errors`` and ``cold_ttft_s`` all are of warm calls that were answered, and
+    quantiles are None without any.
     """
 
     upstream: str
@@ -88,7 +89,7 @@ def figures_of(subject: Subject, samples: Iterable[Sample]) -> Figures:
     answered = [each for each in own if each.error is None]
     warm = [each for each in answered if not each.cold]
     prompt_tokens = sum(each.prompt_tokens for each in warm)
-    costs = [each.cost_usd for each in answered if each.cost_usd is not None]
+    costs = [each.cost_usd for each in warm if each.cost_usd is not None]
     return Figures(
         upstream=subject.upstream,
         model=subject.model,
@@ -100,10 +101,10 @@ def figures_of(subject: Subject, samples: Iterable[Sample]) -> Figures:
             [s.tokens_per_s for s in warm if s.tokens_per_s is not None], highest_first=True
         ),
         total_s=quantiles([each.total_s for each in warm]),
-        completion_tokens=_mean([each.completion_tokens for each in answered]),
+        completion_tokens=_mean([each.completion_tokens for each in warm]),
         cached_share=sum(s.cached_tokens for s in warm) / prompt_tokens if prompt_tokens else 0.0,
         cost_usd=_mean(costs) if costs else None,
-        estimated=any(each.estimated for each in answered),
+        estimated=any(each.estimated for each in warm),
     )
 
 

@@ -43,10 +43,12 @@ class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
     strategy: StrategyName
     model: str
-    """The name that the first upstream was asked for."""
+    """The name that all of them were asked for; where there are several, that of the weights."""
     upstreams: tuple[str, ...]
     within_s: float | None
     """``cheapest``: how long an answer may take."""
+    race_billed: bool
+    """``hedge``: also with providers that may bill a cancelled call in full."""
     why: tuple[str, ...]
 
     def toml(self) -> str:
@@ -62,6 +64,8 @@ class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
         ]
         if self.within_s is not None:
             lines.append(f"within_s = {self.within_s:g}")
+        if self.race_billed:
+            lines.append("race_billed = true")
         return "\n".join(lines) + "\n"
 
 
@@ -94,6 +98,7 @@ class _Choice(NamedTuple):
     order: tuple[_Rated, ...]
     why: str
     within_s: float | None = None
+    race_billed: bool = False
 
 
 def recommend(subjects: Sequence[Subject], samples: Sequence[Sample]) -> Recommendation | None:
@@ -122,11 +127,14 @@ def recommend(subjects: Sequence[Subject], samples: Sequence[Sample]) -> Recomme
         others = ", ".join(sorted(set(groups) - {group[0].subject.weights}))
         notes.append(f"other models do not give the same answers, so are not mixed in: {others}")
     choice = _choose(group)
+    first = choice.order[0].subject
+    alike = all(rated.subject.model == first.model for rated in choice.order)
     return Recommendation(
         strategy=choice.strategy,
-        model=choice.order[0].subject.model,
+        model=first.model if alike else first.weights,
         upstreams=tuple(rated.subject.upstream for rated in choice.order),
         within_s=choice.within_s,
+        race_billed=choice.race_billed,
         why=(choice.why, *notes),
     )
 
@@ -160,8 +168,12 @@ def _choose(group: Sequence[_Rated]) -> _Choice:
 
 
 def _hedge(group: Sequence[_Rated]) -> _Choice | None:
-    """The typical call is quick, and some stall: ask a second one when the first is late."""
-    best = group[0]
+    """The typical call is quick, and some stall: ask a second one when the first is late.
+
+    Unlike a race it wastes few calls, so it is worth it where they are billed in full, too.
+    """
+    pair = group[:2]
+    best = pair[0]
     found = best.figures.ttft_s
     if found is None:
         return None
@@ -175,7 +187,13 @@ def _hedge(group: Sequence[_Rated]) -> _Choice | None:
         f"{best.subject.upstream} stalls: its {name} to the first token, {told:.2f} s, is "
         f"{told / found.p50:.1f} times its median, and a second provider rarely stalls with it"
     )
-    return _Choice("hedge", tuple(group[:2]), reason)
+    billed = [rated.subject.upstream for rated in pair if not rated.subject.cancels_billing]
+    if billed:
+        reason += (
+            f"; {' and '.join(billed)} may bill cancelled calls in full: extra_cost limits that to "
+            "5 % of what the route costs"
+        )
+    return _Choice("hedge", tuple(pair), reason, race_billed=bool(billed))
 
 
 def _race(group: Sequence[_Rated]) -> _Choice | None:

@@ -27,7 +27,9 @@ def test_quantiles_are_nearest_ranks_and_speed_counts_from_the_slow_end() -> Non
 
 def test_cold_calls_and_failures_are_counted_apart() -> None:
     samples = [
-        _sample(2.0, cold=True, prompt_tokens=100),
+        _sample(
+            2.0, cold=True, prompt_tokens=100, completion_tokens=90, cost_usd=0.2, estimated=True
+        ),
         _sample(0.1, prompt_tokens=100, cached_tokens=50, completion_tokens=10, cost_usd=0.01),
         _sample(0.3, prompt_tokens=100, completion_tokens=20, cost_usd=0.03, tokens_per_s=50.0),
         _sample(None, error="rate-limited"),
@@ -42,7 +44,8 @@ def test_cold_calls_and_failures_are_counted_apart() -> None:
     assert found.tokens_per_s is not None
     assert found.cached_share == 0.25
     assert found.cost_usd == pytest.approx(0.02)
-    assert found.completion_tokens == pytest.approx(10)
+    assert found.completion_tokens == pytest.approx(15)
+    assert not found.estimated
 
 
 def test_nothing_answered_is_no_figure() -> None:
