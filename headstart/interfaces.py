@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from headstart.attempts import Outlook
@@ -277,3 +277,18 @@ class Observer(Protocol):
     """Receives what happened. Must be quick and must not raise; it is called on the loop."""
 
     def notify(self, observation: Observation) -> None: ...
+
+
+class DraftJudge(Protocol):
+    """A judge of a cascade's drafts: a function, plain or async. Plain ones run on the event loop.
+
+    One that raises vetoes. An async one is cancelled when the client leaves.
+    """
+
+    def __call__(
+        self, request: ChatRequest, draft: Completion, /
+    ) -> bool | float | Awaitable[bool | float]:
+        """Judge a draft: False is a veto, True is no objection, a number is how good it is.
+
+        Numbers are from 0 to 1; what each is worth is learned.
+        """

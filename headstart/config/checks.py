@@ -12,6 +12,7 @@ from headstart.config.masking import masked_url
 from headstart.config.names import hint
 from headstart.config.providers import preset, providers
 from headstart.config.resolving import resolved
+from headstart.config.routes import JudgeInCode
 from headstart.config.safety import safety_problems
 from headstart.config.settings import Settings
 from headstart.config.strategy_checks import strategy_problems
@@ -32,7 +33,7 @@ def checked(settings: Settings) -> Settings:
     Raises ConfigError that names each setting at fault, and the fix.
     """
     try:
-        settings = msgspec.convert(msgspec.to_builtins(settings), Settings)
+        settings = _converted(settings)
     except msgspec.ValidationError as error:
         raise ConfigError(problem(error)) from error
     if problems := list(_preset_problems(settings.upstream)):
@@ -41,6 +42,20 @@ def checked(settings: Settings) -> Settings:
     if problems := list(_problems(settings)):
         raise ConfigError("\n".join(problems))
     return settings
+
+
+def _converted(settings: Settings) -> Settings:
+    """Return settings with their types checked. What only code can say is handed on as it is."""
+    kept: list[JudgeInCode] = []
+
+    def keep(value: object) -> int:
+        if not isinstance(value, JudgeInCode):
+            raise TypeError(f"settings do not hold a {type(value).__name__}: {value!r}")
+        kept.append(value)
+        return len(kept) - 1
+
+    plain = msgspec.to_builtins(settings, enc_hook=keep)
+    return msgspec.convert(plain, Settings, dec_hook=lambda _, index: kept[index])
 
 
 def problem(error: msgspec.ValidationError) -> str:

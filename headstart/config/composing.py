@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.config.routes import RouteMatch, RouteSettings, StrategyName, StrategySettings
+from headstart.config.routes import (
+    JudgeInCode,
+    RouteMatch,
+    RouteSettings,
+    StrategyName,
+    StrategySettings,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from headstart.interfaces import DraftJudge
 
     Member = str | StrategySettings
     """The name of an upstream, or a strategy in its own right."""
@@ -49,9 +57,15 @@ def cheapest(*members: Member, **options: Any) -> StrategySettings:
     return _composed("cheapest", members, options)
 
 
-def cascade(fast: Member, slow: Member, **options: Any) -> StrategySettings:
-    """Ask ``fast`` for a draft, and ``slow`` where the judges do not let it pass."""
-    return _composed("cascade", (fast, slow), options)
+def cascade(
+    fast: Member, slow: Member, *, judges: Sequence[DraftJudge] = (), **options: Any
+) -> StrategySettings:
+    """Ask ``fast`` for a draft, and ``slow`` where the judges do not let it pass.
+
+    ``judges`` are functions of yours, beside those that the setting ``judge`` names.
+    """
+    own = tuple(map(JudgeInCode, judges)) or None
+    return _composed("cascade", (fast, slow), {"judges": own, **options})
 
 
 def route(

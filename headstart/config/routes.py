@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -10,12 +10,25 @@ from headstart.config.compression import CompressionMode  # noqa: TC001 - msgspe
 from headstart.config.output import EditMode, Level, MaxOutput  # noqa: TC001 - the same
 from headstart.config.section import Dollars, Seconds, Section, Share
 
+if TYPE_CHECKING:
+    from headstart.interfaces import DraftJudge
+
 StrategyName: TypeAlias = Literal[
     "single", "fallback", "race", "hedge", "fastest", "cheapest", "cascade"
 ]
 Use: TypeAlias = Literal["autocomplete", "voice", "chat", "agent", "batch", "regulated"]
 Judge: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
 Rescue: TypeAlias = Literal["restart", "prefill", "off"]
+
+
+class JudgeInCode:
+    """Holds a function that judges drafts, which no file can name: see ``composing.cascade``."""
+
+    def __init__(self, ask: DraftJudge) -> None:
+        self.ask = ask
+
+    def __repr__(self) -> str:
+        return repr(self.ask)
 
 
 class StrategySettings(Section):
@@ -48,6 +61,8 @@ class StrategySettings(Section):
     """The first whole answer wins, not the first token: pays for all."""
     judge: tuple[Judge, ...] | None = None
     """``cascade``: what has to let the fast model's draft pass."""
+    judges: tuple[JudgeInCode, ...] | None = None
+    """``cascade``: and judges of the user's own."""
     min_confidence: Share | None = None
     escalate_early: bool | None = None
     """``cascade``: start the slow model at once where the draft is likely to fail."""

@@ -13,6 +13,7 @@ import msgspec
 from headstart.config.providers import read_data
 from headstart.config.routes import (  # noqa: TC001 - msgspec reads them
     Judge,
+    JudgeInCode,
     Rescue,
     StrategyName,
     StrategySettings,
@@ -40,6 +41,7 @@ class Strategy(Section):
     equal_models: Literal["check", "assume"] = "check"
     first_complete: bool = False
     judge: tuple[Judge, ...] = ("refusal", "format")
+    judges: tuple[JudgeInCode, ...] = ()
     min_confidence: float = 0.5
     escalate_early: bool = False
     sticky: bool = False

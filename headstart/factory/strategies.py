@@ -10,6 +10,7 @@ from headstart.factory.clock import clock
 from headstart.factory.upstreams import dialects, provider_of
 from headstart.middleware.router import Router, RouteTaken
 from headstart.middleware.shaping.predictions import Predicting
+from headstart.policies.cascade.checks import CHECKED
 from headstart.policies.routing.hedging import ExtraBudget
 from headstart.policies.routing.retries import RetryBudget
 
@@ -136,7 +137,13 @@ class Builder:
         from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
 
         alone = Strategy(retries=strategy.retries)
-        options = CascadeOptions(strategy.judge, strategy.min_confidence, strategy.escalate_early)
+        options = CascadeOptions(
+            judge=strategy.judge,
+            min_confidence=strategy.min_confidence,
+            escalate_early=strategy.escalate_early,
+            checked=min(CHECKED, strategy.extra_calls),
+            extra_cost=strategy.extra_cost,
+        )
         cascade = Cascade(
             name,
             self.build(f"{name}.fast", alone, fast),
@@ -144,9 +151,9 @@ class Builder:
             options,
             ledger=self._ledger,
             dialects=dialects(),
-            extra=ExtraBudget(strategy.extra_calls, strategy.extra_cost),
             draw=_draw,
             clock=clock,
+            judges=[each.ask for each in strategy.judges],
         )
         # Not by its terms: what a score is worth does not change with what is asked of it.
         self._juries[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury

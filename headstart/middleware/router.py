@@ -137,11 +137,12 @@ class Router:
     def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
         candidate = self.pick(dialect, model, rule)
         names = candidate.names
-        identity = "\n".join(
+        members = (
             f"{each.name} {each.base_url} {each.real_name(model)}"
             for each in self._providers
             if each.name in names
         )
+        identity = "\n".join((candidate.identity, *members))
         return Answerer(candidate, identity, several=len(names) > 1)
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:

@@ -104,12 +104,12 @@ async def test_where_both_fail_the_strong_models_words_are_handed_over() -> None
     assert caught.value.body == b"s"
 
 
-def early(house: House, fast: Actor, slow: Actor) -> Cascade:
+async def early(house: House, fast: Actor, slow: Actor) -> Cascade:
     upstream = cascade(house, fast, slow, escalate_early=True)
     request = asking(HARD).request
     assert request is not None
     for _ in range(30):
-        upstream.jury.rule(request, None, None)
+        await upstream.jury.rule(request, None, None)
     assert upstream.jury.expects_failure(request)
     return upstream
 
@@ -117,7 +117,7 @@ def early(house: House, fast: Actor, slow: Actor) -> Cascade:
 async def test_a_likely_failure_starts_both_and_an_accepted_draft_ends_the_other() -> None:
     house, slow = House(), Actor("slow", [[asyncio.Event()]])
     fast = Actor("fast", [[*whole("good")]], before=[20])
-    async with early(house, fast, slow).stream(asking(HARD)) as reply:
+    async with (await early(house, fast, slow)).stream(asking(HARD)) as reply:
         assert len(slow.calls) == 1
         assert (await read(reply), reply.transforms) == ("good", ("cascade:fast",))
         assert slow.open == 0
@@ -128,7 +128,7 @@ async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
     house, slow = House(), slow_says("strong")
     draft_may_end = asyncio.Event()
     fast = Actor("fast", [[*whole(REFUSAL)[:2], draft_may_end, *whole("")[1:]]])
-    upstream = early(house, fast, slow)
+    upstream = await early(house, fast, slow)
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(ask(upstream, asking(HARD)))
         while not slow.calls:
@@ -141,7 +141,7 @@ async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
 async def test_a_strong_model_that_may_have_to_stop_is_asked_for_a_stream() -> None:
     house, fast, slow = House(), fast_says("good"), Actor("slow", [[asyncio.Event()]])
     call = asking(HARD, stream=False)
-    async with early(house, fast, slow).stream(call) as reply:
+    async with (await early(house, fast, slow)).stream(call) as reply:
         assert await read(reply) == "good"
     assert slow.calls[0].fold
     assert not fast.calls[0].fold, "it is read to its end"
@@ -168,7 +168,7 @@ async def test_a_checked_draft_that_is_slower_is_given_up() -> None:
 async def test_without_escalate_early_the_strong_model_waits_for_the_judge() -> None:
     house, slow = House(), slow_says("strong")
     fast = Actor("fast", [whole("good")], before=[20])
-    upstream = early(house, fast, slow)
+    upstream = await early(house, fast, slow)
     upstream._options = CascadeOptions()
     assert (await ask(upstream, asking(HARD)))[0] == "good"
     assert slow.calls == []
@@ -195,7 +195,7 @@ async def test_a_hard_prompt_gets_a_draft_where_the_strong_model_fails() -> None
 async def test_the_consumers_cancellation_ends_everything() -> None:
     never: list[Step] = [whole("a")[0], asyncio.Event()]
     house, fast, slow = House(), Actor("fast", [never]), Actor("slow", [never])
-    upstream = early(house, fast, slow)
+    upstream = await early(house, fast, slow)
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(ask(upstream, asking(HARD)))
         while not (fast.open and slow.open):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from headstart.attempts import Outlook
 from headstart.errors import UpstreamError, UpstreamRefused
 from headstart.types import LogprobsDelta, Started, TextDelta
-from support.candidates import Actor, House, chat_call, say, whole
+from support.candidates import Actor, Candid, House, chat_call, say, whole
 from support.cascades import REFUSAL, ask, asking, broken, cascade, fast_says, slow_says
 
 if TYPE_CHECKING:
+    from headstart.middleware.upstreams.cascade import Cascade
     from headstart.types import ChatRequest, Completion
 
 pytestmark = pytest.mark.anyio
@@ -111,12 +114,17 @@ async def test_own_judges_veto_and_score() -> None:
     def fails(request: ChatRequest, draft: Completion) -> bool:
         raise KeyError(draft.model)
 
+    async def slowly(request: ChatRequest, draft: Completion) -> float:
+        await asyncio.sleep(0)
+        return 0.1
+
     for own, mark in (
         ((veto,), "slow"),
         ((fails,), "slow"),
         ((lambda *_: True,), "fast"),
         ((lambda *_: 0.9,), "fast"),
         ((lambda *_: 0.9, lambda *_: 0.1), "slow"),
+        ((slowly,), "slow"),
     ):
         upstream = cascade(House(), fast_says("a"), slow_says("b"), *own)
         assert (await ask(upstream))[1] == (f"cascade:{mark}",)
@@ -132,6 +140,27 @@ async def test_an_own_judge_that_fails_is_logged_without_its_words(
     await ask(cascade(House(), fast_says("a"), slow_says("b"), fails), asking("my secret"))
     assert "KeyError" in caplog.text
     assert "secret" not in caplog.text
+
+
+async def test_an_own_judge_ends_with_its_client() -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def never(request: ChatRequest, draft: Completion) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return True
+
+    house, slow = House(), slow_says("b")
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(ask(cascade(house, fast_says("a"), slow, never)))
+        await asked.wait()
+        asking.cancel()
+    assert ended.is_set()
+    assert slow.calls == []
+    assert house.outcomes() == [("fast", "abandoned")]
 
 
 async def test_escalations_teach_what_a_score_is_worth() -> None:
@@ -181,3 +210,25 @@ async def test_what_only_vetoes_needs_no_checks() -> None:
     slow = slow_says("b")
     assert (await ask(cascade(House(), fast_says("a"), slow, draw=0.0)))[0] == "a"
     assert slow.calls == []
+
+
+def priced(house: House, ratio: float, draw: float, judge: Any) -> Cascade:
+    """Return a cascade whose strong model costs ``ratio`` times what the fast one does."""
+    fast = Candid(house.target(fast_says("a")), lambda _: Outlook(name="fast", cost_usd=1.0))
+    slow = Candid(house.target(slow_says("b")), lambda _: Outlook(name="slow", cost_usd=ratio))
+    return cascade(house, fast, slow, judge, draw=draw)
+
+
+async def test_a_dear_strong_model_checks_more_seldom_but_never_not_at_all() -> None:
+    for ratio, draw, said in ((1, 0.015, "b"), (60, 0.015, "a"), (60, 0.0005, "b")):
+        upstream = priced(House(), ratio, draw, lambda *_: 0.95)
+        assert (await ask(upstream))[0] == said
+
+
+async def test_where_much_is_escalated_checks_cost_less_than_the_rest_and_are_made() -> None:
+    passes = False
+    upstream = priced(House(), 60, 0.015, lambda *_: passes)
+    for _ in range(5):
+        assert (await ask(upstream))[1] == ("cascade:slow",)
+    passes = True
+    assert (await ask(upstream))[1] == ("cascade:slow",), "a passing draft was checked"

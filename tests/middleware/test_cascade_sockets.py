@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from headstart.config import load_settings
+import headstart
+from headstart.config import Settings, UpstreamSettings, load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
 from headstart.middleware.upstreams.conditions import Conditions
@@ -19,7 +20,7 @@ from headstart.middleware.upstreams.ledger import Ledger
 from headstart.middleware.upstreams.target import Target, TargetOptions
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served
-from headstart.policies.routing.hedging import ExtraBudget
+from headstart.types import Text
 from support.candidates import DIALECTS, UNIX, chat_call, read
 from support.scripted import ScriptedUpstream, chunk
 from support.serving import serving
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from headstart.config import RouteSettings
     from headstart.factory import Parts
-    from headstart.interfaces import Store
+    from headstart.interfaces import DraftJudge, Store
+    from headstart.types import ChatRequest, Completion
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +74,6 @@ async def cascade(
         CascadeOptions(**options),
         ledger=ledger,
         dialects=DIALECTS,
-        extra=ExtraBudget(1.0, 1.0),
         draw=lambda: 1.0,
         clock=lambda: UNIX,
     )
@@ -107,7 +109,7 @@ async def test_an_accepted_draft_closes_the_strong_models_socket(
     request = chat_call().request
     assert request is not None
     for _ in range(30):
-        upstream.jury.rule(request, None, None)
+        await upstream.jury.rule(request, None, None)
 
     async def release() -> None:
         while not slow.calls:
@@ -214,3 +216,69 @@ async def test_what_a_cascade_learned_is_there_after_a_restart(tmp_path: Path) -
         assert kept[0] is None
         learned = json.loads(kept[1] or b"")
         assert learned["scores"]["agreement"]["seen"][-1] == 5.0, "one draft beside the prior"
+
+
+def at_least_three_words(request: ChatRequest, draft: Completion) -> bool:
+    said = [part.text for part in draft.choices[0].parts if isinstance(part, Text)]
+    return len("".join(said).split()) >= 3
+
+
+async def at_least_three_words_async(request: ChatRequest, draft: Completion) -> float:
+    await asyncio.sleep(0)
+    return 0.9 if at_least_three_words(request, draft) else 0.1
+
+
+def settings_of(fast: str, slow: str, *routes: RouteSettings) -> Settings:
+    members = {"fast": fast, "slow": slow}
+    return Settings(
+        upstream=tuple(UpstreamSettings(name=name, base_url=url) for name, url in members.items()),
+        route=routes,
+    )
+
+
+async def answer(url: str, prompt: str, **headers: str) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response,
+    ):
+        said: str = (await response.json())["choices"][0]["message"]["content"]
+        return said
+
+
+@pytest.mark.parametrize("judge", [at_least_three_words, at_least_three_words_async])
+async def test_a_users_own_function_judges_the_drafts_of_a_gateway(judge: DraftJudge) -> None:
+    members = provider("Too short."), provider("This is long enough.")
+    async with serving(members[0]) as one, serving(members[1]) as other:
+        for fast, slow in ((one, other), (other, one)):
+            careful = headstart.route("careful", headstart.cascade("fast", "slow", judges=[judge]))
+            app = headstart.gateway(
+                settings_of(fast, slow, careful), store="memory:", mode="exact-only"
+            )
+            async with serving(app) as url:
+                assert await answer(url, "Why?") == "This is long enough."
+    assert [len(each.calls) for each in members] == [1, 2]
+
+
+async def test_what_a_route_without_an_own_judge_let_pass_is_not_served_where_one_vetoes() -> None:
+    lax = headstart.route("lax", headstart.cascade("fast", "slow"), header={"x-lax": "*"})
+    judged = headstart.cascade("fast", "slow", judges=[lambda *_: False])
+    async with serving(provider("draft")) as fast, serving(provider("strong")) as slow:
+        settings = settings_of(fast, slow, lax, headstart.route("strict", judged))
+        app = headstart.gateway(settings, store="memory:", mode="exact-only")
+        async with serving(app) as url:
+            assert await answer(url, "Why?", **{"x-lax": "1"}) == "draft"
+            assert await answer(url, "Why?") == "strong"
+
+
+async def test_strategies_that_judge_nothing_share_answers() -> None:
+    marked = headstart.route("one", headstart.fastest("fast", "slow"), header={"x-one": "*"})
+    other = headstart.route("two", headstart.fallback("slow", "fast"))
+    members = provider("Fine."), provider("Fine.")
+    async with serving(members[0]) as fast, serving(members[1]) as slow:
+        settings = settings_of(fast, slow, marked, other)
+        app = headstart.gateway(settings, store="memory:", mode="exact-only")
+        async with serving(app) as url:
+            assert await answer(url, "Why?", **{"x-one": "1"}) == "Fine."
+            assert await answer(url, "Why?") == "Fine."
+    assert sum(len(each.calls) for each in members) == 1

@@ -30,6 +30,7 @@ class Named:
 
     def __init__(self, *names: str) -> None:
         self.name = names[0]
+        self.identity = "+".join(names)
         self.names = frozenset(names)
 
 
@@ -67,8 +68,18 @@ def test_a_route_binds_all_who_may_answer() -> None:
     race = RouteTaken(cast("Candidate", Named("a", "b")))
     router = Router(providers, {"race": race})
     identity = router.identity(CHAT, "m", "race")
-    assert identity == "a https://a.test m-a\nb https://b.test m-b"
+    assert identity == "a+b\na https://a.test m-a\nb https://b.test m-b"
     assert identity != router.identity(CHAT, "m", "")
+
+
+def test_the_key_binds_what_a_strategy_lets_pass() -> None:
+    def route(terms: str) -> RouteTaken:
+        named = Named("a")
+        named.identity = f"cascade(a,{terms})"
+        return RouteTaken(cast("Candidate", named))
+
+    router = Router([provider("a")], {"lax": route("0.5"), "strict": route("0.9")})
+    assert router.identity(CHAT, "m", "lax") != router.identity(CHAT, "m", "strict")
 
 
 def test_who_answers_is_remembered_for_each_model_route_and_dialect() -> None:

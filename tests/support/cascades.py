@@ -8,7 +8,6 @@ import msgspec
 
 from headstart.errors import UpstreamRefused
 from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
-from headstart.policies.routing.hedging import ExtraBudget
 from support.candidates import DIALECTS, UNIX, Actor, House, chat_call, read, whole
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def cascade(
         CascadeOptions(**options),
         ledger=house.ledger,
         dialects=DIALECTS,
-        extra=ExtraBudget(1.0, 100.0),
         draw=lambda: draw,
         clock=lambda: UNIX,
         judges=own,

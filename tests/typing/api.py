@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headstart.observe import Observation
     from headstart.policies.admission import Admission
     from headstart.policies.match import StaticMatch
+    from headstart.types import ChatRequest, Completion
 
 
 async def app(
@@ -91,9 +92,19 @@ def shorten() -> None:
     assert_type(done.restore(), list[dict[str, Any]])
 
 
+def short(request: ChatRequest, draft: Completion) -> bool:
+    return len(draft.choices) == 1
+
+
+async def graded(request: ChatRequest, draft: Completion) -> float:
+    return 0.5 if request.stream else 0.9
+
+
 def compose() -> None:
     answer = headstart.race("a", headstart.hedge("b", "c", extra_calls=0.1))
     route = headstart.route("chat", answer, model="llama-*", deadline_s=5.0)
+    judged = headstart.cascade("a", "b", judges=[short, graded], min_confidence=0.8)
+    headstart.route("careful", judged)
     upstream = headstart.UpstreamSettings(preset="groq")
     gateway(Settings(upstream=(upstream,), route=(route,)))
 

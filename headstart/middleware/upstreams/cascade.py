@@ -25,15 +25,15 @@ from headstart.middleware.upstreams.trial import (
     Parties,
     Trial,
 )
+from headstart.policies.cascade.checks import CHECKED, Escalations, check_share
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from headstart.interfaces import Candidate, UpstreamReply
+    from headstart.interfaces import Candidate, DraftJudge, UpstreamReply
     from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.upstreams.jury import JudgeName, OwnJudge
+    from headstart.middleware.upstreams.jury import JudgeName
     from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.policies.routing.hedging import ExtraBudget
     from headstart.types import Call
 
 
@@ -44,9 +44,11 @@ class CascadeOptions:
     judge: tuple[JudgeName, ...] = ("refusal", "format")
     min_confidence: float = 0.5
     escalate_early: bool = False
-    checked: float = 0.02
-    """Share of calls that both models answer, so that scores are checked; the strong one's answer
-    is served. Nothing is checked where no judge scores."""
+    checked: float = CHECKED
+    """Largest share of calls that both models answer, so that scores are checked; the strong one's
+    answer is served. Nothing is checked where no judge scores."""
+    extra_cost: float = 0.05
+    """What checks may cost, as a share of what the other calls cost: see ``check_share``."""
 
 
 class Cascade:
@@ -54,8 +56,9 @@ class Cascade:
 
     Entering ``stream`` waits for an accepted draft, or for the first content of ``slow``. Where
     ``slow`` fails, a draft that was only doubted is served, marked ``cascade:draft`` and not
-    storable. ``extra`` limits checks; ``clock`` gives Unix seconds, ``draw`` random numbers in
-    [0, 1). ``judges`` are the user's own: see ``Jury``, as which they are asked.
+    storable. ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1). ``judges`` are the
+    user's own, asked as ``Jury`` says; nobody knows them by a name that lasts, so what they let
+    pass is shared under this cascade's own ``name`` alone.
     """
 
     def __init__(
@@ -67,14 +70,14 @@ class Cascade:
         *,
         ledger: Ledger,
         dialects: Mapping[str, Dialect],
-        extra: ExtraBudget,
         draw: Callable[[], float],
         clock: Callable[[], float],
-        judges: Sequence[OwnJudge] = (),
+        judges: Sequence[DraftJudge] = (),
     ) -> None:
         self.name = name
         # What one cascade let pass is nothing that a stricter one may serve.
-        terms = f"{'+'.join(sorted(options.judge))}>={options.min_confidence:g}"
+        named = (*sorted(options.judge), *([f"own@{name}"] if judges else []))
+        terms = f"{'+'.join(named)}>={options.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
         self.names = fast.names | slow.names
         self.jury = Jury(options.judge, options.min_confidence, judges)
@@ -82,8 +85,8 @@ class Cascade:
         self._slow = slow
         self._options = options
         self._dialects = dialects
-        self._extra = extra
         self._draw = draw
+        self._escalations = Escalations()
         self._parties = Parties(
             fast,
             slow,
@@ -125,7 +128,10 @@ class Cascade:
             return
         dialect, course = self._dialects[call.dialect], self._course(call)
         async with tended(partial(Trial, self._parties, call, dialect, course)) as trial:
-            yield await trial.answer()
+            reply = await trial.answer()
+            if course in (Course.DRAFT, Course.BOTH):
+                self._escalations = self._escalations.after(escalated=trial.escalated)
+            yield reply
 
     def _alone(self, call: Call) -> tuple[Candidate, Call, str] | None:
         """Return who alone may answer this call, how it is asked, and the mark of its answer.
@@ -147,16 +153,24 @@ class Cascade:
         jury, request = self.jury, call.request
         assert request is not None
         hard = jury.finds_hard(request)
-        if jury.scores:
-            fast, slow = self._fast.outlook(call), self._slow.outlook(call)
-            self._extra.earn((slow if hard else fast).cost_usd or 0.0)
-            extra_usd = (fast if hard else slow).cost_usd or 0.0
-            if self._draw() < self._options.checked and self._extra.spend(extra_usd):
-                return Course.CHECK
+        if jury.scores and self._checks(call, hard=hard):
+            return Course.CHECK
         if hard:
             return Course.HARD
         early = self._options.escalate_early and jury.expects_failure(request)
         return Course.BOTH if early else Course.DRAFT
+
+    def _checks(self, call: Call, *, hard: bool) -> bool:
+        drawn, options = self._draw(), self._options
+        if drawn >= options.checked:
+            return False
+        fast_usd = self._fast.outlook(call).cost_usd or 0.0
+        slow_usd = self._slow.outlook(call).cost_usd or 0.0
+        drafted_usd = fast_usd + self._escalations.share * slow_usd
+        call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
+        return drawn < check_share(
+            call_usd, check_usd, checked=options.checked, extra_cost=options.extra_cost
+        )
 
 
 def _sum(one: float | None, other: float | None, share: float) -> float | None:

@@ -86,7 +86,8 @@ class Contest:
         clock: Callable[[], float],
     ) -> None:
         self.name = name
-        self.identity = f"{options.strategy}({','.join(each.identity for each in members)})"
+        # Answers are its members', whoever of them came first, by which key and strategy.
+        self.identity = ",".join(sorted({each.identity for each in members}))
         self.names = frozenset().union(*(each.names for each in members))
         self._members = tuple(members)
         self._options = options

@@ -5,6 +5,7 @@ The judges themselves are pure (``policies.cascade``); here is what is learned o
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -22,15 +23,14 @@ from headstart.policies.cascade.scores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from headstart.interfaces import DraftJudge
     from headstart.types import ChatRequest, Completion
 
 logger = logging.getLogger("headstart")
 
 JudgeName: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
-OwnJudge: TypeAlias = "Callable[[ChatRequest, Completion], bool | float]"
-"""False vetoes a draft, True has nothing against it, a number is how likely it is to be good."""
 
 _SCORING = frozenset({"logprob", "prompt", "agreement"})
 _SOFT = ("unsure", "unjudged")
@@ -56,7 +56,7 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class Jury:
-    """The judges of one cascade. Quick and never raising; ``own`` are the user's, asked in order.
+    """The judges of one cascade, which never raise; ``own`` are the user's, asked in order.
 
     A draft passes when no judge vetoes it and, if any of them scores, when it is good with
     ``min_confidence``. Truncated drafts never pass, unless by the caller's own limit.
@@ -66,7 +66,7 @@ class Jury:
         self,
         judges: Sequence[JudgeName],
         min_confidence: float,
-        own: Sequence[OwnJudge] = (),
+        own: Sequence[DraftJudge] = (),
     ) -> None:
         self._names = frozenset(judges)
         self._min_confidence = min_confidence
@@ -106,11 +106,11 @@ class Jury:
         score = score_prompt(request)
         return 0.5 if score is None else 1.0 - self._acceptance.probability(score.value)
 
-    def rule(
+    async def rule(
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> Ruling:
         """Judge a finished draft; None: it could not be read. ``second`` is another one."""
-        ruling = self._rule(request, draft, second)
+        ruling = await self._rule(request, draft, second)
         prompt = score_prompt(request)
         if prompt is not None:
             self._acceptance = self._acceptance.learn(prompt.value, good=ruling.decision.accept)
@@ -154,14 +154,14 @@ class Jury:
             self._scores.update(saved.scores)
             self._acceptance = saved.acceptance
 
-    def _rule(
+    async def _rule(
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> Ruling:
         if draft is None:
             return Ruling(Decision(accept=False, reason="unjudged"), None)
         names = self._names
         veto = veto_draft(request, draft, refusals="refusal" in names, formats="format" in names)
-        said, own = self._ask_own(request, draft) if veto is None else (None, None)
+        said, own = await self._ask_own(request, draft) if veto is None else (None, None)
         veto = veto or said
         if veto is not None:
             return Ruling(Decision(accept=False, reason=veto), None)
@@ -171,12 +171,16 @@ class Jury:
         calibration = None if score is None else self._scores[score.basis]
         return Ruling(decide_draft(None, score, calibration, self._min_confidence), score)
 
-    def _ask_own(self, request: ChatRequest, draft: Completion) -> tuple[str | None, Score | None]:
+    async def _ask_own(
+        self, request: ChatRequest, draft: Completion
+    ) -> tuple[str | None, Score | None]:
         """Return the veto of the user's own judges, and the lowest of their scores."""
         values: list[float] = []
         for each in self._own:
             try:
                 said = each(request, draft)
+                if inspect.isawaitable(said):
+                    said = await said
                 value = min(1.0, max(0.0, float(said)))
             except Exception as error:  # noqa: BLE001 - somebody else's code
                 # Its name alone: what it says may quote a prompt.

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
-"""Of a checked draft whose kind is else never compared. It stands for fifty, but at that weight the
-first one would outweigh all that is known (``docs/cascade.md``)."""
+"""Of a checked draft whose kind is else never compared. It stands for fifty or more, but at that
+weight the first one would outweigh all that is known (``docs/cascade.md``)."""
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
 
 
@@ -90,6 +90,11 @@ class Trial:
         self._slow: Branch | None = None
         self._served: Branch | None = None
 
+    @property
+    def escalated(self) -> bool:
+        """The strong model answers."""
+        return self._served is not None and self._served is self._slow
+
     async def answer(self) -> UpstreamReply:
         """Ask, judge and return the answer. Raises what is most useful if nobody answers."""
         if self._course is not Course.HARD:
@@ -108,7 +113,8 @@ class Trial:
             if reply is None:
                 raise self._losses.most_useful()
             return self._live(reply)
-        ruling = self._parties.jury.rule(self._request, draft.answer, await self._read_second())
+        second = await self._read_second()
+        ruling = await self._parties.jury.rule(self._request, draft.answer, second)
         if ruling.decision.accept:
             return self._serve(draft, FAST_MARK)
         return await self._escalated(draft, ruling)
@@ -264,7 +270,7 @@ class Trial:
             return
         jury = self._parties.jury
         hard = jury.finds_hard(self._request)
-        ruling = jury.rule(self._request, draft.answer, second)
+        ruling = await jury.rule(self._request, draft.answer, second)
         rare = hard or ruling.decision.accept
         weight = _CHECKED_WEIGHT if rare else 1.0
         jury.learn(self._request, draft.answer, ruling, strong, weight=weight)
