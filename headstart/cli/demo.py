@@ -161,7 +161,11 @@ async def _load(console: Console, running: Demo, requests: int, seed: int) -> No
 
 
 def _screen(tally: Tally, requests: int) -> Group:
-    table = Table(title=f"{tally.total} of {requests} scripted requests", title_justify="left")
+    title = (
+        f"{tally.total} of {requests} scripted requests, {CONCURRENCY} at a time: their client's "
+        "view (the report below has the sidecar's)"
+    )
+    table = Table(title=title, title_justify="left")
     for column in ("", "requests", "share", "first token p50", "p95"):
         table.add_column(column, justify="left" if not column else "right")
     hits, misses = tally.hits, tally.total - tally.hits
