@@ -139,12 +139,14 @@ async def test_an_answer_that_broke_while_it_thought_thinks_no_second_time() -> 
     assert TextDelta(text="Four.") in events
 
 
-async def test_a_folded_answer_is_simply_begun_anew() -> None:
+@pytest.mark.parametrize("mode", ["restart", "off"])
+async def test_a_folded_answer_is_simply_begun_anew(mode: str) -> None:
     house = House()
     body = Piece(b'{"whole":true}', (Finished(reason="stop"), Ended()))
     first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), UpstreamUnreachable("cut")]])
     second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
-    async with rescued(house, first, second).stream(chat_call(stream=False, fold=True)) as reply:
+    upstream = rescued(house, first, second, mode=mode)
+    async with upstream.stream(chat_call(stream=False, fold=True)) as reply:
         assert b"".join([piece.data async for piece in reply.chunks()]) == body.data
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from headstart.types import Call, StreamEvent
 
 Mode: TypeAlias = Literal["restart", "prefill", "off"]
-"""Begin anew and match what was shown, or have the rest of it said where that can be asked for."""
+"""Begin anew and match what was shown, or have the rest of it said where that can be asked for;
+``"off"``: only begin anew where nothing was shown."""
 _NOBODY: Mapping[str, Prefill] = {}
 
 
@@ -67,8 +68,9 @@ class Rescued:
 
     def stream(self, call: Call) -> _Sending:
         """Send the call; entering waits for first content. Leaving ends a rescue, too."""
-        dialect = None
-        if self._mode != "off" and call.editable and call.request is not None:
+        dialect, request = None, call.request
+        # A whole answer is shown at its end: until then another one is no rescue, but failover.
+        if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = self._dialects.get(call.dialect)
         return _Sending(call, dialect, self._inner, self._prefill)
 
