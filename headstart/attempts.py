@@ -91,6 +91,11 @@ def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
     return sum(costs) if costs else None
 
 
+def extra_cost_usd(attempts: Iterable[Attempt]) -> float:
+    """Return what those calls cost whose answer nobody got: lost races, failures, drafts."""
+    return sum(each.cost_usd or 0.0 for each in attempts if each.outcome is not AttemptOutcome.WON)
+
+
 class Outlook(Frozen):
     """What an upstream expects of a call that it would make now. Values, read by pure policies."""
 

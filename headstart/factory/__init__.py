@@ -107,7 +107,7 @@ async def start_engine(
             opened = await open_upstreams(settings, conditions, ledger, stack, supervisor.spawn)
             juries: dict[str, Jury] = {}
             shaping = await open_shaping(site, opened, ledger)
-            router = make_router(settings, opened, ledger, shaping, juries)
+            router = make_router(settings, opened, ledger, shaping, juries, conditions.hedges)
             for name, jury in juries.items():
                 await keep(site, name, "cascade", saved=jury.saved, load=jury.load)
         second = make_second_opinion(site, opened)

@@ -34,12 +34,14 @@ def make_router(
     ledger: Ledger,
     shaping: Shaping,
     juries: dict[str, Jury],
+    hedges: dict[tuple[str, str], ExtraBudget],
 ) -> Router:
     """Return who picks among the upstreams, by route, model and dialect.
 
-    ``juries`` receives what cascades learn, by the name under which it is to be kept.
+    ``juries`` receives what cascades learn, by the name under which it is to be kept, and
+    ``hedges`` the budgets of those that hedge, by route and strategy.
     """
-    builder = Builder(opened, ledger, juries, predicts=_predicts(settings))
+    builder = Builder(opened, ledger, juries, hedges, predicts=_predicts(settings))
     modest = [route for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
@@ -75,12 +77,14 @@ class Builder:
         opened: Sequence[Opened],
         ledger: Ledger,
         juries: dict[str, Jury],
+        hedges: dict[tuple[str, str], ExtraBudget],
         *,
         predicts: bool = False,
     ) -> None:
         self._ledger = ledger
         self._predicts = predicts
         self._juries = juries
+        self._hedges = hedges
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = {
             target.name: each.settings.quirks.prefill for each in opened for target in each.targets
@@ -119,12 +123,15 @@ class Builder:
             first_complete=strategy.first_complete,
             sticky=strategy.sticky,
         )
+        extra = ExtraBudget(strategy.extra_calls, strategy.extra_cost)
+        if strategy.strategy == "hedge":
+            self._hedges[name, strategy.composition] = extra
         return Contest(
             name,
             members,
             options,
             ledger=self._ledger,
-            extra=ExtraBudget(strategy.extra_calls, strategy.extra_cost),
+            extra=extra,
             retrying=RetryBudget(),
             draw=_draw,
             clock=clock,

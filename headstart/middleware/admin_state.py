@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headstart.errors import StoreError
 from headstart.middleware.learning.reviewing import Reviews
-from headstart.middleware.metrics import Levels
+from headstart.middleware.metrics import Hedging, Levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +61,23 @@ class AdminState:
     reviews: Reviews = field(default_factory=Reviews)
 
 
+def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
+    """Return what was asked twice, by route and strategy."""
+    if engine.conditions is None:
+        return ()
+    return tuple(
+        Hedging(
+            route=route,
+            strategy=strategy,
+            extra_calls=budget.calls_used,
+            extra_calls_allowed=budget.calls,
+            extra_cost=budget.usd_used,
+            extra_cost_allowed=budget.usd,
+        )
+        for (route, strategy), budget in engine.conditions.hedges.items()
+    )
+
+
 async def read_levels(engine: EngineParts) -> Levels:
     """Return how much there is now. A store that fails costs its own numbers alone."""
     entries = size = partitions = None
@@ -77,4 +94,5 @@ async def read_levels(engine: EngineParts) -> Levels:
         partitions=partitions,
         in_flight=engine.gate.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
+        hedges=read_hedges(engine),
     )

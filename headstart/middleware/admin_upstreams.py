@@ -1,4 +1,4 @@
-"""``GET upstreams``: how each upstream stands, by model and key, and what was measured of it."""
+"""``GET upstreams``: how each upstream stands, what was measured of it, and who hedged how much."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from litestar import get
 
 from headstart.middleware.admin_cache import Engine  # noqa: TC001 - Litestar reads it
+from headstart.middleware.admin_state import read_hedges
 from headstart.policies.routing.measures import Key
 from headstart.types import Frozen
 
@@ -44,13 +45,14 @@ async def upstreams(engine: Engine) -> dict[str, Any]:
     """Show what is known of upstreams since they were first called."""
     conditions = engine.conditions
     if conditions is None:
-        return {"upstreams": []}
+        return {"upstreams": [], "hedges": ()}
     now = asyncio.get_running_loop().time()
     found = [
         _status(Key(upstream, model), condition, conditions.measures, now)
         for (upstream, model, _), condition in conditions.items()
     ]
-    return {"upstreams": sorted(found, key=lambda each: (each.upstream, each.model))}
+    found.sort(key=lambda each: (each.upstream, each.model))
+    return {"upstreams": found, "hedges": read_hedges(engine)}
 
 
 def _status(key: Key, condition: Condition, measures: Measures, now: float) -> UpstreamStatus:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.errors import (
     HeadstartError,
@@ -140,6 +141,8 @@ class Deliverer:
         origin = flight.origin
         if origin is not None and origin.cost_usd is not None:
             own.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
+            if extra_usd := extra_cost_usd(flight.attempts):
+                own.append((b"x-headstart-extra-cost", f"{extra_usd:.8f}".encode()))
         headers = relayed_headers(_theirs(exchange, head), own, length=len(body))
         await send_whole(exchange.send, head.status, headers, body)
 

@@ -36,6 +36,17 @@ _JUDGED = {True: "same", False: "different", None: "unsure"}
 _Key = tuple[str, Outcome, int, str, "str | None"]
 
 
+class Hedging(Frozen, omit_defaults=False):
+    """What a strategy asked twice among its last 1,000 requests: shares, and those allowed."""
+
+    route: str
+    strategy: str
+    extra_calls: float
+    extra_calls_allowed: float
+    extra_cost: float
+    extra_cost_allowed: float
+
+
 class Levels(Frozen):
     """What a gauge shows: how much there is now. None: the store could not say."""
 
@@ -44,6 +55,7 @@ class Levels(Frozen):
     partitions: int | None
     in_flight: int
     encoder_queue: int
+    hedges: tuple[Hedging, ...] = ()
 
 
 class _Bound(NamedTuple):
@@ -139,6 +151,15 @@ class PrometheusObserver:
         self._partitions = gauge("partitions", "Partitions with a vector in the index.")
         self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls now.")
         self._encoder_queue = gauge("encoder_queue_length", "Prompts that wait for the encoder.")
+        self._hedges = {
+            field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
+            for field, text in (
+                ("extra_calls", "Calls that hedges added to the last 1,000 requests."),
+                ("extra_calls_allowed", "What they may add."),
+                ("extra_cost", "What they wasted of what those requests cost, as was expected."),
+                ("extra_cost_allowed", "What they may waste."),
+            )
+        }
         ProcessCollector(registry=registry)
 
     def notify(self, observation: Observation) -> None:
@@ -241,6 +262,9 @@ class PrometheusObserver:
         self._partitions.set(_known(levels.partitions))
         self._in_flight.set(levels.in_flight)
         self._encoder_queue.set(levels.encoder_queue)
+        for hedging in levels.hedges:
+            for field, gauge in self._hedges.items():
+                gauge.labels(hedging.route, hedging.strategy).set(getattr(hedging, field))
         return generate_latest(self._registry)
 
 

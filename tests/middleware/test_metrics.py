@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.decisions import Outcome
-from headstart.middleware.metrics import Levels, PrometheusObserver
+from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
 from headstart.middleware.recent import RecentRequests
 from headstart.observe import Committed, Encoded, Observation, Served, Shaped, StageFailed
 
@@ -128,6 +128,25 @@ def test_levels_are_gauges_and_unknown_ones_are_not_numbers() -> None:
     assert [samples[(f"headstart_{name}",)] for name in names] == [3, 400, 2, 1, 5]
     unknown = msgspec.structs.replace(LEVELS, entries=None)
     assert str(counted(levels=unknown)[("headstart_entries",)]) == "nan"
+
+
+def test_what_is_asked_twice_stands_beside_its_budget() -> None:
+    hedging = Hedging(
+        route="chat",
+        strategy="hedge(a, b)",
+        extra_calls=0.02,
+        extra_calls_allowed=0.05,
+        extra_cost=0.01,
+        extra_cost_allowed=0.1,
+    )
+    samples = counted(levels=msgspec.structs.replace(LEVELS, hedges=(hedging,)))
+    shown = {name: value for (name, *labels), value in samples.items() if "hedge(a, b)" in labels}
+    assert shown == {
+        "headstart_extra_calls_ratio": 0.02,
+        "headstart_extra_calls_allowed_ratio": 0.05,
+        "headstart_extra_cost_ratio": 0.01,
+        "headstart_extra_cost_allowed_ratio": 0.1,
+    }
 
 
 def test_a_models_name_is_no_label() -> None:

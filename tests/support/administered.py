@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -93,10 +94,16 @@ def message(reply: Reply, status: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def administered(token: bytes | None = None, **cache: Any) -> AsyncIterator[Administered]:
-    """Run both before a simulated provider. Nothing is audited unless ``cache`` says so."""
+async def administered(
+    token: bytes | None = None, *, upstreams: dict[str, Any] | None = None, **cache: Any
+) -> AsyncIterator[Administered]:
+    """Run both before a simulated provider. Nothing is audited unless ``cache`` says so.
+
+    ``upstreams`` are arguments of ``sidecar``.
+    """
     cache = {"audit.mode": "off", **cache}
-    async with sidecar(behind=lambda running: _admin(running, token), cache=cache) as running:
+    behind = partial(_admin, token=token)
+    async with sidecar(behind=behind, cache=cache, **(upstreams or {})) as running:
         yield Administered(running)
 
 

@@ -1,14 +1,17 @@
-"""What is known of upstreams, for the whole process: figures, health, limits, conversations."""
+"""What is known of upstreams, for the whole process: figures, health, limits, budgets."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from headstart.policies.routing.health import Breaker
 from headstart.policies.routing.limits import Limits
 from headstart.policies.routing.measures import Measures
 from headstart.policies.routing.outlooks import Affinities
+
+if TYPE_CHECKING:
+    from headstart.policies.routing.hedging import ExtraBudget
 
 _Place: TypeAlias = tuple[str, str, str]
 MOST_CONDITIONS = 1024
@@ -34,6 +37,8 @@ class Conditions:
     def __init__(self, measures: Measures | None = None, *, most: int = MOST_CONDITIONS) -> None:
         self.measures = measures or Measures()
         self.affinities = Affinities()
+        self.hedges: dict[tuple[str, str], ExtraBudget] = {}
+        """What routes may ask twice, by the route's name and the strategy as code has it."""
         self._most = most
         self._proven: OrderedDict[_Place, Condition] = OrderedDict()
         self._unproven: OrderedDict[_Place, Condition] = OrderedDict()

@@ -84,8 +84,8 @@ class ExtraBudget:
     """
 
     def __init__(self, calls: float, usd: float) -> None:
-        self._calls = calls
-        self._usd = usd
+        self.calls = calls
+        self.usd = usd
         self._saved = 0.0
         self._window: deque[list[float]] = deque()
         self._totals = [0.0, 0.0, 0.0]
@@ -97,15 +97,15 @@ class ExtraBudget:
         if len(self._window) > WINDOW:
             oldest = self._window.popleft()
             self._totals = [total - old for total, old in zip(self._totals, oldest, strict=True)]
-        self._saved = min(BURST, self._saved + self._calls)
+        self._saved = min(BURST, self._saved + self.calls)
 
     def spend(self, usd: float) -> bool:
         """Take one extra call that wastes this much, if both budgets allow it."""
         calls, spent, earned = self._totals
-        allowed = self._calls * len(self._window) + 1e-9
+        allowed = self.calls * len(self._window) + 1e-9
         if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not self._window:
             return False
-        if usd > 0.0 and spent + usd > self._usd * earned * (1 + 1e-9):
+        if usd > 0.0 and spent + usd > self.usd * earned * (1 + 1e-9):
             return False
         self._saved -= 1.0
         for i, amount in enumerate((1.0, usd)):
