@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-import msgspec
-
-from headstart.config import Settings, checked, load_settings
+from headstart.config import Settings, load_settings, override_cache
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.factory.upstreams import paths
@@ -77,12 +75,10 @@ class HeadstartMiddleware(Gateway):
         observers: Sequence[Observer] = (),
         **cache: Unpack[CacheOptions],
     ) -> None:
-        if settings is None:
-            cache.setdefault("store", "memory:")
-        resolved = resolve_settings(settings, cache)
+        resolved = resolve_settings(settings, cache, store="memory:")
         super().__init__(
             app,
-            routes=Routes(paths(), tuple(endpoints), GeminiGenerate()),
+            routes=_routes(endpoints),
             start=partial(
                 start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
             ),
@@ -123,7 +119,7 @@ def build_gateway(
     """Return ``app`` behind the provider routes of ``settings``."""
     return Gateway(
         app,
-        routes=Routes(paths(), tuple(endpoints), GeminiGenerate()),
+        routes=_routes(endpoints),
         start=partial(
             start_engine,
             settings,
@@ -136,15 +132,29 @@ def build_gateway(
     )
 
 
+def _routes(endpoints: Sequence[Endpoint]) -> Routes:
+    if isinstance(endpoints, Endpoint):
+        raise ConfigError("endpoints takes a list: endpoints=[Endpoint(…)]")
+    return Routes(paths(), tuple(endpoints), GeminiGenerate())
+
+
 def resolve_settings(
-    settings: Settings | Path | str | None, cache: Mapping[str, object]
+    settings: Settings | Path | str | None, cache: Mapping[str, object], store: str | None = None
 ) -> Settings:
-    """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys."""
+    """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys.
+
+    ``store`` takes the place of the default where neither settings nor a file are given. Raises
+    ConfigError.
+    """
     if isinstance(settings, Settings):
-        unknown = sorted(set(cache) - set(settings.cache.__struct_fields__))
-        if unknown:
-            raise ConfigError(f"cache.{unknown[0]}: unknown setting")
-        changed = msgspec.structs.replace(settings.cache, **cache)
-        return checked(msgspec.structs.replace(settings, cache=changed))
-    path = None if settings is None else Path(settings)
-    return load_settings(path, os.environ, {f"cache.{key}": v for key, v in cache.items()})
+        return override_cache(settings, cache)
+    overrides = {f"cache.{name}": value for name, value in cache.items()}
+    if settings is None:
+        defaults = {} if store is None else {"cache.store": store}
+        return load_settings(None, os.environ, overrides, defaults)
+    if not isinstance(settings, Path | str):
+        raise ConfigError(
+            "settings: expected Settings, the path of a headstart.toml or None, not "
+            f"{type(settings).__name__}"
+        )
+    return load_settings(Path(settings), os.environ, overrides)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.config import masked
+from headstart.config.masking import masked_variable
 from headstart.errors import ConfigError, MissingExtra
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
@@ -67,7 +68,6 @@ def _admin_token(server: ServerSettings) -> bytes | None:
         return None
     token = os.environ.get(server.admin_token_env)
     if not token:
-        raise ConfigError(
-            f"server.admin_token_env: the variable {server.admin_token_env} is not set"
-        )
+        shown = masked_variable(server.admin_token_env)
+        raise ConfigError(f"server.admin_token_env: the variable {shown} is not set")
     return token.encode()

@@ -36,7 +36,7 @@ def config() -> None:
 @click.option("--live", is_flag=True, help="Ask each upstream for one token (costs next to none).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(path: Path | None, live: bool, as_json: bool) -> None:
-    """Validate settings, the key variables they name, models and routes.
+    """Validate settings, the variables and files they name, models and routes.
 
     Offline unless --live is given. Prints each upstream with its key variables, how many models
     and prices are known of it and whether an abort stops its bill; each route with its members

@@ -82,14 +82,14 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
     with anyio.move_on_after(LIMIT_S):
         try:
             if model is None:
-                listed = await _models(upstream, chosen.dialect)
+                listed = await _models(upstream, chosen.speaks)
                 model = next(iter(listed), None)
             if model is None:
                 error = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
             else:
                 ttft_s, error = await _first_token(upstream, model)
             if error is not None and error.startswith(FailureKind.NO_SUCH_MODEL):
-                listed = listed or await _models(upstream, chosen.dialect)
+                listed = listed or await _models(upstream, chosen.speaks)
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
         except RequestError as refused:  # ours: the upstream's dialect cannot say it

@@ -17,6 +17,7 @@ from headstart.config import (
     discover_local,
     discover_upstreams,
     load_settings,
+    notes_on,
     strategy_of,
 )
 from headstart.config.masking import masked_url
@@ -44,7 +45,7 @@ Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
 @config_option
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to bind.  [default: 8080]")
-@click.option("--upstream", metavar="URL", help="One OpenAI-dialect upstream; callers' keys pass.")
+@click.option("--upstream", metavar="URL", help="One upstream's base URL; callers' keys pass.")
 @click.option("--race", metavar="A,B", help="Ask these providers at once; the first token wins.")
 @click.option("--hedge", metavar="A,B", help="Ask the next of these when one is slow to start.")
 @click.option("--fallback", metavar="A,B", help="Ask the next of these when one fails.")
@@ -101,7 +102,7 @@ def serve(
         settings, notes = _discovered(settings)
     else:
         notes = []
-    for note in notes:
+    for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
         click.echo(note)
     logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     run_sidecar(settings, log_level)
@@ -169,6 +170,9 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
 def banner(settings: Settings, port: int) -> str:
     """Return the start message: where it listens, what is cached and learned, where misses go."""
     server, cache = settings.server, settings.cache
+    base = (
+        f"http://[{server.host}]:{port}" if ":" in server.host else f"http://{server.host}:{port}"
+    )
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
     shared = "each credential" if cache.scope == "credential" else cache.scope
     rows = [
@@ -176,12 +180,12 @@ def banner(settings: Settings, port: int) -> str:
         *(("route", line) for line in _routes(settings)),
         ("cache", f"{_cached(cache)}; shared by {shared}; store {masked_url(cache.store)}"),
         ("learning", _learned(cache)),
-        ("admin", f"http://{server.host}:{port}/_headstart/stats"),
+        ("admin", f"{base}/_headstart/stats"),
     ]
     if settings.record.enabled:
         rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))
     lines = [f"  {name:9} {text}" for name, text in rows]
-    ready = f"headstart is ready on http://{server.host}:{port}  (Ctrl-C stops it)"
+    ready = f"headstart is ready on {base}  (Ctrl-C stops it)"
     return "\n".join([ready, *lines])
 
 

@@ -3,8 +3,9 @@
 from headstart.config.checks import checked
 from headstart.config.compression import CompressionSettings
 from headstart.config.discovery import discover_local, discover_upstreams
-from headstart.config.loading import load_settings
+from headstart.config.loading import load_settings, override_cache
 from headstart.config.models import ModelTable, aliases, context_at, model_at, model_table, price_at
+from headstart.config.notes import notes_on
 from headstart.config.output import OutputSettings
 from headstart.config.providers import Preset, preset, providers
 from headstart.config.resolving import resolved
@@ -55,6 +56,8 @@ __all__ = [
     "masked",
     "model_at",
     "model_table",
+    "notes_on",
+    "override_cache",
     "preset",
     "price_at",
     "providers",

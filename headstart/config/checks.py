@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from headstart.config.routes import JudgeInCode
 from headstart.config.safety import safety_problems
 from headstart.config.settings import Settings
 from headstart.config.strategy_checks import strategy_problems
+from headstart.config.wording import problem
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from headstart.config.upstreams import UpstreamSettings
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def checked(settings: Settings) -> Settings:
@@ -56,13 +59,6 @@ def _converted(settings: Settings) -> Settings:
 
     plain = msgspec.to_builtins(settings, enc_hook=keep)
     return msgspec.convert(plain, Settings, dec_hook=lambda _, index: kept[index])
-
-
-def problem(error: msgspec.ValidationError) -> str:
-    """Return msgspec's message with the setting's name first, as it is written in the file."""
-    message, _, path = str(error).partition(" - at `")
-    name = path.rstrip("`").removeprefix("$").removeprefix(".")
-    return f"{name}: {message[:1].lower()}{message[1:]}" if name else message
 
 
 def _problems(settings: Settings) -> Iterator[str]:
@@ -102,6 +98,8 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
                 f"server.trusted_proxies[{index}]: {network!r} is neither an address nor a "
                 "network such as 10.0.0.0/8"
             )
+    if server.admin_token_env is not None:
+        yield from _variable_problems("server.admin_token_env", (server.admin_token_env,))
     if not all(server.client_keys):
         yield "server.client_keys: a key must not be empty"
 
@@ -129,7 +127,7 @@ def _preset_problems(upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
             elif not upstream.base_url:
                 names = ", ".join(providers())
                 yield f"{setting}.base_url: required, or name a preset: {names}"
-        elif upstream.dialect not in ("openai", known.dialect):
+        elif upstream.dialect not in (None, known.dialect):
             yield (
                 f"{setting}.dialect: preset {known.name!r} speaks {known.dialect!r}; leave out "
                 "dialect, or preset"
@@ -147,8 +145,16 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
         yield from _url_problems(f"{setting}.proxy", upstream.proxy, may_have_user=True)
     if not upstream.base_url.isascii() or "?" in upstream.base_url or "#" in upstream.base_url:
         yield f"{setting}.base_url: must be ASCII, without query and fragment"
-    if not all(upstream.key_variables):
-        yield f"{setting}.api_key_env: the name of a variable must not be empty"
+    yield from _variable_problems(f"{setting}.api_key_env", upstream.key_variables)
+
+
+def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:
+    """Never repeat what is no name: it may be the key itself."""
+    if not all(map(_VARIABLE.fullmatch, variables)):
+        yield (
+            f"{setting}: names an environment variable, such as OPENAI_API_KEY; put the key into "
+            "one, and its name here"
+        )
 
 
 def _url_problems(setting: str, url: str, *, may_have_user: bool = False) -> Iterator[str]:

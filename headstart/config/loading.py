@@ -3,59 +3,49 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.config.checks import checked, problem
-from headstart.config.names import (
-    LISTS,
-    NONE,
-    check_choice,
-    check_document,
-    check_name,
-    fields_of,
-    may_be_empty,
-    may_be_none,
-    table_type,
-)
+from headstart.config.checks import checked
+from headstart.config.masking import masked_variable
+from headstart.config.names import NONE, check_document, may_be_empty, may_be_none, table_type
 from headstart.config.settings import Settings
+from headstart.config.variables import check_single_names, read_variables
+from headstart.config.wording import problem
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-PREFIX = "HEADSTART_"
 KEY_FROM_ENVIRONMENT = "env:"
-_EXAMPLES = {
-    "upstream": (
-        'such as [{"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"}]'
-    ),
-    "route": 'such as [{"name": "faq", "match": {"model": "gpt-4o*"}, "max_error": 0.005}]',
-}
 
 
 def load_settings(
     path: Path | None,
     environ: Mapping[str, str],
     overrides: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
 ) -> Settings:
     """Return the checked settings.
 
     ``overrides`` maps dotted names to values, such as ``{"server.port": 8080}``; a value of None
-    leaves the setting as it is; ``upstream`` and ``route`` take lists of tables. Raises
-    ConfigError that names the setting, what is wrong with it, and for a misspelt name the
-    nearest valid one.
+    leaves the setting as it is; ``upstream`` and ``route`` take lists of tables. ``defaults``
+    hold for settings that nothing else sets. Raises ConfigError that names the setting, what is
+    wrong with it, and for a misspelt name the nearest valid one.
     """
     document = _read(path) if path is not None else {}
     check_document(document)
-    for name, value in _variables(environ):
+    for name, value in read_variables(environ):
         _put(document, name, value)
     for name, value in (overrides or {}).items():
         if value is not None:
             _put(document, name, value)
+    for name, value in (defaults or {}).items():
+        _put(document, name, value, replace=False)
     check_document(document)
+    check_single_names(environ, frozenset(_texts(document)))
     _resolve_client_keys(document, environ)
     _resolve_none(Settings, document)
     try:
@@ -65,9 +55,18 @@ def load_settings(
     return checked(settings)
 
 
+def override_cache(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    """Return checked settings with other values of ``[cache]``. Raises ConfigError."""
+    document = {"cache": dict(overrides)}
+    check_document(document)
+    _resolve_none(Settings, document)
+    changed = msgspec.structs.replace(settings.cache, **document["cache"])
+    return checked(msgspec.structs.replace(settings, cache=changed))
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -76,57 +75,23 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
-    """Yield (dotted name, typed value). An empty variable counts as absent."""
-    for variable in sorted(environ):
-        text = environ[variable].strip()
-        if not variable.startswith(PREFIX) or not text:
-            continue
-        steps = variable.removeprefix(PREFIX).lower().split("__")
-        if steps[0] in LISTS:
-            yield steps[0], _tables_from(variable, steps[0], text)
-        elif len(steps) > 1:
-            section, key = ".".join(steps[:-1]), steps[-1]
-            for index, step in enumerate(steps):
-                check_name(".".join(steps[:index]), step, variable)
-            yield f"{section}.{key}", _typed(variable, section, key, text)
-
-
-def _tables_from(variable: str, section: str, text: str) -> object:
-    try:
-        return msgspec.json.decode(text, type=list[dict[str, object]])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ConfigError(
-            f"{variable}: {PREFIX}{section.upper()} holds all of [[{section}]] as a JSON list of "
-            f"objects, {_EXAMPLES[section]}"
-        ) from error
-
-
-def _typed(variable: str, section: str, key: str, text: str) -> object:
-    """Read a variable's text as the setting's type; a list is separated by commas."""
-    kind = fields_of(section)[key]
-    if text == NONE and may_be_none(kind):
-        return text
-    if table_type(kind) is not None:
-        raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
-    value: object = text
-    if get_origin(kind) is tuple:
-        value = [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
-    check_choice(section, key, value, variable)
-    try:
-        return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{variable}: {problem(error)}") from error
-
-
-def _put(document: dict[str, Any], name: str, value: object) -> None:
+def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = True) -> None:
     *sections, key = name.split(".")
     table: object = document
     for section in sections:
         if isinstance(table, dict):
             table = table.setdefault(section, {})
-    if isinstance(table, dict):  # else msgspec says what is wrong with it
-        table[key] = value
+    if isinstance(table, dict) and (replace or key not in table):
+        table[key] = value  # what is no table msgspec refuses
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts of a document, among which are the variables that it names."""
+    if isinstance(value, str):
+        yield value.removeprefix(KEY_FROM_ENVIRONMENT)
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -> None:
@@ -141,7 +106,8 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
             variable = key.removeprefix(KEY_FROM_ENVIRONMENT)
             resolved[index] = environ.get(variable)
             if not resolved[index]:
-                raise ConfigError(f"server.client_keys[{index}]: {variable} is not set")
+                shown = masked_variable(variable)
+                raise ConfigError(f"server.client_keys[{index}]: {shown} is not set")
     server["client_keys"] = resolved
 
 

@@ -9,12 +9,18 @@ import msgspec
 
 MASK = "***"
 _URLS = frozenset({"store", "base_url", "proxy"})
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _USER_OR_QUERY = re.compile(r"(?<=//).*(?=@)|(?<=\?).*")
 
 
 def masked_url(url: str) -> str:
     """Return the URL with user, password and query masked."""
     return _USER_OR_QUERY.sub(MASK, url)
+
+
+def masked_variable(name: str) -> str:
+    """Return a variable's name, masked unless in capitals: a key may stand in its place."""
+    return name if _VARIABLE.fullmatch(name) else MASK
 
 
 def masked_fields(section: msgspec.Struct) -> dict[str, Any]:
@@ -25,6 +31,10 @@ def masked_fields(section: msgspec.Struct) -> dict[str, Any]:
 def _masked(name: str, value: object) -> object:
     if name == "client_keys" and isinstance(value, tuple):
         value = [MASK] * len(value)
+    elif name.endswith("_env") and isinstance(value, tuple):
+        value = [masked_variable(each) for each in value]
+    elif name.endswith("_env") and isinstance(value, str):
+        value = masked_variable(value)
     elif name == "headers" and isinstance(value, dict):
         value = dict.fromkeys(value, MASK)
     elif name in _URLS and isinstance(value, str):

@@ -80,7 +80,9 @@ class RouteMatch(Section):
 class RouteSettings(StrategySettings, kw_only=True):
     """``[[route]]``: other rules for some requests; the first that fits is taken."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
+    name: Annotated[
+        str, msgspec.Meta(pattern=r"^[!-~]+$", description="ASCII letters and signs, no space")
+    ]
     match: RouteMatch = RouteMatch()
     use: Use | None = None
     """Defaults for a kind of traffic."""

@@ -81,7 +81,7 @@ def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings])
         names = ", ".join(upstream.name for upstream in upstreams) or "none"
         yield f"cache.judge.upstream: no upstream is named {judge.upstream!r}; there is: {names}"
     for upstream in chosen:
-        if upstream.dialect != "openai":
+        if upstream.speaks != "openai":
             yield (
                 f"cache.judge.upstream: {upstream.name!r} does not speak OpenAI's dialect, in "
                 "which the judge is asked; name another upstream"

@@ -94,11 +94,19 @@ class CacheSettings(Section):
     threshold: Share | None = None
     guards: tuple[Guard, ...] = GUARDS
     scope: Annotated[
-        str, msgspec.Meta(pattern=r"^(credential|shared|header:[A-Za-z0-9!#$%&'*+.^_`|~-]+)$")
+        str,
+        msgspec.Meta(
+            pattern=r"^(credential|shared|header:[A-Za-z0-9!#$%&'*+.^_`|~-]+)$",
+            description='"credential", "shared" or "header:NAME"',
+        ),
     ] = "credential"
     share_users: bool = False
     sampled: Annotated[
-        str, msgspec.Meta(pattern=r"^(always|deterministic|variants:[1-9][0-9]{0,2})$")
+        str,
+        msgspec.Meta(
+            pattern=r"^(always|deterministic|variants:[1-9][0-9]{0,2})$",
+            description='"always", "deterministic" or "variants:N", N from 1 to 999',
+        ),
     ] = "always"
     holdout: Share = 0.0
     store: str = "sqlite:///headstart.db"

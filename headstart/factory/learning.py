@@ -38,7 +38,7 @@ def make_domains(site: Site) -> Domains | None:
 
     promise = promise_of(cache)
     version = version_of(cache.guards)
-    prior = _prior(cache, promise, version)
+    prior = read_prior(cache, promise, version)
     return Domains(
         site.store,
         fresh=lambda: Domain(promise, prior, version=version),
@@ -137,8 +137,8 @@ def promise_of(cache: CacheSettings) -> Promise:
     )
 
 
-def _prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | None:
-    """Read the operator's prior and check that this version can use it."""
+def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | None:
+    """Read the operator's prior and check that this version can use it. Raises ConfigError."""
     if cache.state is None:
         return None
     from headstart.policies.ratchet.domain import Domain

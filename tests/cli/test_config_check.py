@@ -103,6 +103,18 @@ def test_every_key_that_is_not_set_is_a_problem(
     assert report["routes"][0]["members"]["groq"] == "llama-3.3-70b-versatile"
 
 
+def test_a_key_that_is_taken_for_a_name_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text("[[upstream]]\npreset = 'groq'\napi_key_env = 'gsk_Secret'", encoding="utf-8")
+    assert check("--config", str(path)) == 1
+    assert check("--config", str(path), "--json") == 1
+    shown = "".join(capsys.readouterr())
+    assert "upstream 'groq' names ***, which is not set" in shown
+    assert "Secret" not in shown
+
+
 def test_settings_that_contradict_each_other_are_told_as_json_too(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

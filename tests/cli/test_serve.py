@@ -21,6 +21,7 @@ from headstart.cli.serve import banner
 from headstart.cli.serve_route import billed_notes, with_route
 from headstart.config import (
     RecordSettings,
+    ServerSettings,
     Settings,
     UpstreamSettings,
     checked,
@@ -118,6 +119,8 @@ def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_por
 
 def test_it_says_when_prompts_are_recorded() -> None:
     assert "record" not in banner(Settings(), 8080)
+    on_ipv6 = banner(Settings(server=ServerSettings(host="::1")), 8080)
+    assert "ready on http://[::1]:8080 " in on_ipv6
     recording = Settings(record=RecordSettings(enabled=True, path="log.jsonl"))
     assert "record    on: log.jsonl (prompts and answers in the clear)" in banner(recording, 8080)
 

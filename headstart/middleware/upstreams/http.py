@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import aiohttp
 from yarl import URL
 
 from headstart.errors import (
-    ConfigError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
@@ -21,6 +19,7 @@ from headstart.errors import (
 )
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_event_stream
 from headstart.middleware.translation import with_retry_after
+from headstart.middleware.upstreams.authorities import trusting
 from headstart.middleware.upstreams.incoming import Incoming
 from headstart.middleware.upstreams.options import HTTPOptions
 from headstart.middleware.upstreams.outgoing import outgoing
@@ -55,7 +54,8 @@ class HTTPUpstream:
     ) -> None:
         """Know ``dialects``, which callers speak, and those that only providers do.
 
-        ``spawn`` starts what ``options.warm`` asks for.
+        ``spawn`` starts what ``options.warm`` asks for. Reads ``options.ca_file``; raises
+        ConfigError if that cannot be used.
         """
         self.name = options.name
         self._options = options
@@ -66,20 +66,16 @@ class HTTPUpstream:
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=options.connect_s, sock_read=options.first_token_s
         )
+        ca_file = options.ca_file
+        self._trusting = True if ca_file is None else trusting(options.name, ca_file)
         self._session: aiohttp.ClientSession | None = None
         self._spawn = spawn if options.warm else None
         self._warming = False
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            context: ssl.SSLContext | bool = True
-            if self._options.ca_file is not None:
-                try:
-                    context = ssl.create_default_context(cafile=self._options.ca_file)
-                except (OSError, ssl.SSLError) as error:
-                    raise ConfigError(f"upstream.ca_file: {error}") from error
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=75, ssl=context),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=75, ssl=self._trusting),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

@@ -1,0 +1,86 @@
+"""What an upstream's address tells: a known provider, its dialect, or a likely mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headstart.config import Settings, UpstreamSettings, checked, notes_on
+from headstart.config.settings import CacheSettings, ServerSettings
+
+
+def one(**fields: Any) -> UpstreamSettings:
+    [upstream] = checked(Settings(upstream=(UpstreamSettings(**fields),))).upstream
+    return upstream
+
+
+@pytest.mark.parametrize(
+    ("url", "preset", "dialect", "complete"),
+    [
+        ("https://api.anthropic.com", "anthropic", "anthropic", "https://api.anthropic.com"),
+        (
+            "https://generativelanguage.googleapis.com/",
+            "gemini",
+            "gemini",
+            "https://generativelanguage.googleapis.com",
+        ),
+        ("https://api.groq.com", "groq", "openai", "https://api.groq.com/openai/v1"),
+        ("https://api.openai.com/v1/", "openai", "openai", "https://api.openai.com/v1"),
+        ("https://api.cohere.com", "cohere", "cohere", None),
+    ],
+)
+def test_a_known_provider_is_asked_as_it_wants_to_be(
+    url: str, preset: str, dialect: str, complete: str | None
+) -> None:
+    found = one(base_url=url)
+    assert (found.preset, found.dialect, found.key_variables) == (preset, dialect, ())
+    assert complete is None or found.base_url == complete
+    assert checked(Settings(upstream=(found,))).upstream == (found,)
+
+
+def test_a_dialect_that_is_written_is_spoken() -> None:
+    found = one(base_url="https://api.anthropic.com", dialect="openai")
+    assert (found.preset, found.dialect) == (None, "openai")
+
+
+def test_nobody_knows_an_address_that_is_not_a_providers_own() -> None:
+    for url in ("https://api.groq.com.example.test", "http://api.groq.com", "https://api.groq.co"):
+        assert one(base_url=url).preset is None
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (
+            "https://llm.example.test/team",
+            ["/team/chat/completions", '"https://llm.example.test/team/v1"'],
+        ),
+        ("https://api.groq.com/v1", ["https://api.groq.com/openai/v1", "preset = 'groq'"]),
+    ],
+)
+def test_an_address_that_is_likely_wrong_is_noted(url: str, words: list[str]) -> None:
+    [note] = notes_on(checked(Settings(upstream=(UpstreamSettings(base_url=url),))))
+    assert all(word in note for word in words), note
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_url": "http://127.0.0.1:8000"},
+        {"base_url": "https://llm.example.test/v1beta/openai"},
+        {"base_url": "https://llm.example.test/anthropic", "dialect": "anthropic"},
+        {"base_url": "https://api.groq.com/v1", "preset": "groq"},
+        {"preset": "vllm"},
+    ],
+)
+def test_an_address_that_can_be_right_is_not_noted(fields: dict[str, Any]) -> None:
+    assert list(notes_on(checked(Settings(upstream=(UpstreamSettings(**fields),))))) == []
+
+
+def test_a_scope_header_that_nobody_may_send_is_noted() -> None:
+    by_header = Settings(cache=CacheSettings(scope="header:X-Team"))
+    [note] = notes_on(by_header)
+    assert "server.trusted_proxies" in note
+    proxied = Settings(cache=by_header.cache, server=ServerSettings(trusted_proxies=("10.0.0.1",)))
+    assert list(notes_on(proxied)) == []
