@@ -124,6 +124,8 @@ class ReasoningWish(Frozen):
     budget_tokens: int | None = None
     enabled: bool | None = None
     """True without a budget: as much as the model sees fit."""
+    shown: bool | None = None
+    """Whether the client gets to see it. What it asked for is kept on the answer's way back."""
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

@@ -41,6 +41,8 @@ class Naming:
     """Tool calls go in OpenAI's deprecated form, which has room for one."""
     prompt_tokens: int = 0
     """By estimate, for a whole answer whose provider does not count."""
+    shows_reasoning: bool = True
+    """The client asked to see it."""
 
 
 class _Canonical:
@@ -56,7 +58,12 @@ class _Canonical:
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
         if self._source.name == self._target.name:
             return events
-        translated = translate_events(events, self._source, self._target)
+        translated = translate_events(
+            events,
+            self._source,
+            self._target,
+            shows_reasoning=self._naming.shows_reasoning,
+        )
         return tuple(own for event in translated if (own := self._own(event)) is not None)
 
     def _own(self, event: StreamEvent) -> StreamEvent | None:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.middleware.dialects import gemini_events, gemini_read
+from headstart.middleware.dialects import anthropic_events, gemini_events, gemini_logprobs
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.anthropic_thinking import mark
 from headstart.middleware.dialects.gemini_errors import retry_delay_s
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.types import (
     ErrorReported,
     ExtraDelta,
@@ -26,9 +29,16 @@ if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.types import Headers, StreamEvent
 
-_REASONING = {gemini_read.NAME: gemini_events.THOUGHT}
-"""Under which name clients look for reasoning, where it is not OpenAI's. Not Anthropic's: its
-clients get none from others (``anthropic_encode``)."""
+_REASONING = {
+    AnthropicMessages.name: anthropic_events.THINKING,
+    GeminiGenerate.name: gemini_events.THOUGHT,
+}
+"""Under which name clients look for reasoning, where it is not OpenAI's."""
+_LOGPROBS = {
+    (GeminiGenerate.name, OpenAIChat.name): gemini_logprobs.from_gemini,
+    (OpenAIChat.name, GeminiGenerate.name): gemini_logprobs.from_openai,
+}
+"""By the provider's dialect and the client's; no others can tell them."""
 _CAPACITY = frozenset({498, 529})
 """Statuses of providers that have no capacity: Groq's and Anthropic's own."""
 _OF_THE_BODY = frozenset(
@@ -45,39 +55,67 @@ _OF_THE_BODY = frozenset(
 
 
 def translate_events(
-    events: Sequence[StreamEvent], source: UpstreamDialect, target: Dialect
+    events: Sequence[StreamEvent],
+    source: UpstreamDialect,
+    target: Dialect,
+    *,
+    shows_reasoning: bool = True,
 ) -> tuple[StreamEvent, ...]:
     """Return what ``events`` of one dialect say in another's canonical form.
 
-    Usage becomes the target's, and so does the name under which reasoning comes. Signatures and
-    all that only one provider knows are left out; ids and the native finish reason stay.
+    Usage becomes the target's, and so does the name under which reasoning comes if the client
+    asked to see it. Signatures and all that only one provider knows are left out; ids and the
+    native finish reason stay.
     """
     if source.name == target.name:
         return tuple(events)
     return tuple(
         translated
         for event in events
-        if (translated := _translate(event, source, target)) is not None
+        if (translated := _translate(event, source, target, shows_reasoning)) is not None
     )
 
 
-def _translate(event: StreamEvent, source: UpstreamDialect, target: Dialect) -> StreamEvent | None:
+def _translate(
+    event: StreamEvent,
+    source: UpstreamDialect,
+    target: Dialect,
+    shows_reasoning: bool,  # noqa: FBT001
+) -> StreamEvent | None:
     translated: StreamEvent | None = event
     match event:
         case UsageReported(usage=usage):
             translated = UsageReported(usage=target.usage(source.tokens(usage)))
         case Started(id=id, model=model, created=created):
             translated = Started(id=id, model=model, created=created)
-        case ReasoningDelta(text=text, choice=choice, block=block):
-            field = _REASONING.get(target.name, "reasoning_content")
-            translated = ReasoningDelta(text=text, choice=choice, field=field, block=block)
+        case ReasoningDelta():
+            translated = _translate_reasoning(event, target) if shows_reasoning else _hidden(event)
         case ToolCallDelta(extra=extra) if extra:
             translated = msgspec.structs.replace(event, extra={})
         case ErrorReported(status=int(status)):
             translated = msgspec.structs.replace(event, status=translate_status(status, target))
-        case ExtraDelta() | LogprobsDelta():
+        case LogprobsDelta(value=value, choice=choice):
+            convert = _LOGPROBS.get((source.name, target.name))
+            translated = convert and LogprobsDelta(value=convert(value), choice=choice)
+        case ExtraDelta():
             translated = None
     return translated
+
+
+def _translate_reasoning(event: ReasoningDelta, target: Dialect) -> ReasoningDelta:
+    signs = target.name == AnthropicMessages.name
+    return ReasoningDelta(
+        text=event.text,
+        choice=event.choice,
+        field=_REASONING.get(target.name, "reasoning_content"),
+        signature=mark(event.field) if signs else None,
+        block=event.block,
+    )
+
+
+def _hidden(event: ReasoningDelta) -> ReasoningDelta:
+    """Return reasoning under a name under which only OpenAI's clients look for it."""
+    return ReasoningDelta(text=event.text, choice=event.choice, block=event.block)
 
 
 def translate_status(status: int, target: Dialect) -> int:

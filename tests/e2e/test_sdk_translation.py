@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import anthropic
 import pytest
 
 from headstart.decisions import Outcome
@@ -36,7 +37,9 @@ def all_providers(provider: Provider | None = None, **fields: Any) -> Any:
     """Run one simulator behind four upstreams, one for each dialect that it speaks."""
 
     def upstream(dialect: str) -> dict[str, Any]:
-        return {"name": dialect, "dialect": dialect, "models": {f"via-{dialect}": "m"}, **fields}
+        # Gemini is told how much to think by the generation of its model.
+        model = "gemini-2.5-flash" if dialect == "gemini" else "m"
+        return {"name": dialect, "dialect": dialect, "models": {f"via-{dialect}": model}, **fields}
 
     return sidecar(
         provider or Provider(api_keys=[KEY]),
@@ -107,10 +110,6 @@ async def test_a_schema_is_kept_to(client: str, stream: bool) -> None:
 
 
 UNSHOWN = {
-    # Anthropic's API takes back only what it signed, so its clients get nothing else.
-    ("anthropic", "openai"),
-    ("anthropic", "gemini"),
-    ("anthropic", "cohere"),
     # Gemini shows its thoughts on request, which OpenAI's requests cannot express.
     ("openai", "gemini"),
 }
@@ -125,6 +124,53 @@ async def test_reasoning_is_kept_apart_from_the_answer(client: str, stream: bool
             said = await CLIENTS[client](gateway.url, ask)
             assert said.text == ANSWER
             assert bool(said.reasoning) == ((client, provider) not in UNSHOWN), provider
+            # What is kept of it is shown as well.
+            assert await CLIENTS[client](gateway.url, ask) == said
+            assert gateway.outcomes[-2:] == [Outcome.MISS, Outcome.EXACT]
+
+
+@each_mode
+@pytest.mark.parametrize("client", ["anthropic", "gemini"])
+async def test_reasoning_that_nobody_asked_for_is_not_shown(client: str, stream: bool) -> None:
+    async with all_providers() as gateway:
+        for provider in PROVIDERS:
+            if provider == client:
+                continue  # its own API's answers pass as they are
+            said = await CLIENTS[client](gateway.url, Ask(f"via-{provider}", PROMPT, stream=stream))
+            assert (said.text, said.reasoning) == (ANSWER, ""), provider
+
+
+@each_mode
+async def test_reasoning_of_others_is_signed_by_us_and_comes_back(stream: bool) -> None:
+    transforms = []
+    async with (
+        all_providers() as gateway,
+        anthropic.AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        fields: dict[str, Any] = {"max_tokens": 4000}
+        fields["thinking"] = {"type": "enabled", "budget_tokens": 2000}
+        messages: list[Any] = [{"role": "user", "content": PROMPT}]
+        if stream:
+            async with client.messages.stream(
+                model="via-openai", messages=messages, **fields
+            ) as streamed:
+                said = await streamed.get_final_message()
+        else:
+            said = await client.messages.create(model="via-openai", messages=messages, **fields)
+        thought, answer = said.content
+        assert thought.type == "thinking"
+        assert thought.signature == "headstart:reasoning_content"
+        assert answer.type == "text"
+        messages += [{"role": "assistant", "content": said.content}, *messages]
+        for provider in PROVIDERS:
+            raw = await client.messages.with_raw_response.create(
+                model=f"via-{provider}", messages=messages, **fields
+            )
+            transforms.append(raw.headers["x-headstart-transforms"])
+    # Only a provider of the dialect that it came from gets it, and nobody gets the signature.
+    assert ["dropped:" in each for each in transforms] == [False, True, True, True]
+    assert "dropped:thinking" in transforms[1]
+    assert "dropped:reasoning_content" in transforms[2]
 
 
 ERRORS = {
@@ -194,7 +240,7 @@ async def test_a_translated_answer_is_booked_at_the_price_of_cached_tokens(
 ) -> None:
     price = {"input_per_million": 100.0, "cached_per_million": 1.0, "output_per_million": 10.0}
     simulator = Provider(profile=Profile(model="m", prefix_cache=True), api_keys=[KEY])
-    async with all_providers(simulator, price={"m": price}) as gateway:
+    async with all_providers(simulator, price={"default": price}) as gateway:
         for question in ("First?", "Second?"):
             ask = Ask(f"via-{provider}", "word " * 2000 + question, stream=stream)
             await CLIENTS[client](gateway.url, ask)

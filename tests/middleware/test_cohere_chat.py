@@ -188,6 +188,34 @@ def test_a_request_is_written_in_its_names() -> None:
     }
 
 
+BEYOND: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
+    ({"frequency_penalty": 1.5}, {}, ("frequency_penalty",)),
+    ({"presence_penalty": -1}, {}, ("presence_penalty",)),
+    ({"presence_penalty": 1}, {"presence_penalty": 1}, ()),
+    ({"top_k": 501}, {}, ("top_k",)),
+    ({"top_p": 1}, {"p": 0.99}, ()),
+    ({"top_p": 0}, {"p": 0.01}, ()),
+    ({"stop": list("abcde")}, {"stop_sequences": list("abcde")}, ()),
+    ({"logprobs": True, "top_logprobs": 2}, {}, ("logprobs", "top_logprobs")),
+]
+
+
+@pytest.mark.parametrize(("asked", "said", "dropped"), BEYOND)
+def test_what_it_documents_to_refuse_is_kept_from_it(
+    asked: dict[str, Any], said: dict[str, Any], dropped: tuple[str, ...]
+) -> None:
+    request = written(**asked)
+    document = json.loads(request.body)
+    assert {k: v for k, v in document.items() if k not in ("model", "messages", "stream")} == said
+    assert request.dropped == dropped
+
+
+def test_no_more_stop_sequences_than_it_takes_are_told() -> None:
+    request = written(stop=list("abcdef"))
+    assert json.loads(request.body)["stop_sequences"] == list("abcde")
+    assert request.dropped == ("stop",)
+
+
 def test_what_it_cannot_be_asked_is_refused() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "aQ==", "format": "wav"}}
     refused: tuple[dict[str, Any], ...] = (

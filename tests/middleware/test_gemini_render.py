@@ -45,7 +45,7 @@ LOGPROBS = {"chosenCandidates": [{"token": "Hi", "logProbability": -0.1}]}
 FOREIGN: list[StreamEvent] = [
     Started(id="x", model="claude"),
     TextDelta(text=""),
-    ReasoningDelta(text="Hm.", field="thinking"),
+    ReasoningDelta(text="Hm.", field="thought"),
     TextDelta(text="Let me look."),
     ToolCallDelta(index=0, id="toolu_1", name="f", arguments='{"city":\n '),
     ToolCallDelta(index=1, id="toolu_2", name="g"),

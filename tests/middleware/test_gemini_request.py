@@ -297,6 +297,8 @@ def test_calls_that_come_back_unsigned_are_marked_for_models_that_ask() -> None:
         ("gemini-2.5-flash", "medium", {"thinkingBudget": 8192}),
         ("gemini-2.5-flash", "none", {"thinkingBudget": 0}),
         ("gemini-2.5-pro", "none", {"thinkingBudget": 128}),
+        ("gemini-3-pro", "max", {"thinkingLevel": "high"}),
+        ("gemini-3-pro", "odd", None),
         ("gemini-2.0-flash", "low", None),
     ],
 )
@@ -307,6 +309,31 @@ def test_efforts_are_told_as_each_generation_takes_them(
     said = json.loads(request.body).get("generationConfig", {}).get("thinkingConfig")
     assert said == config
     assert request.dropped == (("reasoning_effort",) if config is None else ())
+
+
+def test_a_model_that_does_not_think_loses_nothing_by_not_thinking() -> None:
+    assert written({"model": "gemini-2.0-flash", "reasoning_effort": "none"}).dropped == ()
+
+
+def test_what_the_api_refuses_is_kept_from_it() -> None:
+    request = written({"seed": 2**31, "stop": list("abcdef"), "top_logprobs": 2})
+    assert json.loads(request.body)["generationConfig"] == {"stopSequences": list("abcde")}
+    assert request.dropped == ("seed", "stop", "top_logprobs")
+    request = written({"seed": 2**31 - 1, "logprobs": True, "top_logprobs": 2})
+    assert json.loads(request.body)["generationConfig"] == {
+        "seed": 2**31 - 1,
+        "responseLogprobs": True,
+        "logprobs": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [(None, False), ({"includeThoughts": False}, False), ({"includeThoughts": True}, True)],
+)
+def test_thoughts_are_shown_to_who_asked_for_them(config: Any, shown: bool) -> None:
+    settings = {} if config is None else {"generationConfig": {"thinkingConfig": config}}
+    assert DIALECT.shows_reasoning(parse({**ASK, **settings})) is shown
 
 
 def test_quirks_of_an_upstream_are_kept() -> None:

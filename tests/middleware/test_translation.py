@@ -28,6 +28,7 @@ from headstart.types import (
     ReasoningDelta,
     Started,
     Text,
+    TextDelta,
     ToolCall,
     ToolCallDelta,
     UsageReported,
@@ -118,14 +119,18 @@ def test_what_one_dialect_alone_knows_stays_there(
     assert translate_events((event,), ANTHROPIC, ANTHROPIC) == (event,)
 
 
-def test_reasoning_of_others_does_not_pass_for_anthropics_or_geminis_own() -> None:
-    thought = ReasoningDelta(text="hm", field="thinking")
-    (there,) = translate_events((thought,), OPENAI, ANTHROPIC)
-    assert isinstance(there, ReasoningDelta)
-    assert there.field == "reasoning_content"
-    (there,) = translate_events((thought,), ANTHROPIC, GEMINI)
-    assert isinstance(there, ReasoningDelta)
-    assert there.field == "thought"
+@pytest.mark.parametrize(
+    ("target", "name", "signature"),
+    [(ANTHROPIC, "thinking", "headstart:reasoning"), (GEMINI, "thought", None)],
+)
+def test_reasoning_comes_under_its_name_to_those_alone_who_asked(
+    target: Dialect, name: str, signature: str | None
+) -> None:
+    thought = ReasoningDelta(text="hm", field="reasoning", signature="s")
+    shown = ReasoningDelta(text="hm", field=name, signature=signature)
+    assert translate_events((thought,), OPENAI, target) == (shown,)
+    (hidden,) = translate_events((thought,), OPENAI, target, shows_reasoning=False)
+    assert b"hm" not in encoded(target, (hidden, Finished(reason="stop"), Ended()))
 
 
 @pytest.mark.parametrize(
@@ -171,3 +176,48 @@ def test_geminis_wait_becomes_a_header(
     headers: tuple[tuple[bytes, bytes], ...], body: bytes, wait: list[bytes]
 ) -> None:
     assert [value for _, value in with_retry_after(headers, body)] == wait
+
+
+CHOSEN = {"token": "Hé", "tokenId": 7, "logProbability": -0.5}
+OTHER = {"token": "Hi", "tokenId": 8, "logProbability": -1.5}
+LOGPROBS = {"chosenCandidates": [CHOSEN], "topCandidates": [{"candidates": [CHOSEN, OTHER]}]}
+TOKEN = {"token": "Hé", "logprob": -0.5, "bytes": [72, 195, 169]}
+OTHER_TOKEN = {"token": "Hi", "logprob": -1.5, "bytes": [72, 105]}
+OF_TOKENS = {"content": [{**TOKEN, "top_logprobs": [TOKEN, OTHER_TOKEN]}], "refusal": None}
+
+
+def test_logprobs_pass_between_openai_and_gemini() -> None:
+    there = translate_events((LogprobsDelta(value=LOGPROBS, choice=1),), GEMINI, OPENAI)
+    assert there == (LogprobsDelta(value=OF_TOKENS, choice=1),)
+    (back,) = translate_events(there, OPENAI, GEMINI)
+    assert isinstance(back, LogprobsDelta)
+    names = ("token", "logProbability")
+    plain = [{name: each[name] for name in names} for each in (CHOSEN, OTHER)]
+    assert back.value == {
+        "chosenCandidates": plain[:1],
+        "topCandidates": [{"candidates": plain}],
+    }
+
+
+@pytest.mark.parametrize("junk", [{}, {"chosenCandidates": 1}, {"chosenCandidates": [{}, 2]}])
+def test_logprobs_of_another_shape_do_no_harm(junk: dict[str, object]) -> None:
+    (event,) = translate_events((LogprobsDelta(value=junk),), GEMINI, OPENAI)
+    assert isinstance(event, LogprobsDelta)
+    assert all(token["top_logprobs"] == [] for token in event.value["content"])
+
+
+def test_geminis_clients_get_logprobs_whole_and_in_a_stream() -> None:
+    answer = (
+        Started(id="i", model="m"),
+        TextDelta(text="Hé"),
+        LogprobsDelta(value=OF_TOKENS),
+        Finished(reason="stop"),
+        Ended(),
+    )
+    translated = translate_events(answer, OPENAI, GEMINI)
+    streamed = folded([*decoded(GEMINI, encoded(GEMINI, translated)), Ended()])
+    whole = folded(GEMINI.decode_body(200, GEMINI.render(folded(translated)).json("i", 0)))
+    for completion in (streamed, whole):
+        (choice,) = completion.choices
+        assert choice.logprobs is not None
+        assert choice.logprobs["chosenCandidates"] == [{"token": "Hé", "logProbability": -0.5}]

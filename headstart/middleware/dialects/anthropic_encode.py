@@ -52,9 +52,8 @@ class MessagesEncoder:
     """EventEncoder of Anthropic Messages.
 
     It begins with the first content, with the usage known by then, and tells the usage and why
-    the answer stopped at its end. Reasoning of other providers is left out: the API refuses
-    thinking without its signature, and clients send back what they got. Choices other than the
-    first are left out too.
+    the answer stopped at its end. Reasoning under another name than the API's is left out, for
+    its clients did not ask for it, and so are choices other than the first.
     """
 
     def __init__(self, id: str, *, error_frame: Callable[[ErrorReported, str], bytes]) -> None:
@@ -71,6 +70,8 @@ class MessagesEncoder:
         self._before_delta = b""
         self._arguments: list[str] = []
         """Of the open tool call."""
+        self._signature: str | None = None
+        """Of the open thinking, told at its end."""
         self._called: set[_Key] = set()
         self._waiting: dict[_Key, list[_Said]] = {}
         self._fields: dict[int | None, dict[str, Any]] = {}
@@ -165,8 +166,8 @@ class MessagesEncoder:
             written.append(self._before_delta + _encode(text) + b"}}\n\n")
         if type(event) is ToolCallDelta:
             self._arguments.append(text)
-        elif type(event) is ReasoningDelta and event.signature:
-            written.append(self._delta({"type": "signature_delta", "signature": event.signature}))
+        elif type(event) is ReasoningDelta:
+            self._signature = event.signature or self._signature
 
     def _add_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
         """Write what no other dialect has: a block of another type, or more of a known one's."""
@@ -235,6 +236,9 @@ class MessagesEncoder:
     def _close(self, written: list[bytes]) -> None:
         if self._open is not None:
             self._open = None
+            if self._signature is not None:
+                signature, self._signature = self._signature, None
+                written.append(self._delta({"type": "signature_delta", "signature": signature}))
             written.append(_frame({"type": "content_block_stop", "index": self._blocks - 1}))
 
     def _close_all(self, written: list[bytes]) -> None:

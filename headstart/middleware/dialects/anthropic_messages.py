@@ -12,6 +12,7 @@ from headstart.middleware.dialects import (
     anthropic_events,
     anthropic_read,
     anthropic_request,
+    anthropic_thinking,
     anthropic_write,
 )
 from headstart.middleware.dialects.anthropic_encode import MessagesEncoder
@@ -85,6 +86,10 @@ class AnthropicMessages:
             "cache_read_input_tokens": tokens.cached,
             "output_tokens": tokens.completion,
         }
+
+    def shows_reasoning(self, request: ChatRequest) -> bool:
+        """Return whether the request asks for thinking, and does not want it omitted."""
+        return anthropic_thinking.is_shown(request.document)
 
     def encoder(self, id: str, created: int, *, include_usage: bool) -> MessagesEncoder:  # noqa: ARG002
         """Return a writer for one stream. It always tells the usage, and knows no time."""

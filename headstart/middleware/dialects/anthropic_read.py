@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
 )
+from headstart.middleware.dialects.anthropic_thinking import origin
 from headstart.middleware.dialects.request_fields import Fields
 from headstart.middleware.dialects.request_parts import encode_text, name_results
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest
 
 DIALECT = "anthropic-messages"
+_DISPLAYS = {"summarized": True, "omitted": False}
 _MODES = {"auto": "auto", "none": "none", "any": "required", "tool": "named"}
 
 
@@ -109,10 +111,11 @@ def _content(fields: Fields, name: str) -> tuple[MessagePart, ...]:
 def _block(fields: Fields) -> MessagePart:
     kind = fields.required_text("type")
     if kind == "thinking":
+        signature = fields.text("signature")
         return ReasoningPart(
             text=fields.required_text("thinking"),
-            signature=fields.text("signature"),
-            field=kind,
+            signature=signature,
+            field=origin(signature) or kind,
             extra=fields.rest(),
         )
     if kind == "redacted_thinking":
@@ -217,10 +220,14 @@ def _reasoning(fields: Fields, effort: str | None) -> ReasoningWish | None:
         budget = thinking.integer("budget_tokens") if kind == "enabled" else None
         if kind == "enabled" and budget is None:
             raise thinking.invalid("budget_tokens", "an integer is required")
+        shown = _DISPLAYS.get(str(thinking.peek("display")))
+        if shown is not None:
+            thinking.value("display")
         return ReasoningWish(
             effort=effort,
             budget_tokens=budget,
             enabled=kind != "disabled",
+            shown=shown,
             extra=thinking.rest(),
         )
     if value is not None and not isinstance(value, dict):

@@ -52,8 +52,8 @@ def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) 
 class RenderedMessage:
     """One answer, prebuilt. The id is the only hole.
 
-    What the API does not have is left out: choices but the first, logprobs, and reasoning of other
-    providers, which clients would send back and the API refuse, for it is not signed.
+    What the API does not have is left out: choices but the first, logprobs, and reasoning under
+    another name than the API's, for which its clients did not ask.
     """
 
     __slots__ = ("_body", "_stream", "nbytes")

@@ -11,6 +11,7 @@ from headstart.middleware.dialects.anthropic_write_messages import write_message
 from headstart.middleware.dialects.request_parts import (
     Losses,
     budget_of,
+    described_schema,
     effort_of,
     top_level_extra,
 )
@@ -160,7 +161,7 @@ def _output(
     if wanted is not None and wanted.kind == "json":
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     if wanted is not None and wanted.kind == "schema":
-        output["format"] = {"type": "json_schema", "schema": wanted.schema or {}}
+        output["format"] = {"type": "json_schema", "schema": described_schema(wanted) or {}}
     return output or None
 
 
@@ -187,7 +188,7 @@ def _reasoning(
     if effort is not None and effort not in _EFFORTS:
         losses.drop("reasoning_effort")
         return {}, None
-    thinking = {} if _forces_tool(asked) else {"type": "adaptive"}
+    thinking = {} if _forces_tool(asked) else {"type": "adaptive", **_display(wish)}
     return thinking, None if effort is None else _EFFORTS[effort]
 
 
@@ -201,9 +202,16 @@ def _thought(thinking: dict[str, Any], effort: str | None) -> int:
 def _own_thinking(wish: ReasoningWish) -> dict[str, Any]:
     if wish.enabled is None:
         return {}
+    told = {**_display(wish), **wish.extra}
     if wish.budget_tokens is not None:
-        return {"type": "enabled", "budget_tokens": wish.budget_tokens, **wish.extra}
-    return {"type": "adaptive" if wish.enabled else "disabled", **wish.extra}
+        return {"type": "enabled", "budget_tokens": wish.budget_tokens, **told}
+    return {"type": "adaptive" if wish.enabled else "disabled", **told}
+
+
+def _display(wish: ReasoningWish) -> dict[str, str]:
+    if wish.shown is None:
+        return {}
+    return {"display": "summarized" if wish.shown else "omitted"}
 
 
 def _budgeted(asked: CanonicalRequest, wish: ReasoningWish, losses: Losses) -> dict[str, Any]:
@@ -218,7 +226,7 @@ def _budgeted(asked: CanonicalRequest, wish: ReasoningWish, losses: Losses) -> d
     if budget < _LEAST_BUDGET or _forces_tool(asked) or _is_amid_calls(asked):
         losses.drop("reasoning_effort")
         return {}
-    return {"type": "enabled", "budget_tokens": budget}
+    return {"type": "enabled", "budget_tokens": budget, **_display(wish)}
 
 
 def _forces_tool(asked: CanonicalRequest) -> bool:

@@ -14,6 +14,7 @@ from headstart.canonical_request import (
     ResultPart,
     TextPart,
 )
+from headstart.middleware.dialects.anthropic_thinking import origin
 from headstart.middleware.dialects.request_parts import plain_text
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
         # Anthropic refuses blank texts, and other dialects are full of them.
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
-        if isinstance(part, ReasoningPart) and not losses.own:
+        if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
             losses.drop(part.field)
             continue
         written.append(_block(part, losses))
@@ -148,6 +149,7 @@ def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
     if part.detail not in (None, "auto"):
         losses.drop("detail")
     if part.kind == "image":
+        losses.drop_filled({"name": part.name})
         return {"type": "image", "source": _source(part)}
     if part.kind == "audio":
         raise losses.refusal("content of type audio")

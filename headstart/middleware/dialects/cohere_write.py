@@ -10,6 +10,7 @@ from headstart.canonical_request import (
     CallPart,
     ForeignPart,
     MediaPart,
+    ReasoningPart,
     ResultPart,
     TextPart,
     Tool,
@@ -20,6 +21,8 @@ from headstart.middleware.dialects.request_parts import (
     Losses,
     budget_of,
     data_url,
+    described_schema,
+    kept_stops,
     name_results,
     plain_text,
     top_level_extra,
@@ -39,6 +42,11 @@ if TYPE_CHECKING:
     )
 
 NAME = "cohere-chat"
+_MOST_STOPS = 5
+_PENALTIES = (0.0, 1.0)
+_P = (0.01, 0.99)
+_MOST_K = 500
+"""Ranges that the API documents; it refuses a request with a value beyond them."""
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
@@ -55,49 +63,64 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
             for message in name_results(asked.messages)
             for written in _message(message, losses)
         ],
-        **_settings(asked, quirks),
+        **_settings(asked, quirks, losses),
+        **_sampling(asked, quirks, losses),
         **_tools(asked, losses),
     }
     lost = {
         "user": asked.user,
         "parallel_tool_calls": asked.parallel_tool_calls is False,
+        # The API tells those of stretches of text, not of the tokens in them.
+        "logprobs": asked.logprobs,
         "top_logprobs": asked.top_logprobs,
     }
     losses.drop_filled(lost)
-    if not quirks.sampling:
-        losses.drop_filled({"temperature": asked.temperature, "top_p": asked.top_p})
     for name in quirks.drops:
         if document.pop(name, None) is not None:
             losses.drop(name)
     return Written(path=b"/v2/chat", body=msgspec.json.encode(document), dropped=losses.names)
 
 
-def _settings(asked: CanonicalRequest, quirks: Quirks) -> dict[str, Any]:
+def _settings(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
     limit = asked.max_tokens
     settings = {
         "max_tokens": quirks.default_max_tokens if limit is None else limit,
-        "temperature": asked.temperature if quirks.sampling else None,
-        "p": asked.top_p if quirks.sampling else None,
-        "k": asked.top_k if quirks.sampling else None,
-        "frequency_penalty": asked.frequency_penalty,
-        "presence_penalty": asked.presence_penalty,
         "seed": asked.seed,
-        "stop_sequences": asked.stop or None,
-        "logprobs": asked.logprobs or None,
+        "stop_sequences": kept_stops(asked, _MOST_STOPS, losses) or None,
         "response_format": _format(asked.response_format),
-        "thinking": None if asked.reasoning is None else _thinking(asked.reasoning),
+        "thinking": None if asked.reasoning is None else _thinking(asked.reasoning, losses),
     }
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+    """Return temperature and its like, without what Cohere refuses."""
+    least, most = _PENALTIES
+    top_p = asked.top_p
+    wanted = {
+        "temperature": ("temperature", asked.temperature, True),
+        # All of the probability is 1 elsewhere and 0.99 here.
+        "top_p": ("p", None if top_p is None else min(max(top_p, _P[0]), _P[1]), True),
+        "top_k": ("k", asked.top_k, (asked.top_k or 0) <= _MOST_K),
+    }
+    for name in ("frequency_penalty", "presence_penalty"):
+        penalty = getattr(asked, name)
+        wanted[name] = (name, penalty, least <= (penalty or 0) <= most)
+    said = {name: value for name, value in wanted.items() if value[1] is not None}
+    kept = {own: value for own, value, fits in said.values() if fits and quirks.sampling}
+    losses.drop(*(name for name, (own, _, _) in said.items() if own not in kept))
+    return kept
 
 
 def _format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
     if wanted is None or wanted.kind == "text":
         return None
-    schema = {} if wanted.schema is None else {"json_schema": wanted.schema}
-    return {"type": "json_object", **schema}
+    schema = described_schema(wanted)
+    return {"type": "json_object", **({} if schema is None else {"json_schema": schema})}
 
 
-def _thinking(wish: ReasoningWish) -> dict[str, Any] | None:
+def _thinking(wish: ReasoningWish, losses: Losses) -> dict[str, Any] | None:
+    losses.drop_filled(wish.extra)
     if wish.enabled is False or wish.effort == "none":
         return {"type": "disabled"}
     budget = wish.budget_tokens
@@ -124,7 +147,7 @@ def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
 
 
 def _function(tool: Tool, losses: Losses) -> dict[str, Any]:
-    losses.drop_filled(tool.extra)
+    losses.drop_filled({"strict": tool.strict, **tool.extra})
     described = {} if tool.description is None else {"description": tool.description}
     empty = {"type": "object", "properties": {}}
     return {"name": tool.name, **described, "parameters": tool.parameters or empty}
@@ -146,10 +169,12 @@ def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
     if message.role == "tool":
         for part in message.parts:
             if isinstance(part, ResultPart):
+                losses.drop_filled({"is_error": part.is_error, **part.extra})
                 found = _joined(part.content, losses)
                 yield {"role": "tool", "tool_call_id": part.id, "content": found}
         return
-    calls = [_call(part) for part in message.parts if isinstance(part, CallPart)]
+    losses.drop(*(part.field for part in message.parts if isinstance(part, ReasoningPart)))
+    calls = [_call(part, losses) for part in message.parts if isinstance(part, CallPart)]
     content = _content(message.parts, losses)
     role = "system" if message.role == "developer" else message.role
     if calls:
@@ -159,7 +184,8 @@ def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": content}
 
 
-def _call(part: CallPart) -> dict[str, Any]:
+def _call(part: CallPart, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled(part.extra)
     function = {"name": part.name, "arguments": part.arguments or "{}"}
     return {"id": part.id, "type": "function", "function": function}
 
@@ -181,7 +207,8 @@ def _block(part: TextPart | MediaPart | ForeignPart, losses: Losses) -> dict[str
         text = plain_text(part)
         if text is None:
             raise losses.refusal(f"content of type {part.kind}")
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+    losses.drop_filled({"name": part.name})
     detail = {} if part.detail is None else {"detail": part.detail}
     return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
 

@@ -110,6 +110,9 @@ class Dialect(UpstreamDialect, Protocol):
     def read_request(self, request: ChatRequest) -> CanonicalRequest:
         """Return the request in no dialect. Raises InvalidRequest that names the field at fault."""
 
+    def shows_reasoning(self, request: ChatRequest) -> bool:
+        """Does the client get to see what a model thought, where its provider tells?"""
+
     def encoder(self, id: str, created: int, *, include_usage: bool) -> EventEncoder:
         """Return a writer for one streamed answer."""
 

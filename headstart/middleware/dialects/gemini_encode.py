@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.middleware.dialects.gemini_errors import error_body
+from headstart.middleware.dialects.gemini_events import THOUGHT
 from headstart.middleware.dialects.gemini_render import (
     call_part,
     candidate,
@@ -17,6 +18,7 @@ from headstart.types import (
     Ended,
     ErrorReported,
     Finished,
+    LogprobsDelta,
     ReasoningDelta,
     RefusalDelta,
     Started,
@@ -78,14 +80,17 @@ class GenerateEncoder:
         return b"".join(map(self._write, events))
 
     def _write(self, event: StreamEvent) -> bytes:
+        written = b""
         if self._closed:
-            return b""
+            return written
         match event:
             case TextDelta() | RefusalDelta() if event.text:
-                return self._say(event.choice, {"text": event.text})
-            case ReasoningDelta() if event.text or event.signature:
-                part = reasoning_part(event.text, event.signature)
-                return self._say(event.choice, part)
+                written = self._say(event.choice, {"text": event.text})
+            case ReasoningDelta(field=field) if field == THOUGHT:
+                if event.text or event.signature:
+                    written = self._say(event.choice, reasoning_part(event.text, event.signature))
+            case LogprobsDelta(value=value, choice=choice):
+                written = self._chunk([candidate(choice, [], {"logprobsResult": value})])
             case ToolCallDelta():
                 calls = self._calls.setdefault(event.choice, {})
                 calls.setdefault(event.index, _Call()).add(event)
@@ -97,11 +102,11 @@ class GenerateEncoder:
                 self._usage = event.usage
             case ErrorReported():
                 self._closed = True
-                return b"data: %b\n\n" % error_body(event, self._head["responseId"])
+                written = b"data: %b\n\n" % error_body(event, self._head["responseId"])
             case Ended():
                 self._closed = True
-                return self._end()
-        return b""
+                written = self._end()
+        return written
 
     def _say(self, choice: int, part: dict[str, Any]) -> bytes:
         return self._chunk([candidate(choice, [*self._called(choice), part], {})])

@@ -103,6 +103,13 @@ class GeminiGenerate:
             usage["thoughtsTokenCount"] = tokens.reasoning
         return usage
 
+    def shows_reasoning(self, request: ChatRequest) -> bool:
+        """Return whether the request asks for thoughts."""
+        match request.document:
+            case {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}:
+                return True
+        return False
+
     def encoder(self, id: str, created: int, *, include_usage: bool) -> GenerateEncoder:  # noqa: ARG002
         """Return a writer for one streamed answer, which always tells the usage."""
         return GenerateEncoder(id)

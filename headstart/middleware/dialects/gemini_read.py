@@ -257,6 +257,7 @@ def _reasoning(thinking: Fields) -> ReasoningWish:
         effort=level.lower() if level else None,
         budget_tokens=budget if budget is not None and budget > 0 else None,
         enabled=enabled,
+        shown=thinking.boolean("includeThoughts"),
         extra=thinking.rest(),
     )
 

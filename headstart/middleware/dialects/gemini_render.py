@@ -11,7 +11,7 @@ import msgspec
 
 from headstart.middleware.dialects.chunks import split_text
 from headstart.middleware.dialects.gemini_calls import MINTED
-from headstart.middleware.dialects.gemini_events import FINISHES, PART, SIGNATURE
+from headstart.middleware.dialects.gemini_events import FINISHES, PART, SIGNATURE, THOUGHT
 from headstart.types import CONTENT_BLOCKS, Reasoning, ToolCall
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def _parts(choice: Choice) -> Iterator[dict[str, Any]]:
         if PART in detail
     }
     index = 0
-    for part in choice.parts:
+    # What another provider's model thought is shown to who asked for thoughts.
+    shown = [p for p in choice.parts if not isinstance(p, Reasoning) or p.field == THOUGHT]
+    for part in shown:
         while (own := details.pop((index, True), None)) is not None:
             yield own
             index += 1

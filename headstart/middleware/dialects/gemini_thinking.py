@@ -18,7 +18,8 @@ _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 """Google's own table for the efforts of its OpenAI endpoint."""
 _LEAST_OF_PRO = 128
-_LEVELS = {"none": "minimal", "xhigh": "high"}
+_LEVELS = {"none": "minimal", "xhigh": "high", "max": "high"}
+_LEVELS.update((level, level) for level in ("minimal", "low", "medium", "high"))
 ANY_SIGNATURE = "skip_thought_signature_validator"
 """What Google has calls say that another model made."""
 
@@ -31,18 +32,24 @@ def wants_signatures(model: str) -> bool:
 def thinking_config(wish: ReasoningWish, model: str, losses: Losses) -> dict[str, Any] | None:
     """Return ``thinkingConfig`` for a wish, or None where there is nothing to say."""
     version = _version(model)
-    if version < (2, 5):
-        losses.drop("reasoning_effort")
-        return None
-    shows = wish.enabled is True or wish.budget_tokens is not None
-    config: dict[str, Any] = {"includeThoughts": True} if shows else {}
-    config.update({name: value for name, value in wish.extra.items() if name == "includeThoughts"})
     effort = "none" if wish.enabled is False else wish.effort
+    if version < (2, 5):
+        if effort != "none":
+            losses.drop("reasoning_effort")
+        return None
+    config: dict[str, Any] = dict(losses.carried(wish.extra))
+    shown = wish.shown
+    if shown is None and (wish.enabled or wish.budget_tokens is not None) and not losses.own:
+        shown = True
+    if shown is not None:
+        config["includeThoughts"] = shown
     if version >= (3, 0):
         if effort is None and wish.budget_tokens is not None:
             effort = effort_of(wish.budget_tokens)
-        if effort is not None:
-            config["thinkingLevel"] = _LEVELS.get(effort, effort)
+        if effort is not None and effort in _LEVELS:
+            config["thinkingLevel"] = _LEVELS[effort]
+        elif effort is not None:
+            losses.drop("reasoning_effort")
         return config or None
     budget = wish.budget_tokens
     if budget is None and effort is not None:

@@ -12,11 +12,20 @@ from headstart.errors import InvalidRequest
 from headstart.middleware.dialects.gemini_read import NAME
 from headstart.middleware.dialects.gemini_thinking import thinking_config, wants_signatures
 from headstart.middleware.dialects.gemini_write_contents import ContentWriter
-from headstart.middleware.dialects.request_parts import Losses, name_results, top_level_extra
+from headstart.middleware.dialects.request_parts import (
+    Losses,
+    described_schema,
+    kept_stops,
+    name_results,
+    top_level_extra,
+)
 
 if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest, Quirks, ResponseFormat, ToolChoice
 
+_MOST_STOPS = 5
+_SEEDS = range(-(2**31), 2**31)
+"""What the API takes; it refuses a request with more."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "named": "ANY"}
 _NAMES = {
     "max_completion_tokens": "maxOutputTokens",
@@ -77,13 +86,17 @@ def _settings(
         "maxOutputTokens": quirks.default_max_tokens if limit is None else limit,
         "frequencyPenalty": asked.frequency_penalty,
         "presencePenalty": asked.presence_penalty,
-        "seed": asked.seed,
-        "stopSequences": asked.stop or None,
+        "seed": asked.seed if asked.seed is None or asked.seed in _SEEDS else None,
+        "stopSequences": kept_stops(asked, _MOST_STOPS, losses) or None,
         "candidateCount": asked.choices if asked.choices > 1 else None,
         "responseLogprobs": True if asked.logprobs else None,
         "logprobs": asked.top_logprobs if asked.logprobs else None,
         **_format(asked.response_format),
     }
+    if asked.seed is not None and asked.seed not in _SEEDS:
+        losses.drop("seed")
+    if asked.top_logprobs and not asked.logprobs:
+        losses.drop("top_logprobs")
     sampling = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     for name, value in sampling.items():
         if value is not None and not quirks.sampling:
@@ -142,5 +155,6 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
 def _format(wanted: ResponseFormat | None) -> dict[str, Any]:
     if wanted is None or wanted.kind == "text":
         return {}
-    schema = {} if wanted.schema is None else {"responseJsonSchema": wanted.schema}
-    return {"responseMimeType": "application/json", **schema}
+    schema = described_schema(wanted)
+    told = {} if schema is None else {"responseJsonSchema": schema}
+    return {"responseMimeType": "application/json", **told}

@@ -74,14 +74,18 @@ class ContentWriter:
         match part:
             case TextPart() if part.text:
                 written = {"text": part.text, **carried(part.extra)}
-            case ReasoningPart() if self._losses.own:
+            case ReasoningPart() if not self._losses.own:
                 # Another model's thoughts are none of this one's.
+                self._losses.drop(part.field)
+            case ReasoningPart():
                 written = {**reasoning_part(part.text, part.signature), **part.extra}
             case CallPart():
                 written = self._call(part)
             case ResultPart():
                 written = {"functionResponse": self._result(part), **carried(part.extra)}
             case MediaPart():
+                if part.detail not in (None, "auto"):
+                    self._losses.drop("detail")
                 written = {**_media(part), **carried(part.extra)}
             case ForeignPart():
                 written = self._losses.foreign(part)

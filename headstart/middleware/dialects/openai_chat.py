@@ -97,6 +97,10 @@ class OpenAIChat:
             "completion_tokens_details": {"reasoning_tokens": tokens.reasoning},
         }
 
+    def shows_reasoning(self, request: ChatRequest) -> bool:  # noqa: ARG002
+        """Return True: clients need not ask."""
+        return True
+
     def encoder(self, id: str, created: int, *, include_usage: bool) -> ChatEncoder:
         """Return a writer for one stream."""
         return ChatEncoder(id, created, include_usage=include_usage, error_frame=self.error_frame)

@@ -12,6 +12,7 @@ from headstart.middleware.dialects.request_parts import (
     Losses,
     effort_of,
     fits_strict,
+    kept_stops,
     top_level_extra,
 )
 from headstart.middleware.dialects.request_quirks import check_choices, edit
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DIALECT = "openai-chat"
 _PATH = b"/v1/chat/completions"
+_MOST_STOPS = 4
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
@@ -55,8 +57,6 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
 def _parameters(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
     if not losses.own and asked.top_k is not None:
         losses.drop("top_k")
-    if not losses.own and len(asked.stop) > 4:
-        losses.drop("stop")
     return {
         "max_completion_tokens": asked.max_tokens,
         "temperature": asked.temperature,
@@ -65,7 +65,7 @@ def _parameters(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
         "frequency_penalty": asked.frequency_penalty,
         "presence_penalty": asked.presence_penalty,
         "seed": asked.seed,
-        "stop": list(asked.stop if losses.own else asked.stop[:4]),
+        "stop": list(asked.stop if losses.own else kept_stops(asked, _MOST_STOPS, losses)),
         "n": asked.choices if asked.choices > 1 else None,
         "logprobs": asked.logprobs or None,
         "top_logprobs": asked.top_logprobs,

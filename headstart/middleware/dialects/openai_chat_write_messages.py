@@ -13,6 +13,7 @@ from headstart.canonical_request import (
     TextPart,
 )
 from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.openai_chat_encode import REASONING_FIELDS
 from headstart.middleware.dialects.request_parts import data_url, plain_text
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, A
             calls.append(_call(part, losses))
         elif isinstance(part, TextPart) and part.refusal:
             fields["refusal"] = fields.get("refusal", "") + part.text
-        elif isinstance(part, ReasoningPart) and losses.own:
+        elif isinstance(part, ReasoningPart) and part.field in REASONING_FIELDS:
+            # It came from a provider of this dialect; some refuse a turn that lacks it.
             fields[part.field] = fields.get(part.field, "") + part.text
         elif isinstance(part, ReasoningPart):
             losses.drop(part.field)
@@ -160,6 +162,8 @@ def _part(part: MessagePart, losses: Losses) -> dict[str, Any]:
 
 
 def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+    if part.kind != "file":
+        losses.drop_filled({"name": part.name})
     if part.kind == "image":
         detail = {"detail": part.detail} if part.detail is not None else {}
         return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MediaPart,
         Message,
         MessagePart,
+        ResponseFormat,
     )
 
 _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
@@ -138,6 +139,20 @@ def plain_text(media: MediaPart) -> str | None:
 def encode_text(text: str) -> str:
     """Return a text file's base64."""
     return base64.b64encode(text.encode()).decode()
+
+
+def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
+    """Return a format's schema, which tells what the format is for where that was said."""
+    if wanted.schema is None or wanted.description is None:
+        return wanted.schema
+    return {"description": wanted.description, **wanted.schema}
+
+
+def kept_stops(asked: CanonicalRequest, most: int, losses: Losses) -> tuple[str, ...]:
+    """Return the stop sequences, no more of them than the target takes."""
+    if len(asked.stop) > most:
+        losses.drop("stop")
+    return asked.stop[:most]
 
 
 def budget_of(effort: str) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.anthropic_thinking import may_hold_marks, without_marked
 from headstart.middleware.dialects.request_parts import Losses
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def apply_quirks(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the body as the provider takes it, and the names of the client's fields left out.
 
+    So go the thoughts of others, where an Anthropic client sends back what it got of them.
     The very same body where nothing applies or where it repeats a key. Raises InvalidRequest for
     more choices than the provider gives, and with ``quirks.refuse`` in place of leaving out.
     """
@@ -48,7 +50,8 @@ def check_choices(choices: int, quirks: Quirks) -> None:
 def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) -> bytes:
     """Drop and rename fields, in place. ``asked`` is what the client said: only that is a loss."""
     drops = _drops(quirks)
-    if not (drops or quirks.renames or quirks.message_drops or quirks.call_ids != "any"):
+    marked = may_hold_marks(body)
+    if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
         return body
     document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     losses.drop(*(name for name in drops if name in document and asked.get(name) is not None))
@@ -57,7 +60,7 @@ def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) 
         for name, value in document.items()
         if name not in drops and not _is_replaced(name, document, quirks)
     }
-    messages = _edit_messages(edited.get("messages"), quirks, losses)
+    messages = _edit_messages(edited.get("messages"), quirks, losses, marked=marked)
     if messages is not None:
         edited["messages"] = messages
     elif list(edited) == list(document):
@@ -78,16 +81,21 @@ def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> b
     return any(new == name and old in document for old, new in quirks.renames.items())
 
 
-def _edit_messages(raw: msgspec.Raw | None, quirks: Quirks, losses: Losses) -> msgspec.Raw | None:
+def _edit_messages(
+    raw: msgspec.Raw | None, quirks: Quirks, losses: Losses, *, marked: bool
+) -> msgspec.Raw | None:
     """Return the messages as the provider takes them; None if nothing changes in them."""
-    if raw is None or not (quirks.message_drops or quirks.call_ids != "any"):
+    if raw is None or not (quirks.message_drops or marked or quirks.call_ids != "any"):
         return None
-    messages = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]])
+    messages, thought = without_marked(msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]]))
+    if thought:
+        losses.drop("thinking")
     found = {name for name in quirks.message_drops for message in messages if name in message}
     losses.drop(*sorted(found))
     edited = [{k: v for k, v in message.items() if k not in found} for message in messages]
     renamed = [_shorten_ids(message) for message in edited] if quirks.call_ids == "short" else []
-    return msgspec.Raw(msgspec.json.encode(edited)) if found or any(renamed) else None
+    changed = thought or found or any(renamed)
+    return msgspec.Raw(msgspec.json.encode(edited)) if changed else None
 
 
 def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:

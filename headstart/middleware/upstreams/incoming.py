@@ -105,7 +105,12 @@ class Incoming(NamedTuple):
         document = {} if request is None else request.document
         functions = bool(document.get("functions")) and not document.get("tools")
         return Naming(
-            self.call.id, client.new_id(), int(self.now), functions, self.call.prompt_tokens
+            self.call.id,
+            client.new_id(),
+            int(self.now),
+            functions,
+            self.call.prompt_tokens,
+            shows_reasoning=request is None or client.shows_reasoning(request),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:

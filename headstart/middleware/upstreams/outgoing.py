@@ -10,6 +10,7 @@ import msgspec
 
 from headstart.canonical_request import Quirks
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.anthropic_thinking import may_hold_marks
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.dialects.request_quirks import apply_quirks
 from headstart.middleware.upstreams.headers import headers_across, headers_up, query_up
@@ -66,7 +67,7 @@ def _edit(call: Call, request: ChatRequest, options: HTTPOptions, own: Dialect) 
     body, path = call.body, call.path
     query = query_up(call.query_string, options.credential)
     names: list[str] = []
-    if own.name in _WITH_MESSAGES and options.quirks != _NO_QUIRKS:
+    if own.name in _WITH_MESSAGES and (options.quirks != _NO_QUIRKS or may_hold_marks(body)):
         body, dropped = apply_quirks(body, request, options.quirks, own.name)
         names += (f"dropped:{name}" for name in dropped)
     members: dict[str, Any] = {}
