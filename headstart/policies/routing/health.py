@@ -149,8 +149,7 @@ class Breaker:
             self.neutral(permit)
             return
         self._fade(now)
-        # As much as its call counts by now: an error is no more for being told late.
-        self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
+        self._errors += 1.0
         self._failed_at = now
         self._streak = self._run(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
