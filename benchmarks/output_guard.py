@@ -6,9 +6,9 @@ In process and without a clock: a token takes 1/80 s, a call 0.4 s before its fi
 lognormal; one answer in a hundred runs in circles up to the model's own maximum, one in two hundred
 is a good long one, one in ten is preceded by hidden reasoning. Half the clients stream; some name
 limits or tools of their own, and one answer in ten reports no usage. Asked to go on, the model
-mostly repeats its last words as it is told; at times it goes on to the letter, or from the start of
-the word. Each client reads the bytes that it gets, and its text is compared with what the model
-meant to say.
+mostly repeats its last words as it is told, half of these times after a fence, a mark or a sentence
+of its own; at times it goes on to the letter, or from the start of the word. Each client reads the
+bytes that it gets, and its text is compared with what the model meant to say.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ PROSE = (
     "between being under three never know same last another while might great since against however"
 )
 WORDS = PROSE.split()
+LEADS = (
+    "```python\n", "...", "\u2026 ", '"', "**", "Continuing from where I left off:\n\n",
+    "Sure! Here is the rest of the answer:\n\n```\n",
+)  # fmt: skip
+"""What models say before they repeat the last words."""
 
 
 @dataclass
@@ -165,7 +170,8 @@ class Model:
         rest, way = answer.text[len(so_far) :], self.draw.random()
         if way < 0.7:
             words = more[1]["content"].removeprefix(INSTRUCTION)
-            return rest, words + so_far[len(so_far.rstrip()) :]
+            lead = self.draw.choice(LEADS) if way < 0.35 else ""
+            return rest, lead + words + so_far[len(so_far.rstrip()) :]
         if way < 0.85:
             return rest, ""
         return rest, so_far[len(so_far.rstrip().rpartition(" ")[0]) :].lstrip()

@@ -90,7 +90,9 @@ async def test_geminis_limit_stands_in_its_config() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("more", [REST, anchor(BEGINNING) + REST])
+@pytest.mark.parametrize(
+    "more", [REST, anchor(BEGINNING) + REST, f"Going on:\n\n{anchor(BEGINNING)}{REST}"]
+)
 @pytest.mark.parametrize("tokens", [40, None])
 async def test_a_cut_answer_is_continued_as_one(
     more: str, tokens: int | None, *, stream: bool

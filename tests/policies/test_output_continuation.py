@@ -68,16 +68,70 @@ def test_what_follows_the_last_words_is_all_new(said: str, more: str) -> None:
     assert joined(said, anchor(said) + space + "|" + more) == "|" + more
 
 
-def test_text_that_repeats_nothing_is_not_held_back() -> None:
-    join = Join(SAID, prefilled=False)
-    assert join.feed("Zebras") == "Zebras"
+LEADS = ["```python\n", "...", "\u2026 ", '"', "**", "Continuing from where I left off:\n\n",
+         "Sure! Here is the rest:\n\n```\n"]  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", LEADS)
+@pytest.mark.parametrize("space", ["", " ", "\n\n"])
+def test_what_is_said_before_the_last_words_is_left_out_too(lead: str, space: str) -> None:
+    said, more = SAID + space, lead + anchor(SAID) + space + "wn fox."
+    assert joined(said, more) == "wn fox."
+    assert joined(said, *more) == "wn fox."
+    assert joined(said, lead + " ".join(anchor(SAID).split()) + space + "wn fox.") == "wn fox."
+
+
+@pytest.mark.parametrize("lead", ["```\n", "...", '"'])
+def test_a_mark_may_stand_before_less_than_all_of_them(lead: str) -> None:
+    assert joined(SAID, lead + "and the quick brown fox.") == "wn fox."
+
+
+STUB = "    def lowest(self, most: float, margin: float) -> float | None:\n        "
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ("I think the", " cat is asleep, but I think the dog is not."),
+        ("stars and moons, stars and " * 9, "suns, then stars and moons, stars and " * 2),
+        ("They graze. They sleep all day. " * 9, "Zebras run. They graze. They sleep all day. "),
+        (f"class Cut:\n{STUB}", f"pass\n\n{STUB}pass\n"),
+        (SAID, '"Zebras," he said. ' + "They graze. " * 40 + SAID),
+    ],
+)
+def test_words_that_come_again_by_themselves_are_kept(said: str, more: str) -> None:
+    assert joined(said, *more) == more
+
+
+@given(
+    st.sampled_from([SAID, SAID + "\n\n", "over and over again, " * 9, SAID + " " + SAID]),
+    st.sampled_from(["", "wn", *LEADS]),
+    st.integers(0, 120),
+    st.integers(1, 60),
+)
+def test_the_chunks_of_a_late_repetition_make_no_difference(
+    said: str, lead: str, repeated: int, size: int
+) -> None:
+    more = lead + said[len(said) - repeated :] + "wn fox. " * 40
+    pieces = [more[at : at + size] for at in range(0, len(more), size)]
+    assert joined(said, *pieces) == joined(said, more)
+
+
+def test_text_that_repeats_nothing_is_held_back_no_longer_than_a_lead_may_be() -> None:
+    join, more = Join(SAID, prefilled=False), "Zebras graze. " * 40
+    held = next(at for at in range(len(more)) if join.feed(more[at]))
+    assert held < 200 + len(anchor(SAID))
     assert join.feed(" and") == " and"
+    assert Join(SAID, prefilled=False).feed("wn fox") == "wn fox", "nobody begins to speak so"
+    assert Join(SAID, prefilled=True).feed("Zebras") == "Zebras"
+    assert Join("too short to tell", prefilled=False).feed("Zebras") == "Zebras"
 
 
 def test_the_last_words_are_words() -> None:
     assert anchor(SAID) == SAID[-80:].partition(" ")[2]
     assert anchor("short text \n") == "short text"
     assert anchor("x" * 100) == "x" * 80
+    assert anchor("x" * 100 + " is") == "x" * 77 + " is", "two letters say nothing"
 
 
 def test_the_rest_is_asked_for_in_the_callers_dialect() -> None:

@@ -2,12 +2,13 @@
 
 Where a provider goes on from a last assistant message (prefill), its text continues to the letter.
 Everybody else is asked to begin with the last words once more, which tells where the second part
-starts whatever became of spaces and half words in between; a part that does not begin so is
-searched for the longest end of the first that it begins with.
+starts whatever became of spaces and half words in between, and whatever the model says before it
+does so; a part that does not is searched for the longest end of the first that it begins with.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias
 
 Prefill: TypeAlias = Literal["no", "plain", "prefix"]
@@ -19,6 +20,17 @@ _WINDOW = 240
 """Characters of the first part that the second may repeat unasked."""
 _SURE = 8
 """A shorter overlap may be chance, unless it is a word of its own."""
+_LEAD = 200
+"""Characters that a model may say before it repeats the last words."""
+_TELLING = 40
+"""Fewer characters of last words may come again by chance."""
+_MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
+_OPENING = re.compile(_MARKS)
+"""What a model puts before what it repeats, be it the last words or less."""
+_COMMENTED = re.compile(r"\s*(?:[^\W\d_a-z][^\n]*(?:[:.!]\s|\n)\s*){0,2}" + _MARKS)
+"""The same, after a sentence or two of its own."""
+_WITHIN = re.compile(r"\s*[a-z\d_]")
+"""Goes on within a sentence."""
 INSTRUCTION = (
     "Your answer was cut off. Continue it: begin by repeating its last words exactly as they are "
     "given below, and go on from there to its end. Do not comment, and do not start over.\n\n"
@@ -46,21 +58,29 @@ def anchor(said: str) -> str:
     said = said.strip()
     if len(said) <= _ANCHOR:
         return said
-    words = said[-_ANCHOR:]
-    return words.partition(" ")[2].lstrip() or words.lstrip()
+    _, *words = said[-_ANCHOR:].split(maxsplit=1)
+    return words[0] if words and len(words[0]) >= _TELLING else said[-_ANCHOR:].lstrip()
 
 
 class Join:
     """Gives what is new in a continuation, however it is cut up.
 
-    ``prefilled``: the provider went on from the text itself, without the space at its end.
+    ``prefilled``: the provider went on from the text itself, without the space at its end. From
+    others no more is held back than may stand before the last words, and these.
     """
 
     def __init__(self, said: str, *, prefilled: bool) -> None:
-        space = said[len(said.rstrip()) :]
+        words, space = anchor(said), said[len(said.rstrip()) :]
+        self._said = said
         self._prefilled = prefilled
+        self._space = space
         self._tail = space if prefilled else said[-_WINDOW:]
-        self._anchor = "" if prefilled else anchor(said) + space
+        self._anchor = "" if prefilled else words + space
+        self._words: re.Pattern[str] | None = None
+        if not prefilled and len(words) >= _TELLING:
+            self._words = re.compile(r"\s+".join(map(re.escape, words.split())))
+        self._is_unique = said.find(words) == len(said) - len(words) - len(space)
+        self._reach = _LEAD + len(words)
         self._pending = ""
         self._joined = not self._tail
 
@@ -76,11 +96,28 @@ class Join:
         if self._joined:
             return ""
         self._joined = True
-        return self._pending[self._repeated() :]
+        return self._pending[self._surely_repeated() or self._repeated(0) :]
 
     def _is_open(self) -> bool:
         """Could more text change what is a repetition?"""
-        pending = self._pending
+        if any(map(self._may_repeat, self._starts())):
+            return True
+        if self._words is None:
+            return False
+        if seam := self._surely_repeated():
+            more = self._pending[seam:]
+            return more != self._space and self._space.startswith(more)
+        goes_on = _WITHIN.match(self._pending) and self._pending.lstrip()[0] != self._anchor[0]
+        return not goes_on and len(self._pending) < self._reach
+
+    def _starts(self) -> tuple[int, ...]:
+        """Return where a repetition may start."""
+        opening = None if self._words is None else _OPENING.match(self._pending)
+        return (0, opening.end()) if opening else (0,)
+
+    def _may_repeat(self, begin: int) -> bool:
+        """Could more text change what is repeated from there on?"""
+        pending = self._pending[begin:]
         start = pending.lstrip()
         if not start or (len(start) < len(self._anchor) and self._anchor.startswith(start)):
             return not self._prefilled or self._tail.startswith(pending)
@@ -88,16 +125,34 @@ class Join:
             self._tail.startswith(pending, begin) for begin in range(len(self._tail) - len(pending))
         )
 
-    def _repeated(self) -> int:
-        """Return how much of the continuation repeats the end of the first part."""
-        pending = self._pending
+    def _surely_repeated(self) -> int:
+        """Return where a repetition ends that cannot be chance, or 0."""
+        if self._words is None:
+            return 0
+        for begin in self._starts():
+            end = self._repeated(begin)
+            if end - begin >= _SURE:
+                return end
+        found = self._words.search(self._pending, 0, self._reach)
+        if found is None or not _COMMENTED.fullmatch(self._pending, 0, found.start()):
+            return 0
+        # What repeats itself word for word says its last words again without going back to them.
+        goes_on = not self._is_unique and self._pending[: found.start()].strip() in self._said
+        return 0 if goes_on else self._with_space(found.end())
+
+    def _with_space(self, end: int) -> int:
+        return end + len(self._space) * self._pending.startswith(self._space, end)
+
+    def _repeated(self, begin: int) -> int:
+        """Return the end of what repeats the end of the first part from ``begin`` on, or that."""
+        pending = self._pending[begin:]
         start = pending.lstrip()
         for words in (self._anchor, self._anchor.rstrip()):
             if words and start.startswith(words):
-                return len(pending) - len(start) + len(words)
+                return begin + len(pending) - len(start) + len(words)
         longest = min(len(pending), len(self._tail))
         lengths = (k for k in range(longest, 0, -1) if self._tail.endswith(pending[:k]))
-        return next((k for k in lengths if self._prefilled or self._counts(k)), 0)
+        return begin + next((k for k in lengths if self._prefilled or self._counts(k)), 0)
 
     def _counts(self, length: int) -> bool:
         """Is an overlap of this length more than chance?"""
