@@ -137,6 +137,23 @@ def test_one_that_hangs_opens_it_by_the_five_that_waited_longest() -> None:
     assert breaker.ready_in_s(34.0) > 0.0
 
 
+def test_failures_that_take_a_minute_weigh_no_more_than_their_calls_when_traffic_falls() -> None:
+    """Of ten calls a second one in seven ends in an error after 60 s; then there are few calls."""
+    breaker, failing = Breaker(), deque[tuple[float, Permit]]()
+    for call in range(4000):
+        now = call / 10 if call < 3000 else 300 + (call - 3000)
+        if now > 420:
+            break
+        while failing and failing[0][0] <= now:
+            breaker.failed(failing.popleft()[1], SERVER, now)
+        assert breaker.ready_in_s(now) == 0.0
+        permit = admit(breaker, now)
+        if call % 7 == 0:
+            failing.append((now + 60, permit))
+        else:
+            breaker.succeeded(permit, now)
+
+
 def test_failures_that_are_reported_out_of_order_are_in_a_row_all_the_same() -> None:
     breaker = Breaker()
     calls = [admit(breaker, 0.0) for _ in range(30)]
@@ -149,16 +166,16 @@ def test_failures_that_are_reported_out_of_order_are_in_a_row_all_the_same() -> 
 
 def test_an_answer_of_one_that_was_asked_anyway_closes_it_and_a_failure_changes_nothing() -> None:
     breaker = tripped()
-    breaker.failed(breaker.insist(), SERVER, 0.1)
+    breaker.failed(breaker.insist(0.1), SERVER, 0.1)
     assert breaker.ready_in_s(0.1) == pytest.approx(0.9)
-    breaker.succeeded(breaker.insist(), 0.2)
+    breaker.succeeded(breaker.insist(0.2), 0.2)
     assert breaker.ready_in_s(0.2) == 0.0
     assert breaker.weight(0.2) == 0.1
 
 
 def test_an_answer_of_before_a_probe_went_out_changes_nothing() -> None:
     breaker = tripped()
-    early = breaker.insist()
+    early = breaker.insist(0.5)
     probe = admit(breaker, 1.0)
     breaker.succeeded(early, 1.1)
     breaker.failed(probe, SERVER, 1.2)

@@ -119,7 +119,7 @@ class Target:
             wait_s = condition.breaker.ready_in_s(now)
             limited = limit_s > wait_s or condition.breaker.limited(now)
             if call.anyway and not limited:
-                permit = condition.breaker.insist()
+                permit = condition.breaker.insist(now)
         if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(

@@ -54,6 +54,7 @@ class Permit(NamedTuple):
     generation: int
     probe: bool
     number: int
+    at: float
     insisted: bool = False
     """Nobody else was left: an answer is welcome news, and a failure none."""
 
@@ -113,11 +114,11 @@ class Breaker:
         self._fade(now)
         self._calls += 1.0
         self._admitted += 1
-        return Permit(self._generation, probe, self._admitted)
+        return Permit(self._generation, probe, self._admitted, now)
 
-    def insist(self) -> Permit:
+    def insist(self, now: float) -> Permit:
         """Return leave for a call that is made in any case."""
-        return Permit(self._generation, probe=False, number=0, insisted=True)
+        return Permit(self._generation, probe=False, number=0, at=now, insisted=True)
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """Report an answer: a probe's closes the breaker, and slow start begins."""
@@ -149,7 +150,8 @@ class Breaker:
             self.neutral(permit)
             return
         self._fade(now)
-        self._errors += 1.0
+        # As much as its call counts by now: an error is no more for being told late.
+        self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
         self._streak = self._run(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
