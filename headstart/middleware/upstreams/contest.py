@@ -248,6 +248,7 @@ class Contest:
 
     def _starts(self, call: Call, field: _Field) -> Starts:
         now, outlooks = asyncio.get_running_loop().time(), field.outlooks
+        awaited_until = call.awaited_until
         hedge_after_s, may_hedge = None, _never
         if self._options.strategy == "hedge" and outlooks:
             earned_usd, waste_usd = hedge_usd(*outlooks[:2])
@@ -256,7 +257,7 @@ class Contest:
                 outlooks,
                 extra_calls=self._options.extra_calls,
                 floor_s=self._options.hedge_floor_s,
-                deadline_in_s=None if call.deadline is None else call.deadline - now,
+                deadline_in_s=None if awaited_until is None else awaited_until - now,
             )
 
             def may_hedge() -> bool:
@@ -269,7 +270,7 @@ class Contest:
             may_retry=self._may_retry,
             may_hedge=may_hedge,
             draw=self._draw,
-            deadline=call.deadline,
+            deadline=awaited_until,
             contexts=dict(
                 zip(field.order, (each.context_tokens for each in outlooks), strict=False)
             ),
