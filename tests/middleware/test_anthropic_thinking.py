@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
 from headstart.errors import InvalidRequest
 from headstart.middleware.collect import Collector
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.cohere_chat import CohereChat
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.dialects.request_quirks import apply_quirks
 from headstart.middleware.translation import translate_events
@@ -100,8 +103,20 @@ def test_anthropic_never_sees_our_signature() -> None:
     for after, dropped in (edited(document), translate("anthropic", "anthropic", document)):
         assert after == conversation(SIGNED, TEXT)
         assert dropped in (("thinking",), ("reasoning",))
-    with pytest.raises(InvalidRequest, match="thinking"):
-        edited(document, Quirks(refuse=True))
+
+
+@pytest.mark.parametrize("target", [ANTHROPIC, GeminiGenerate(), CohereChat()])
+def test_what_we_handed_out_ourselves_is_never_refused(target: Any) -> None:
+    strict = Quirks(refuse=True)
+    assert edited(conversation(MARKED, TEXT), strict)[1] == ("thinking",)
+    for thought in (MARKED, SIGNED):
+        request = ANTHROPIC.parse_request(json.dumps(conversation(thought, TEXT)).encode())
+        asked = msgspec.structs.replace(ANTHROPIC.read_request(request), dialect="elsewhere")
+        if thought is MARKED:
+            assert target.write_request(asked, strict).dropped == ("reasoning",)
+        else:
+            with pytest.raises(InvalidRequest, match="thinking"):
+                target.write_request(asked, strict)
 
 
 def test_a_turn_that_held_nothing_else_goes_with_it() -> None:

@@ -81,7 +81,7 @@ def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
         if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
-            losses.drop(part.field)
+            losses.drop_reasoning(part)
             continue
         written.append(_block(part, losses))
     return written

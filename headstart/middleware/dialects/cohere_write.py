@@ -173,7 +173,9 @@ def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
                 found = _joined(part.content, losses)
                 yield {"role": "tool", "tool_call_id": part.id, "content": found}
         return
-    losses.drop(*(part.field for part in message.parts if isinstance(part, ReasoningPart)))
+    for part in message.parts:
+        if isinstance(part, ReasoningPart):
+            losses.drop_reasoning(part)
     calls = [_call(part, losses) for part in message.parts if isinstance(part, CallPart)]
     content = _content(message.parts, losses)
     role = "system" if message.role == "developer" else message.role

@@ -76,7 +76,7 @@ class ContentWriter:
                 written = {"text": part.text, **carried(part.extra)}
             case ReasoningPart() if not self._losses.own:
                 # Another model's thoughts are none of this one's.
-                self._losses.drop(part.field)
+                self._losses.drop_reasoning(part)
             case ReasoningPart():
                 written = {**reasoning_part(part.text, part.signature), **part.extra}
             case CallPart():

@@ -95,7 +95,7 @@ def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, A
             # It came from a provider of this dialect; some refuse a turn that lacks it.
             fields[part.field] = fields.get(part.field, "") + part.text
         elif isinstance(part, ReasoningPart):
-            losses.drop(part.field)
+            losses.drop_reasoning(part)
         elif isinstance(part, ForeignPart) and part.kind == "audio":
             fields["audio"] = losses.foreign(part)
         elif isinstance(part, ForeignPart) and part.kind == "custom":

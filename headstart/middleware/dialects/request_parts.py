@@ -11,6 +11,7 @@ import msgspec
 
 from headstart.canonical_request import CallPart, ForeignTool, ResultPart
 from headstart.errors import InvalidRequest
+from headstart.middleware.dialects.anthropic_thinking import origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         MediaPart,
         Message,
         MessagePart,
+        ReasoningPart,
         ResponseFormat,
     )
 
@@ -50,8 +52,17 @@ class Losses:
         """Leave fields out. Raises InvalidRequest where that is not wanted."""
         if self._refuse and names:
             raise self.refusal(names[0])
+        self.leave(*names)
+
+    def leave(self, *names: str) -> None:
+        """Leave fields out that nobody would miss: they are named, and never refused."""
         # Names are the client's own choice, and are told in a header.
         self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
+
+    def drop_reasoning(self, part: ReasoningPart) -> None:
+        """Leave earlier reasoning out; that of others goes however strict: we handed it out."""
+        leave = self.drop if origin(part.signature) is None else self.leave
+        leave(part.field)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:
         """Leave fields out; to leave out one that says nothing (null, false, empty) is no loss."""

@@ -89,7 +89,7 @@ def _edit_messages(
         return None
     messages, thought = without_marked(msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]]))
     if thought:
-        losses.drop("thinking")
+        losses.leave("thinking")
     found = {name for name in quirks.message_drops for message in messages if name in message}
     losses.drop(*sorted(found))
     edited = [{k: v for k, v in message.items() if k not in found} for message in messages]
