@@ -80,7 +80,11 @@ class HeadstartMiddleware(Gateway):
             app,
             routes=_routes(endpoints),
             start=partial(
-                start_engine, resolved, Observers(observers), wrapped=True, resolve=scope
+                start_engine,
+                resolved,
+                Observers(observers),
+                wrapped=True,
+                resolve=_checked_scope(scope),
             ),
         )
 
@@ -103,7 +107,7 @@ def gateway(
         not_found,
         observers=Observers(observers),
         endpoints=endpoints,
-        resolve=scope,
+        resolve=_checked_scope(scope),
     )
 
 
@@ -130,6 +134,24 @@ def build_gateway(
         ),
         relay_prefixes=(b"/v1/", b"/v1beta/"),
     )
+
+
+def _checked_scope(
+    scope: Callable[[Scope], str | None] | None,
+) -> Callable[[Scope], str | None] | None:
+    """Return a function that says so where the user's gives something else than a name."""
+    if scope is None:
+        return None
+    if not callable(scope):
+        raise ConfigError(f"scope takes a function of the ASGI scope, not {scope!r}")
+
+    def named(of: Scope) -> str | None:
+        name = scope(of)
+        if not isinstance(name, str | None):
+            raise TypeError(f"scope= returned {name!r}: it must be a str, or None to bypass")
+        return name
+
+    return named
 
 
 def _routes(endpoints: Sequence[Endpoint]) -> Routes:

@@ -317,6 +317,25 @@ async def test_a_store_that_is_away_keeps_no_app_from_starting(free_port: int) -
             assert counted.asked == asked
 
 
+async def test_a_scope_that_is_no_function_is_refused() -> None:
+    with pytest.raises(ConfigError, match="scope takes a function"):
+        HeadstartMiddleware(fastapi_app(Counted()), scope="shared")  # type: ignore[arg-type]
+
+
+async def test_a_scope_that_names_nobody_as_it_should_is_an_error_that_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrapped = HeadstartMiddleware(
+        fastapi_app(Counted()),
+        endpoints=[Endpoint("/ask")],
+        mode="exact-only",
+        scope=lambda _: 42,  # type: ignore[arg-type,return-value]
+    )
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        assert (await ask_app(session, url)).status == 500
+    assert "scope= returned 42" in caplog.text
+
+
 async def test_a_list_of_endpoints_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"endpoints=\[Endpoint"):
         HeadstartMiddleware(fastapi_app(Counted()), endpoints=Endpoint("/ask"))  # type: ignore[arg-type]
