@@ -58,6 +58,19 @@ async def test_the_model_is_asked_for_a_short_answer_which_says_so() -> None:
     assert not row.estimated
 
 
+async def test_each_turn_of_a_conversation_begins_with_the_bytes_of_the_one_before() -> None:
+    turns = [QUESTION, "Gravity.", "How long does a tide take? List all.", "```6```", "And 7 of 8?"]
+    roles = ("user", "assistant")
+    talk = [{"role": roles[place % 2], "content": text} for place, text in enumerate(turns)]
+    before: list[Any] = []
+    for end in (1, 3, 5):
+        sent, transforms, _ = await ask(a_call(messages=talk[:end]))
+        messages = msgspec.json.decode(sent.body)["messages"]
+        assert messages[: len(before)] == before
+        assert transforms == ("concise:2",)
+        before = messages
+
+
 async def test_examples_are_shown_where_they_are_wanted() -> None:
     sent, _, _ = await ask(a_call(), examples=True, level=3)
     words = msgspec.json.decode(sent.body)["messages"][0]["content"]

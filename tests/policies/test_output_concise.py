@@ -74,11 +74,23 @@ def test_only_plain_english_questions_are_asked_for_short_answers(
     assert refuse_concise(request_) == reason
 
 
-def test_a_conversation_that_came_to_code_is_not_asked_again() -> None:
-    turns = [QUESTION, "Gravity.", "How do I debug this function?", "So.", "And what is the sun?"]
-    verdicts = [refuse_concise(asked(*turns[:end])) for end in (1, 3, 5)]
-    assert verdicts == [None, "code", "code"]
-    assert refuse_concise(asked(QUESTION, "```py\n1\n```", "And what is the sun?")) == "code"
+LATER = ["Gravity.", "How long is a tide? List all of the 2 kinds, at 3 places, in detail.",
+         "```py\n1\n```", "Schreib eine Funktion, als JSON.", "So.", "Thanks!"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "reason"), [(QUESTION, None), ("How do I debug this?", "code")])
+def test_all_turns_of_a_conversation_are_judged_by_its_first_question(
+    first: str, reason: str | None
+) -> None:
+    for turns in range(0, len(LATER) + 1, 2):
+        assert refuse_concise(asked(first, *LATER[:turns], system="You are kind.")) == reason
+
+
+def test_what_stands_above_the_first_question_counts_too() -> None:
+    greeting = turn("assistant", "Here is a ```template```.")
+    assert refuse_concise(asked(messages=(greeting, turn("user", QUESTION)))) == "code"
+    greeting = turn("assistant", "I format nothing. What may I tell you?")
+    assert refuse_concise(asked(messages=(greeting, turn("user", QUESTION)))) is None
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

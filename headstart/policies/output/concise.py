@@ -1,8 +1,8 @@
 """Asking for short answers: whom, in which words, and where in the prompt. Pure.
 
 The words are constant and stand at the end of the system text, so the prefix that a provider keeps
-of a conversation survives. Whether a conversation is asked depends on its messages alone, and once
-one of them speaks against it, it is not asked again.
+of a conversation survives. Whether a conversation is asked depends on what it begins with, so they
+neither come nor go in the middle of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.canonical_request import TextPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Message, ReasoningWish
 
@@ -25,7 +25,7 @@ LEVELS = (
 """By level, from 1 on."""
 _ALWAYS = (
     " No preamble, no repetition, no closing remarks. Leave out nothing that was asked for, and "
-    "keep the language and the form that were asked for."
+    "keep the language, the form and the length that were asked for."
 )
 EXAMPLES = """
 
@@ -92,33 +92,40 @@ def refuse_concise(asked: CanonicalRequest) -> str | None:
         return "reasoning"
     if asked.extra.get("prediction") or not asked.messages or asked.messages[-1].role != "user":
         return "no-question"
-    return _refuse_texts(asked.messages)
+    return _refuse_opening(asked.messages)
 
 
-def _refuse_texts(messages: Iterable[Message]) -> str | None:
-    english = False
-    for message in messages:
-        text = "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
-        if "```" in text:
-            return "code"
-        if message.role == "assistant":
-            continue
-        edges = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
-        edges = edges.lower()
-        words = frozenset(_WORD.findall(edges))
-        if message.role != "user":
-            if words & _AGAINST["format"]:
-                return "format"
-            continue
-        english = english or (edges.isascii() and not words.isdisjoint(_ENGLISH_WORDS))
-        if not english:
-            return "language"
-        for reason, against in _AGAINST.items():
-            if words & against:
-                return reason
-        if _STEPS.search(edges):
-            return "reasoning"
-    return None
+def _refuse_opening(messages: Sequence[Message]) -> str | None:
+    """Judge a conversation by its first user message, and by what stands above that.
+
+    Whatever comes later, taking back the words would cost the provider's cache of all of it.
+    """
+    first = next(place for place, each in enumerate(messages) if each.role == "user")
+    *above, question = [(each.role, _text(each)) for each in messages[: first + 1]]
+    if any("```" in text for _, text in (*above, question)):
+        return "code"
+    if any(_words(text) & _AGAINST["format"] for role, text in above if role != "assistant"):
+        return "format"
+    edges, words = _edges(question[1]), _words(question[1])
+    if not edges.isascii() or words.isdisjoint(_ENGLISH_WORDS):
+        return "language"
+    for reason, against in _AGAINST.items():
+        if words & against:
+            return reason
+    return "reasoning" if _STEPS.search(edges) else None
+
+
+def _text(message: Message) -> str:
+    return "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _edges(text: str) -> str:
+    edges = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
+    return edges.lower()
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(_edges(text)))
 
 
 def _thinks(wish: ReasoningWish | None) -> bool:
