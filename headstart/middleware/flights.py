@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamError, UpstreamTimeout
@@ -39,19 +40,18 @@ class SlowClient(UpstreamError):
     code = "client_too_slow"
 
 
+@dataclass(slots=True)
 class Head:
     """Status and headers of a flight's answer, and what was edited on the way."""
 
-    __slots__ = ("headers", "status", "stream", "transforms", "upstream")
+    status: int
+    headers: Headers
+    upstream: str
+    transforms: tuple[str, ...]
+    stream: bool = field(init=False)
 
-    def __init__(
-        self, status: int, headers: Headers, upstream: str, transforms: tuple[str, ...]
-    ) -> None:
-        self.status = status
-        self.headers = headers
-        self.upstream = upstream
-        self.transforms = transforms
-        self.stream = is_event_stream(headers)
+    def __post_init__(self) -> None:
+        self.stream = is_event_stream(self.headers)
 
 
 class Client:

@@ -13,6 +13,7 @@ PUBLIC = [
     "HeadstartMiddleware",
     "InvalidRequest",
     "MissingExtra",
+    "NoUpstream",
     "NotCached",
     "Overloaded",
     "RequestError",
