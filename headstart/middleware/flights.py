@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 LOG_BYTES = 8 * 1024 * 1024
 """Bound of a flight's replay log."""
 
-_LATE = (
-    "no answer within the client's own read timeout, x-headstart-deadline-ms, the route's "
-    "deadline_s or server.deadline_s"
-)
+_LATE = "no answer in time: the client's timeout, x-headstart-deadline-ms, or a deadline_s"
 
 
 class SlowClient(UpstreamError):
