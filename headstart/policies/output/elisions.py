@@ -18,7 +18,7 @@ _REMARK = re.compile(
 )
 """A comment, or words in brackets."""
 _BESIDE = re.compile(r"\s((?:#|//|--|\{?/\*|<!--)\s.*)")
-_GAP = re.compile(r"[^\w)]*(?:\.{3}|\u2026|etc\b)(?:\W*|\s.*|\w+(?: \w+)+\W*)")
+_GAP = re.compile(r"[^\w).\u2026]*(?:\.{3}|\u2026|etc\b)(?:\W*|\s.*|\w+(?: \w+)+\W*)")
 """Begins with an ellipsis; ``...name`` alone is code."""
 _ELLIPSIS = re.compile(r"\.{3}|\u2026|\betc\b")
 _LEFT_OUT = re.compile(
