@@ -193,6 +193,7 @@ BEYOND: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ({"presence_penalty": -1}, {}, ("presence_penalty",)),
     ({"presence_penalty": 1}, {"presence_penalty": 1}, ()),
     ({"top_k": 501}, {}, ("top_k",)),
+    ({"seed": -1}, {}, ("seed",)),
     ({"top_p": 1}, {"p": 0.99}, ()),
     ({"top_p": 0}, {"p": 0.01}, ()),
     ({"stop": list("abcde")}, {"stop_sequences": list("abcde")}, ()),

@@ -327,6 +327,11 @@ def test_what_the_api_refuses_is_kept_from_it() -> None:
     }
 
 
+def test_instructions_alone_are_the_users_words() -> None:
+    document = body_of({"messages": [{"role": "system", "content": "Say hi."}]})
+    assert document == {"contents": [{"role": "user", "parts": [{"text": "Say hi."}]}]}
+
+
 @pytest.mark.parametrize(
     ("config", "shown"),
     [(None, False), ({"includeThoughts": False}, False), ({"includeThoughts": True}, True)],

@@ -46,6 +46,7 @@ _MOST_STOPS = 5
 _PENALTIES = (0.0, 1.0)
 _P = (0.01, 0.99)
 _MOST_K = 500
+_SEEDS = range(2**64)
 """Ranges that the API documents; it refuses a request with a value beyond them."""
 
 
@@ -82,10 +83,13 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> Written:
 
 
 def _settings(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
-    limit = asked.max_tokens
+    limit, seed = asked.max_tokens, asked.seed
+    if seed is not None and seed not in _SEEDS:
+        losses.drop("seed")
+        seed = None
     settings = {
         "max_tokens": quirks.default_max_tokens if limit is None else limit,
-        "seed": asked.seed,
+        "seed": seed,
         "stop_sequences": kept_stops(asked, _MOST_STOPS, losses) or None,
         "response_format": _format(asked.response_format),
         "thinking": None if asked.reasoning is None else _thinking(asked.reasoning, losses),

@@ -58,6 +58,9 @@ class ContentWriter:
                 contents[-1]["parts"] += parts
             elif parts:
                 contents.append({"role": role, "parts": parts})
+        if system and not contents:
+            # The API refuses instructions alone.
+            system, contents = [], [{"role": "user", "parts": system}]
         return system, contents
 
     def _message(self, message: Message) -> _Parts:
