@@ -6,6 +6,8 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.compression_formats import Made, made
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -37,6 +39,8 @@ class Generator:
         self.random = random.Random(seed)
         self.own_words: list[str] = []
         """What stands outside of documents, for each of the user's messages."""
+        self.made: dict[str, Made] = {}
+        """Texts of known formats, by text."""
         self._texts: list[str] = []
         self._calls = 0
 
@@ -123,6 +127,7 @@ class Generator:
             return text if self.random.random() < 0.5 else text[len(text) // 3 :] + self.prose(1)
         makers: tuple[Callable[[], str], ...] = (
             self.json, self.json, self.log, self.html, self.code, self.foreign, self.noise,
+            self.formatted, self.formatted, self.formatted,
             lambda: self.prose(self.random.randint(1, 80)),
         )  # fmt: skip
         text = self.random.choice(makers)()
@@ -161,7 +166,7 @@ class Generator:
             value = self.choice(value, {"rows": value}, {str(row["id"]): row for row in value})
         layout = self.random.randint(0, 6)
         if layout == 5 and isinstance(value, list):
-            return "\n".join(json.dumps(row) for row in value)
+            return self._keep(Made("\n".join(json.dumps(row) for row in value), "json"))
         if layout == 6:
             return '{ "price": 1.50,\n "a": 1e5, "a": 2,  "text": "' + "\\u00e9 x" * 60 + '" }'
         text = json.dumps(
@@ -170,7 +175,8 @@ class Generator:
             separators=(",", ":") if layout == 0 else None,
             ensure_ascii=self.random.random() < 0.5,
         )
-        return text + "\n" if self.random.random() < 0.5 else text
+        text += "\n" if self.random.random() < 0.5 else ""
+        return self._keep(Made(text, "json"))
 
     def _value(self, depth: int) -> Any:
         scalars = (0, -1, 1.5, 1e300, True, None, "", "naïve é", "a\nb", '"quoted"', "not  now   ")
@@ -181,8 +187,16 @@ class Generator:
         keys = self.random.sample(_KEYS, 3)
         return {key: self._value(depth - 1) for key in keys}
 
+    def formatted(self) -> str:
+        return self._keep(made(self.random))
+
+    def _keep(self, made: Made) -> str:
+        self.made[made.text] = made
+        return made.text
+
     def log(self) -> str:
         lines = []
+        trouble: list[str] = []
         for number in range(self.random.randint(5, 120)):
             stamp = f"2026-03-0{number % 9 + 1} 10:{number % 60:02d}:01,{number:03d}"
             what = self.choice(
@@ -193,7 +207,8 @@ class Generator:
                 f"WARN queue is {number} long\n    at Queue.push (queue.js:{number})",
             )
             lines.append(f"{stamp} {what}")
-        return "\n".join(lines)
+            trouble += lines[-1].split("\n") if what.startswith(("ERROR", "WARN")) else ()
+        return self._keep(Made("\n".join(lines), "log", tuple(trouble)))
 
     def html(self) -> str:
         items = "".join(

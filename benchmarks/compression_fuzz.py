@@ -1,4 +1,4 @@
-"""What must hold of the compressed form of any conversation.
+"""What must hold of the compressed form of any conversation, judged without asking the product.
 
 Used by ``benchmarks.compression`` (ten thousand conversations) and by the tests (some hundred).
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 import copy
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.compression_conversations import Generator, Message
 from headstart import compress
-from headstart.compression.json_text import expand
-from headstart.compression.logs import is_log, tells_trouble
-from headstart.compression.marks import has_mark
+from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.compression_formats import Made
     from headstart.compression.result import Compression, Mode
 
 MODES: tuple[Mode, ...] = ("off", "safe", "balanced", "aggressive")
+_MODEL = "gpt-4o"
+_WHOLE = re.compile(r"\[… the same as the latest above that begins: [^\n]* …\]")
+_LINES = re.compile(r"\[… (\d+) lines?, the same as the latest above that begins: [^\n]*? …\]")
 _MARK = re.compile(r"\s*\[… [^\n]*? …\]\s*")
 _POINTER = re.compile(r"the latest above that begins: ([^\n]*?) …\]")
 
@@ -50,7 +52,8 @@ def failures(seed: int, mode: Mode) -> Iterator[str]:
     yield from _protected(messages, done)
     above = ""
     for number, (source, sent) in enumerate(zip(messages, done.messages, strict=True)):
-        yield from (f"{what} in message {number}" for what in _shortened(source, sent, above))
+        found = _shortened(source, sent, above, generator.made)
+        yield from (f"{what} in message {number}" for what in found)
         above += "\n".join(text for _, text in _texts(sent)) + "\n"
 
 
@@ -96,7 +99,7 @@ def _same_outside_spans(source: Message, sent: Message, done: Compression, numbe
     return True
 
 
-def _shortened(source: Message, sent: Message, above: str) -> Iterator[str]:
+def _shortened(source: Message, sent: Message, above: str, made: dict[str, Made]) -> Iterator[str]:
     sent_texts = dict(_texts(sent))
     for part, text in _texts(source):
         new = sent_texts[part]
@@ -104,18 +107,45 @@ def _shortened(source: Message, sent: Message, above: str) -> Iterator[str]:
             continue
         if len(new) > len(text):
             yield "a longer text"
+        if count_tokens(new, _MODEL).tokens > count_tokens(text, _MODEL).tokens:
+            yield "more tokens"
         for begin in _POINTER.findall(new):
             if begin not in above + new.partition(begin)[0]:
                 yield "a pointer to nothing"
-        if _is_json(text):
-            if not has_mark(new) and not _same_json(text, new):
-                yield "other JSON"
-        elif is_log(text) and not _POINTER.search(new):
-            lines = set(new.split("\n"))
-            if any(tells_trouble(line) and line not in lines for line in text.split("\n")):
-                yield "a line of trouble lost"
-        elif not new.startswith("[HTML as text]"):
+        if _WHOLE.fullmatch(new):
+            continue
+        if text in made:
+            yield from _broken(made[text], new, above)
+        elif not new.startswith("[HTML as text]") and not _is_json(text):
             yield from _out_of_order(text, new)
+
+
+def _broken(made: Made, new: str, above: str) -> Iterator[str]:
+    """Name what should have survived of a text of known format, and did not."""
+    if made.kind == "log" and not set(made.trouble) <= set(new.split("\n")):
+        if not _POINTER.search(new):
+            yield "a line of trouble lost"
+    elif made.kind == "json" and _decoded(made.text) not in (_decoded(new), _spread(_decoded(new))):
+        yield "other JSON"
+    elif made.kind == "data":
+        yield "data changed"
+    elif made.kind == "lines" and not _same_lines(made.text, new, above):
+        yield "other lines"
+
+
+def _same_lines(text: str, new: str, above: str) -> bool:
+    """Is each line there, or does it stand above within as many as a pointer says?"""
+    at = 0
+    pieces = _LINES.split(new)
+    for piece, count in zip(pieces[::2], [*pieces[1::2], "0"], strict=True):
+        if not text.startswith(piece, at):
+            return False
+        at += len(piece)
+        gap = "\n".join(text[at:].split("\n")[: int(count)])
+        if "\n" + gap not in f"\n{above}\n{text[:at]}":
+            return False
+        at += len(gap)
+    return at == len(text)
 
 
 def _out_of_order(text: str, new: str) -> Iterator[str]:
@@ -132,25 +162,47 @@ def _out_of_order(text: str, new: str) -> Iterator[str]:
 
 def _is_json(text: str) -> bool:
     try:
-        return isinstance(_decoded(text), list)
+        return isinstance(_decoded(text), list | tuple)
     except ValueError:
         return False
 
 
-def _same_json(text: str, new: str) -> bool:
-    return _decoded(text) in (_decoded(new), _decoded(expand(new)))
+def _decoded(text: str) -> Any:
+    """Decode one document, or one a line, with literals and repeated keys as they stand.
 
+    Lists are lists, objects are tuples of pairs.
+    """
 
-def _decoded(text: str) -> object:
-    """Decode one document, or one a line, with literals and repeated keys as they stand."""
-
-    def decode(one: str) -> object:
-        return json.loads(one, object_pairs_hook=list, parse_float=str, parse_int=str)
+    def decode(one: str) -> Any:
+        return json.loads(one, object_pairs_hook=tuple, parse_float=str, parse_int=str)
 
     try:
         return decode(text)
     except ValueError:
-        return [decode(line) for line in text.strip().split("\n")]
+        return [decode(line) for line in text.strip().split("\n") if line.strip()]
+
+
+def _spread(value: Any) -> Any:
+    """Return decoded JSON with its tables written out."""
+    match value:
+        case list():
+            return [_spread(item) for item in value]
+        case (("columns", columns), ("rows", rows)) if isinstance(value, tuple):
+            return [_row(columns, cells) for cells in rows]
+        case (("columns", columns), ("rows_by_key", rows)) if isinstance(value, tuple):
+            return tuple((key, _row(columns, cells)) for key, cells in rows)
+        case tuple():
+            return tuple((key, _spread(item)) for key, item in value)
+    return value
+
+
+def _row(columns: list[Any], cells: list[Any]) -> Any:
+    return tuple(
+        (column, _spread(cell))
+        if isinstance(column, str)
+        else (column[0][0], _row(column[0][1], cell))
+        for column, cell in zip(columns, cells, strict=True)
+    )
 
 
 def _texts(message: Message) -> Iterator[tuple[int | None, str]]:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headstart import compress
-from headstart.compression.logs import tells_trouble
+from headstart.compression.severity import tells_trouble
 from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:

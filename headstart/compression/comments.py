@@ -45,7 +45,9 @@ def _code(tokens: list[tokenize.TokenInfo]) -> list[tuple[int, str]]:
 
 def _tokens(text: str) -> list[tokenize.TokenInfo]:
     *lines, last = text.split("\n")
-    found = list(tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__))
-    if any(token.type == tokenize.ERRORTOKEN for token in found):
-        raise SyntaxError("not Python")
+    found = []
+    for token in tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__):
+        if token.type == tokenize.ERRORTOKEN:  # at once: each string that never ends costs a scan
+            raise SyntaxError("not Python")
+        found.append(token)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from headstart.compression.marks import has_mark, same_as
@@ -16,6 +17,8 @@ MIN_CHARS = 240
 """A shorter passage saves too little to send its reader elsewhere."""
 _MIN_ANCHOR = 24
 """A passage begins with a sentence of at least this many characters."""
+_WORD = re.compile(r"\w{1,8}")
+"""About a token."""
 _BEGIN_CHARS = (48, 96, 192)
 """Of a passage, to find it by: the first length at which nothing later begins the same."""
 
@@ -43,7 +46,8 @@ class Passages:
         if text not in self._whole or has_mark(text):
             return None
         begin = _begin(text, self._whole)
-        return same_as(begin) if begin else None
+        pointer = same_as(begin) if begin else ""
+        return pointer if _pays(pointer, text) else None
 
     def shorten(self, text: str) -> str:
         """Replace each run of sentences that stands above, in this order, by a pointer.
@@ -64,8 +68,9 @@ class Passages:
             passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
             known = length > 0 and len(passage) >= MIN_CHARS
             begin = _begin(keys[at], above._places) if known else None
-            if begin:
-                mark = same_as(begin, length, "line" if passage.endswith("\n") else "sentence")
+            unit = "line" if passage.endswith("\n") else "sentence"
+            mark = same_as(begin, length, unit) if begin else ""
+            if _pays(mark, passage):
                 out += [text[kept_from : pieces[at][0]], mark, passage[len(passage.rstrip()) :]]
                 kept_from = pieces[at][0] + len(passage)
                 above._append("")
@@ -76,7 +81,7 @@ class Passages:
         return "".join([*out, text[kept_from:]])
 
     def _append(self, key: str) -> None:
-        if len(key) >= _MIN_ANCHOR and not has_mark(key):
+        if len(key.strip()) >= _MIN_ANCHOR and not has_mark(key):
             self._places[key] = len(self._sentences)
         self._sentences.append(key)
 
@@ -97,7 +102,13 @@ class Passages:
 
 
 def _keys(text: str) -> list[str]:
-    return [text[start:end].strip() for start, end in sentences(text)]
+    """Return the sentences with their indentation: at another depth it says something else."""
+    return [text[start:end].rstrip(" \n") for start, end in sentences(text)]
+
+
+def _pays(mark: str, passage: str) -> bool:
+    """Is there a mark, of half the words at most? Rules and padding are long but few tokens."""
+    return mark != "" and 2 * len(_WORD.findall(mark)) <= len(_WORD.findall(passage))
 
 
 def _begin(text: str, places: Mapping[str, int]) -> str | None:
@@ -105,6 +116,8 @@ def _begin(text: str, places: Mapping[str, int]) -> str | None:
     line = text.lstrip().partition("\n")[0]
     for length in _BEGIN_CHARS:
         begin = line[:length]
-        if all(place <= places[text] for key, place in places.items() if key.startswith(begin)):
+        if all(
+            place <= places[text] for key, place in places.items() if key.lstrip().startswith(begin)
+        ):
             return begin
     return None

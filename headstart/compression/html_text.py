@@ -10,19 +10,41 @@ _HEADER = "[HTML as text]\n"
 _HIDDEN = re.compile(r"<(?:!--|(script|style|svg|noscript|template|head|iframe)\b)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)
-_TAG = re.compile(
-    r"</?(?:div|p|span|a|td|tr|li|ul|h[1-6]|table|section|article|br)\b", re.IGNORECASE
-)
+_TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
+_ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 _MIN_TAGS = 10
 _MIN_TAGS_PER_CHAR = 1 / 100
+_MAX_FOREIGN = 0.1
+"""Of a fragment's tags, or of its attributes: names that HTML does not have or that hold data."""
 _MAX_UNCLOSED = 50
 """Tags that are never closed make the parser start over for each."""
 
+_LOOKS = re.compile(
+    r"(?:class|id|style|href|src|srcset|sizes|alt|title|width|height|align|valign|border|bgcolor"
+    r"|color|face|size|cell\w+|colspan|rowspan|scope|target|rel|lang|xml:lang|dir|role|tabindex"
+    r"|loading|decoding|hidden|viewbox|fill|stroke|d|xmlns|(?:aria|data)-.*|on\w+|item\w+)$",
+    re.IGNORECASE,
+)
+"""Attributes that say how an element looks or where it leads."""
 _BREAKS = frozenset(
     (
         "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset",
         "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header",
         "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tr", "ul",
+    )
+)  # fmt: skip
+_ELEMENTS = _BREAKS | frozenset(
+    (
+        "a", "abbr", "acronym", "area", "audio", "b", "base", "bdi", "bdo", "big", "body",
+        "button", "canvas", "caption", "center", "circle", "cite", "code", "col", "colgroup",
+        "data", "datalist", "del", "details", "dfn", "dialog", "em", "embed", "font", "frame",
+        "frameset", "g", "head", "hgroup", "html", "i", "iframe", "img", "input", "ins", "kbd",
+        "label", "legend", "link", "map", "mark", "menu", "meta", "meter", "noscript", "object",
+        "optgroup", "option", "output", "param", "path", "picture", "polygon", "progress", "q",
+        "rect", "rp", "rt", "ruby", "s", "samp", "script", "search", "select", "slot", "small",
+        "source", "span", "strike", "strong", "style", "sub", "summary", "sup", "svg", "tbody",
+        "td", "template", "textarea", "tfoot", "th", "thead", "time", "title", "track", "tt", "u",
+        "use", "var", "video", "wbr",
     )
 )  # fmt: skip
 _BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"li": "- "}
@@ -31,9 +53,23 @@ _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
 
 
 def is_html(text: str) -> bool:
-    """Is ``text`` an HTML page or a large part of one, not prose that mentions a tag?"""
+    """Is ``text`` an HTML page or a large part of one, not prose that mentions a tag, nor XML?
+
+    Of XML, elements and attributes may hold what no reader of a page would see.
+    """
     if _START.match(text):
         return True
+    if not is_markup(text) or text.lstrip().startswith("<?xml"):
+        return False
+    tags = [(name.lower(), rest) for name, rest in _TAG.findall(text)]
+    foreign = sum(name not in _ELEMENTS for name, _ in tags)
+    attributes = [name for _, rest in tags if rest for name in _ATTRIBUTE.findall(rest)]
+    data = sum(_LOOKS.match(name) is None for name in attributes)
+    return foreign <= _MAX_FOREIGN * len(tags) and data <= _MAX_FOREIGN * len(attributes)
+
+
+def is_markup(text: str) -> bool:
+    """Is ``text`` mostly tags, of HTML or any XML?"""
     if not text.lstrip().startswith("<"):
         return False
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
@@ -48,8 +84,11 @@ def html_to_text(html: str) -> str | None:
     if visible is None or visible.count("<", visible.rfind(">") + 1) > _MAX_UNCLOSED:
         return None
     reader = _Reader()
-    reader.feed(visible)
-    reader.close()
+    try:
+        reader.feed(visible)
+        reader.close()
+    except AssertionError:  # the parser's own, of what begins like a marked section
+        return None
     body = _BREAK.sub("\n", "".join(reader.out)).strip()
     title = _TITLE.search(html)
     heading = " ".join(unescape(title[1]).split()) + "\n" if title else ""

@@ -12,6 +12,10 @@ from headstart.types import Frozen
 _TABLE = re.compile(r'"columns"\s*:')
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _INDENT = re.compile(r"[\[{]\r?\n([ \t]+)")
+_LITERAL = re.compile(
+    r"""\{\s*(?:"[^"\n]{0,99}"|'[^'\n]{0,99}'|\w{1,99})\s*:"""  # an object with its first key
+    r"""|\n[ \t]*+(?:\[\s*[\[{"']|"[^"\n]{0,99}"\s*:)"""  # a line that begins a list or a member
+)
 
 
 class Layout(Frozen):
@@ -49,9 +53,9 @@ def shorten(text: str) -> Shortened | None:
     body = text.strip()
     if not body or body[0] not in "{[" or _TABLE.search(body):
         return None
-    layout = _layout_of(text, body)
     try:
-        value = _decode(body, layout)
+        value, lines = _decode(body)
+        layout = _layout_of(text, body, lines=lines)
         short = _dump(to_columns(value), Layout(ascii=layout.ascii))
         same = expand(short, layout) == text
     except (ValueError, RecursionError):
@@ -73,20 +77,41 @@ def expand(text: str, layout: Layout = COMPACT) -> str:
 def minify(text: str) -> str | None:
     """Drop white space between the tokens of a JSON text, or return None when it is not JSON.
 
-    Number literals, escapes, order and repeated keys stay as they are written.
+    Number literals, escapes, order and repeated keys stay as they are written; of JSON Lines, so
+    does each document's line.
     """
     body = text.strip()
     if not body or body[0] not in "{[":
         return None
-    short = _STRING_OR_SPACE.sub(r"\1", body)
+    whole = _minify(body)
+    if whole is not None or "\n" not in body:
+        return whole
+    out: list[str] = []
+    for line in body.split("\n"):
+        if line := line.strip():
+            short = _minify(line)
+            if short is None:
+                return None
+            out.append(short)
+    return "\n".join(out)
+
+
+def holds_json(text: str) -> bool:
+    """Does ``text`` hold JSON or what is written like it: cut off, after other words, in quotes?"""
+    return _LITERAL.search("\n" + text) is not None
+
+
+def _minify(body: str) -> str | None:
     try:
-        same = _pairs(short) == _pairs(body)
+        value = _pairs(body)
+        short = _STRING_OR_SPACE.sub(r"\1", body)  # quadratic where a string never ends
+        same = _pairs(short) == value
     except (ValueError, RecursionError):
         return None
     return short if same else None
 
 
-def _layout_of(text: str, body: str) -> Layout:
+def _layout_of(text: str, body: str, *, lines: bool) -> Layout:
     """Guess: the proof is that it gives the text back."""
     start = text.index(body)
     indent = _INDENT.match(body)
@@ -95,7 +120,7 @@ def _layout_of(text: str, body: str) -> Layout:
         comma=", " if not indent and _is_spaced(body, ",") else ",",
         colon=": " if indent or _is_spaced(body, ":") else ":",
         ascii=body.isascii(),
-        lines=not indent and "\n" in body,
+        lines=lines,
         before=text[:start],
         after=text[start + len(body) :],
     )
@@ -108,10 +133,14 @@ def _is_spaced(body: str, sign: str) -> bool:
     return next(spaces, "") == " "
 
 
-def _decode(body: str, layout: Layout) -> Any:
-    if not layout.lines:
-        return json.loads(body)
-    return [json.loads(line) for line in body.split("\n")]
+def _decode(body: str) -> tuple[Any, bool]:
+    """Return the value, and whether it is a list of one document a line."""
+    try:
+        return json.loads(body), False
+    except ValueError:
+        if "\n" not in body:
+            raise
+        return [json.loads(line) for line in body.split("\n")], True
 
 
 def _dump(value: Any, layout: Layout) -> str:

@@ -1,16 +1,19 @@
 """Logs: lines of a form that was shown before are left out, in runs, and counted.
 
 What stays, verbatim and in order: the first line of each form (the line with everything that
-holds a digit masked), every line that tells of trouble and what is indented under it, and every
-line with an id that the question names.
+holds a digit masked) and all lines of a rare one, every line that tells of trouble and what is
+indented under it, every line with a value that nearly all others of its form have otherwise, and
+every line with an id that the question names.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headstart.compression.marks import omitted
+from headstart.compression.severity import tells_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,17 +23,15 @@ _STAMP = re.compile(
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
 )
-_TROUBLE = re.compile(
-    r"err(?:or|no)?s?\b|\berr|fatal|fail|exception|critical|\bcrit\b|panic|warn|traceback|severe"
-    r"|emerg|alert|denied|refus|abort|crash|corrupt|invalid|illegal|timed out|timeout|unreachable"
-    r"|unable|cannot|\bnot\b|reject|break-?in|killed|oom\b|caused by",
-    re.IGNORECASE,
+_VALUE = re.compile(
+    r"(?<![^\s=:,;|/()\[\]\"'])([^\s=:,;|/()\[\]\"'0-9]*[0-9][^\s=:,;|/()\[\]\"']*)"
 )
-_VARIABLE = re.compile(r"(?<![^\s=:,;()\[\]\"'])[^\s=:,;()\[\]\"'0-9]*[0-9][^\s=,;()\[\]\"']*")
 _WORD = re.compile(r"[\w.:/@-]+")
 _IN_ID = re.compile(r"[\d._:/@-]")
 _MIN_LINES = 20
 _MIN_RUN = 2
+_RARE = 3
+_NEARLY_ALL = 0.9
 
 
 def is_log(text: str) -> bool:
@@ -39,11 +40,6 @@ def is_log(text: str) -> bool:
     if len(lines) < _MIN_LINES:
         return False
     return sum(_STAMP.match(line) is not None for line in lines) >= 0.7 * len(lines)
-
-
-def tells_trouble(line: str) -> bool:
-    """Does a line name an error, a warning or a refusal, by level or by word?"""
-    return _TROUBLE.search(line) is not None
 
 
 def fold_log(text: str, query: str) -> str:
@@ -68,14 +64,22 @@ def fold_log(text: str, query: str) -> str:
 
 
 def _kept(lines: list[str], ids: Collection[str]) -> list[bool]:
-    trouble: dict[str, bool] = {}
+    split = [_VALUE.split(line) for line in lines]
+    forms = ["#".join(parts[::2]) for parts in split]
+    values: dict[str, list[list[str]]] = {}
+    for form, parts in zip(forms, split, strict=True):
+        values.setdefault(form, []).append(parts[1::2])
+    usual = {form: _usual(rows) for form, rows in values.items()}
+    seen: set[str] = set()
     keep: list[bool] = []
-    for line in lines:
-        form = _VARIABLE.sub("#", line)
-        kept = trouble.get(form)
-        if kept is None:
-            trouble[form] = tells_trouble(form)
-            kept = True
+    for line, form, parts in zip(lines, forms, split, strict=True):
+        kept = (
+            form not in seen
+            or len(values[form]) <= _RARE
+            or any(parts[at] != value for at, value in usual[form])
+            or tells_trouble(line)
+        )
+        seen.add(form)
         if not kept and line[:1].isspace():
             kept = bool(keep) and keep[-1]
         if not kept and ids:
@@ -83,3 +87,13 @@ def _kept(lines: list[str], ids: Collection[str]) -> list[bool]:
             kept = any(id in lower for id in ids)
         keep.append(kept)
     return keep
+
+
+def _usual(rows: list[list[str]]) -> list[tuple[int, str]]:
+    """Return the values that nearly all lines of a form have, each with its place in the line."""
+    usual = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        ((value, count),) = Counter(column).most_common(1)
+        if _NEARLY_ALL * len(rows) <= count < len(rows):
+            usual.append((2 * number + 1, value))
+    return usual

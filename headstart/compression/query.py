@@ -42,8 +42,10 @@ _KINDS = (
 )
 
 
-_LABEL = re.compile(r"^[#*\s]*(?:(?:user )?question|query)[*\s]*:", re.MULTILINE | re.IGNORECASE)
-_ASKING = re.compile(r"[^.!?\n]*\?")
+_LABEL = re.compile(
+    r"^[#* \t]*+(?:(?:user )?question|query)[* \t]*+:", re.MULTILINE | re.IGNORECASE
+)
+_ASKING = re.compile(r"(?<![^.!?\n])[^.!?\n]*+\?")
 
 
 class Query(Frozen):

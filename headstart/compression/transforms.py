@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import json_text
 from headstart.compression.comments import strip_comments
-from headstart.compression.html_text import html_to_text, is_html
+from headstart.compression.html_text import html_to_text, is_html, is_markup
 from headstart.compression.logs import fold_log, is_log
 from headstart.compression.marks import has_mark
 from headstart.compression.protection import is_code
@@ -34,7 +34,8 @@ COST_MS_PER_1K: dict[Transform, float] = {
 }
 """Predicted, of a thousand tokens; measured by ``benchmarks/compression.py``."""
 
-_TRAILING = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
+_TRAILING = re.compile(r"(?<![ \t]) ++$", re.MULTILINE)
+"""Not of tabs, which end the empty cells of a table."""
 _MANY_BREAKS = re.compile(r"\n{3,}")
 
 
@@ -63,7 +64,7 @@ def shorten(text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo)
         return _lossless(table) if table else Shortened(text=text)
     minified = None if table else memo.call(json_text.minify, text)
     if table or minified is not None:
-        short = _lossless(table) if table else _minified(text, minified or "")
+        short = _lossless(table) if table else _minified(text, minified or "", memo)
         return short if asked.verbatim else _pointed(short, sent)
     if asked.verbatim:
         return Shortened(text=text)
@@ -74,8 +75,10 @@ def _lossless(table: json_text.Shortened) -> Shortened:
     return Shortened(text=table.text, applied=("json",), layout=table.layout)
 
 
-def _minified(text: str, minified: str) -> Shortened:
-    return Shortened(text=minified, applied=("minify",) if minified != text else ())
+def _minified(text: str, minified: str, memo: Memo) -> Shortened:
+    short = _then(Shortened(text=text), "minify", minified)
+    table = memo.call(json_text.shorten, minified)
+    return _then(short, "json", table.text) if table else short
 
 
 def _pointed(short: Shortened, sent: Passages) -> Shortened:
@@ -96,14 +99,16 @@ def _shorten_prose(
     elif memo.call(is_log, text):
         if not asked.counts:
             short = _then(short, "log", memo.call(fold_log, text, asked.words))
-        return _deduplicated(short, sent)
+        return _deduplicated(short, sent, memo)
     elif memo.call(is_code, text):
         return _then(short, "comments", memo.call(_bare, text)) if extent.comments else short
+    if memo.call(_is_data, short.text):
+        return _pointed(short, sent)
     short = _then(short, "space", _without_waste(short.text))
     if extent.mode == "aggressive" and not asked.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
         short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
-    return _deduplicated(short, sent)
+    return _deduplicated(short, sent, memo)
 
 
 def _bare(text: str) -> str:
@@ -114,14 +119,21 @@ def _bare(text: str) -> str:
 
 def _without_waste(text: str) -> str:
     """Drop white space at the ends of lines, and third breaks. Most texts have none of either."""
-    if " \n" in text or "\t\n" in text or text.endswith((" ", "\t")):
+    if " \n" in text or text.endswith(" "):
         text = _TRAILING.sub("", text)
     return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text
 
 
-def _deduplicated(short: Shortened, sent: Passages) -> Shortened:
+def _is_data(text: str) -> bool:
+    """May a program's data be in it, which no sentence may be taken from?"""
+    return json_text.holds_json(text) or is_markup(text)
+
+
+def _deduplicated(short: Shortened, sent: Passages, memo: Memo) -> Shortened:
     pointed = _pointed(short, sent)
-    return _then(short, "duplicate", sent.shorten(short.text)) if pointed is short else pointed
+    if pointed is not short or memo.call(_is_data, short.text):
+        return pointed
+    return _then(short, "duplicate", sent.shorten(short.text))
 
 
 def _then(short: Shortened, transform: Transform, text: str) -> Shortened:

@@ -74,3 +74,25 @@ def test_marked_texts_are_never_pointed_to() -> None:
     marked = MIDDLE + same_as("x")
     assert has_mark(marked)
     assert passages(marked).point(marked) is None
+
+
+def test_lines_at_another_depth_are_not_the_same() -> None:
+    lines = [f"setting_of_the_service_{n}: value number {n}\n" for n in range(9)]
+    shallow = "".join("  " + line for line in lines)
+    deep = "".join("    " + line for line in lines)
+    assert passages(shallow).shorten("top:\n" + deep) == "top:\n" + deep
+    pointer = same_as("setting_of_the_service_0: value number 0", 9, "line")
+    assert passages(shallow).shorten("top:\n" + shallow) == f"top:\n{pointer}\n"
+
+
+def test_empty_cells_at_a_lines_end_are_compared() -> None:
+    lines = [f"The customer of row number {n}\tBerlin" for n in range(12)]
+    wide = "\t\t\n".join(lines)
+    assert passages("\n".join(lines)).shorten("More:\n" + wide) == "More:\n" + wide
+
+
+def test_rules_and_padding_are_cheaper_than_a_pointer() -> None:
+    for line in ("-" * 300, "| " + " " * 300 + " |", "=" * 280):
+        text = f"{line}\nMay went up\n{line}\nJune went down\n{line}"
+        assert passages().shorten(text) == text
+        assert passages(line).point(line) is None

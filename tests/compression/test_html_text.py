@@ -33,20 +33,37 @@ def test_a_page_becomes_what_its_reader_sees() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [PAGE, "<html><body>x", '<?xml version="1.0"?>\n<!doctype html>', "<div><p>a</p></div>" * 5],
+    [
+        PAGE,
+        "<html><body>x",
+        '<?xml version="1.0"?>\n<!doctype html>',
+        "<div><p>a</p></div>" * 5,
+        "<div class='c'><a href=/x data-id=\"3\">a</a><br/></div>" * 9,
+    ],
 )
 def test_pages_and_parts_of_pages_are_html(text: str) -> None:
     assert is_html(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Use <p> for a paragraph.", "<p>one</p>", "<order><line>1</line></order>" * 20]
+    "text",
+    [
+        "",
+        "Use <p> for a paragraph.",
+        "<p>one</p>",
+        "<order><line>1</line></order>" * 20,
+        '<?xml version="1.0"?>' + "<section><p>a</p></section>" * 9,
+        '<table name="t" engine="InnoDB"><section from="1" to="6"/></table>' * 9,
+        "<a:p><a:r>text</a:r></a:p>" * 9,
+    ],
 )
 def test_mentions_of_tags_and_other_markup_are_not(text: str) -> None:
     assert not is_html(text)
 
 
-@pytest.mark.parametrize("text", ["<html><!-- open", "<html><script>open", "<html>" + "<a " * 100])
+@pytest.mark.parametrize(
+    "text", ["<html><!-- open", "<html><script>open", "<html>" + "<a " * 100, "<html><![<p>"]
+)
 def test_broken_markup_is_left_alone(text: str) -> None:
     assert html_to_text(text) is None
 

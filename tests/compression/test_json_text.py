@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headstart.compression.json_text import expand, minify, shorten
+from headstart.compression.json_text import expand, holds_json, minify, shorten
 
 ROWS = [{"name": "Ada", "price": 1.5, "tags": ["é", None]}, {"name": "Bo", "price": 2, "tags": []}]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -82,16 +82,40 @@ def test_what_could_not_be_given_back_is_left_alone(text: str) -> None:
         ),
         ("[1, 2]\n", "[1,2]"),
         ("[1,2]", "[1,2]"),
+        ('{"a": 1.50}\r\n\r\n{"a": "\\/"}\n', '{"a":1.50}\n{"a":"\\/"}'),
     ],
 )
 def test_minified_json_keeps_literals_order_and_repeated_keys(text: str, short: str) -> None:
     assert minify(text) == short
 
 
-@pytest.mark.parametrize("text", ["", "[a b]", "12", "[1] and more", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[a b]", "12", "[1] and more", "[1]\n[2", "[" * 100_000])
 def test_what_is_not_json_is_not_minified(text: str) -> None:
     assert minify(text) is None
 
 
 def test_expanding_without_a_layout_gives_compact_json() -> None:
     assert expand('{"columns": ["a"], "rows": [[1], [2]]}') == '[{"a":1},{"a":2}]'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Found 2 results:\n[{"id": 1, "text": "One. Two."}, {"id": 2',
+        'text": "One. Two."}, {"id": 2}]',
+        'One. Two.",\n  "size": 3',
+        "Got {'id': 1, 'text': 'One.'}",
+        "{id: 1}",
+        '["One. Two.", "Thr',
+        '[[1, "a"], [2',
+    ],
+)
+def test_json_is_known_where_it_is_cut_off_or_follows_words(text: str) -> None:
+    assert holds_json(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Prose (as it is).", "[1] A note.\n[link](target)", 'He said: "no": twice.']
+)
+def test_prose_holds_no_json(text: str) -> None:
+    assert not holds_json(text)

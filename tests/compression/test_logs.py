@@ -46,3 +46,36 @@ def test_a_log_is_told_by_times_or_levels() -> None:
     assert is_log("\n".join(BEAT))
     assert not is_log("\n".join(BEAT[:9]))
     assert not is_log("\n".join(["A line of prose."] * 30))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "2026-11-21 16:{m:02}:{s:02},{n:03}:{level}:checkout:payment {n} taken",
+        "2026-11-21 16:{m:02}:{s:02}.{n:04}|{level}|Shop.Orders|Order {n} changed",
+        "16:{m:02}:{s:02}:{level}:event {n}",
+        "2026-11-21T16:{m:02}:{s:02}Z/{level}/mod event {n}",
+    ],
+)
+def test_levels_are_seen_within_what_holds_digits(form: str) -> None:
+    lines = [
+        form.format(m=n // 60, s=n % 60, n=n, level="INFO" if n % 40 else "ERROR")
+        for n in range(240)
+    ]
+    folded = fold_log("\n".join(lines), "").split("\n")
+    assert [line for line in folded if "ERROR" in line] == lines[::40]
+    assert len(folded) < 20
+
+
+def test_a_value_unlike_that_of_nearly_all_lines_is_kept() -> None:
+    lines = [
+        f"10:00:{n % 60:02d} ping {n}, replicas {2 if n in (50, 90) else 3}" for n in range(99)
+    ]
+    folded = fold_log("\n".join(lines), "").split("\n")
+    assert [line for line in folded if "omitted" not in line] == [lines[0], lines[50], lines[90]]
+
+
+def test_all_lines_of_a_rare_form_are_kept() -> None:
+    alarm = "2026-03-01 10:00:09 INFO ALARM in hall 7"
+    lines = [*BEAT, alarm, *BEAT, alarm, *BEAT, alarm, *BEAT]
+    assert fold_log("\n".join(lines), "").split("\n").count(alarm) == 3

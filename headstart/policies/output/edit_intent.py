@@ -24,7 +24,7 @@ _ROOM = 1.5
 
 _OPENING = re.compile(r"(`{3,}|~{3,})([^`]*)|<(document|file|code|content)(?:[ \t][^<>]*)?>[ \t]*")
 _VERB = re.compile(
-    r"(?:^|[.!;:,\n][\s>*-]*|\d[.)]\s+|\b(?:please|then|and|also|just|should|must)\s+"
+    r"(?:^|[.!;:,\n][ \t>*-]*|\d[.)]\s+|\b(?:please|then|and|also|just|should|must)\s+"
     r"|\b(?:like|want|need|have)\s+(?:you\s+)?to\s+|\b(?:can|could|would|will)\s+you\s+)"
     r"(?:add|adjust|amend|append|bump|capitali[sz]e|change|correct|delete|drop|edit|extend|fix"
     r"|insert|make\s+(?:the|this|it|all|every|each|sure|these|those)|modify|move|refactor|remove"
@@ -44,7 +44,7 @@ _OTHER_WISH = re.compile(
     r"(?:return|show|output|print|repeat|writ|send)\w*)",
     re.IGNORECASE,
 )
-_QUESTION = re.compile(r"(?:[^.!?\n]|[.!](?=\S))+\?")
+_QUESTION = re.compile(r"(?:^|(?<=[?\n])|(?<=[.!])(?=\s))(?:[^.!?\n]++|[.!](?=\S))++\?")
 _POLITE = re.compile(
     r"[\s>*-]*(?:(?:hi|hello|hey|please|so|then|also|and|now)[,!]?\s+)*"
     r"(?:can|could|would|will) you\b",

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from headstart.compression.severity import tells_trouble
+
+STAMP = "2026-11-21 16:00:01"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "16:00:01,123:ERROR:checkout:order 7 taken",
+        f"{STAMP}.0001|FATAL|Shop.Orders|Order 7 changed",
+        f"{STAMP}Z/WARN/mod order 7",
+        f"{STAMP} 5(0x7f):ZOO_ERROR@handle@7: order",
+        f"{STAMP} [E] order 7",
+        f"{STAMP} 1234  1234 E Orders: order 7",
+        f"{STAMP} W/Orders( 1234): order 7",
+        "E1121 16:00:01.000000 1 orders.go:7] order 7",
+        f"{STAMP} <3> order 7",
+        f"{STAMP} <132> order 7",
+        f"{STAMP} level=50 order 7",
+        f'{STAMP} {{"level": 40, "order": 7}}',
+        f"{STAMP} GET /orders/7 503 12ms",
+        f'{STAMP} "GET /orders/7 HTTP/1.1" 404 12',
+        f"{STAMP} status=500 order 7",
+        f"{STAMP} order 7 exited with code 137",
+        f"{STAMP} exit status 1",
+        f"{STAMP} FEHLER Auftrag 7",
+        f"{STAMP} échec de la commande 7",
+        f"{STAMP} \u9519\u8bef 7",
+        f"{STAMP} \u041e\u0428\u0418\u0411\u041a\u0410 7",
+        f"{STAMP} \u274c order 7",
+    ],
+)
+def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
+    assert tells_trouble(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{STAMP},123:INFO:checkout:order 7 taken",
+        f"{STAMP} [I] order 7 - caf\u00e9 \u2192 done \u2713",
+        f"{STAMP} <134> order 7",
+        f"{STAMP} level=30 order 7 took 450 ms",
+        f"{STAMP} GET /orders/450 200 512ms",
+        f"{STAMP} exited with code 0, status: 204",
+        f"{STAMP} C:\\Users\\w opened by interrupt 7",
+        "I1121 16:00:01.000000 1 orders.go:7] order 7",
+    ],
+)
+def test_other_lines_do_not(line: str) -> None:
+    assert not tells_trouble(line)

@@ -1,0 +1,103 @@
+"""Which texts get which transforms, seen from outside."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart import compress
+
+if TYPE_CHECKING:
+    from headstart.compression.result import Compression, Mode
+
+STORY = (
+    "The first lock of the canal was built by the council in the spring. It is kept by the port"
+    " authority and by the city. Ships of the northern line call there on Monday, and leave it on"
+    " Friday. The old lighthouse stands on the cliff above the lock, next to the inn."
+)
+LINES = [json.dumps({"id": n, "price": 1.5, "url": "a/b", "text": STORY}) for n in range(9)]
+ODD = "[" + ",\n".join(f'{{ "id" : {n}, "name" : "item {n}" }}' for n in range(30)) + "]"
+
+
+def sent(text: str, mode: Mode = "balanced") -> str:
+    content: str = shortened(text, mode).messages[-1]["content"]
+    return content
+
+
+def shortened(text: str, mode: Mode = "balanced") -> Compression:
+    question = {"role": "user", "content": "Which lock of the canal was built by the council?"}
+    return compress([question, {"role": "tool", "content": text}], mode=mode)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(LINES).replace("1.5", "1.50"),
+        "\n".join(LINES).replace("/", "\\/"),
+        "\n".join(LINES).replace("lock", "l\\u00F6ck"),
+        "\n".join(LINES).replace("1.5", "1e5"),
+        "\r\n".join(LINES),
+        "\n\n".join(LINES),
+        "\n".join(LINES).replace('"id"', '"columns"'),
+    ],
+    ids=["number", "slash", "escape", "exponent", "CRLF", "blank", "columns"],
+)
+@pytest.mark.parametrize("mode", ["balanced", "aggressive"])
+def test_each_line_of_json_lines_stays_json(text: str, mode: Mode) -> None:
+    new = sent(text, mode)
+    whole = json.loads(new)["rows"] if new.startswith('{"columns":[') else None
+    rows = whole or [json.loads(line) for line in new.split("\n") if line.strip()]
+    given = [json.loads(line) for line in text.split("\n") if line.strip()]
+    assert rows == [list(item.values()) if whole else item for item in given]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Found 9 results:\n[" + ", ".join(LINES) + "]",
+        "[" + ", ".join(LINES)[:-30],
+        str([json.loads(line) for line in LINES]),
+        "<rows>" + "".join(f"<row><id>{n}</id><t>{STORY}</t></row>" for n in range(30)) + "</rows>",
+    ],
+    ids=["after words", "cut off", "Python", "XML"],
+)
+def test_no_sentence_is_taken_from_data(text: str) -> None:
+    assert sent(text * 2, "aggressive") == text * 2
+
+
+def test_json_of_any_layout_is_a_table_at_once() -> None:
+    done = shortened(ODD)
+    assert done.spans[0].transforms == ("minify", "json")
+    assert not done.lossless
+    assert compress(done.messages, mode="balanced").messages == done.messages
+
+
+def test_empty_cells_at_the_ends_of_lines_stay() -> None:
+    table = "\n".join(f"Anna {n}\tBerlin\t\t\t\t" for n in range(60))
+    assert sent(table) == table
+
+
+UNENDING = (
+    '{"a": "' + '{\\"id\\": \\"x\\"}, ',
+    '"', "\\", '\\"', "'", " ", "\t", "\n", " \n", "-", "=", "<", "<a ", "<!--", "<p>", "&#", "7",
+    "x", "{ ", '{"a', "[", "[{", ". ", '."', "```\n", "[… ", "<document>\n", "# ", "E ", "<3>",
+    "status ", "word ", "level=", '\n"a', "2026-11-21 10:00:00 x\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("start", ["", "<html><p>", "import os\nx = 1\n"])
+@pytest.mark.parametrize("unit", UNENDING)
+def test_work_grows_with_the_text_and_not_with_its_square(unit: str, start: str) -> None:
+    def spent(size: int) -> float:
+        text = start + unit * (size // len(unit))
+        words = f"{text}\n<document>\n{text}\n</document>\nWhich?"
+        began = time.process_time()
+        for message in ({"role": "user", "content": words}, {"role": "tool", "content": text}):
+            compress([message], mode="aggressive", strip_comments=True)
+        return time.process_time() - began
+
+    # Four times as much would do, a square takes sixteen: of what was found so, many seconds.
+    assert spent(64_000) < max(0.5, 10 * spent(16_000))
