@@ -109,8 +109,8 @@ def _shortened(source: Message, sent: Message, above: str, made: dict[str, Made]
             yield "a longer text"
         if count_tokens(new, _MODEL).tokens > count_tokens(text, _MODEL).tokens:
             yield "more tokens"
-        for begin in _POINTER.findall(new):
-            if begin not in above + new.partition(begin)[0]:
+        for pointer in _POINTER.finditer(new):
+            if pointer[1] not in above + new[: pointer.start()]:
                 yield "a pointer to nothing"
         if _WHOLE.fullmatch(new):
             continue

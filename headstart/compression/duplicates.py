@@ -17,6 +17,8 @@ MIN_CHARS = 240
 """A shorter passage saves too little to send its reader elsewhere."""
 _MIN_ANCHOR = 24
 """A passage begins with a sentence of at least this many characters."""
+_BLANK = " \n"
+"""At a sentence's end, where it tells nothing. A tab ends an empty cell."""
 _WORD = re.compile(r"\w{1,8}")
 """About a token."""
 _BEGIN_CHARS = (48, 96, 192)
@@ -68,10 +70,14 @@ class Passages:
             passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
             known = length > 0 and len(passage) >= MIN_CHARS
             begin = _begin(keys[at], above._places) if known else None
-            unit = "line" if passage.endswith("\n") else "sentence"
+            unit = "line" if passage.rstrip().count("\n") >= length - 1 else "sentence"
             mark = same_as(begin, length, unit) if begin else ""
             if _pays(mark, passage):
-                out += [text[kept_from : pieces[at][0]], mark, passage[len(passage.rstrip()) :]]
+                out += [
+                    text[kept_from : pieces[at][0]],
+                    mark,
+                    passage[len(passage.rstrip(_BLANK)) :],
+                ]
                 kept_from = pieces[at][0] + len(passage)
                 above._append("")
                 at += length
@@ -103,7 +109,7 @@ class Passages:
 
 def _keys(text: str) -> list[str]:
     """Return the sentences with their indentation: at another depth it says something else."""
-    return [text[start:end].rstrip(" \n") for start, end in sentences(text)]
+    return [text[start:end].rstrip(_BLANK) for start, end in sentences(text)]
 
 
 def _pays(mark: str, passage: str) -> bool:

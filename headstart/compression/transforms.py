@@ -25,7 +25,7 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "json": 0.3,
     "minify": 0.3,
     "html": 0.2,
-    "log": 0.2,
+    "log": 0.6,
     "space": 0.1,
     "comments": 3.0,
     "duplicate": 0.3,

@@ -89,6 +89,8 @@ def test_empty_cells_at_a_lines_end_are_compared() -> None:
     lines = [f"The customer of row number {n}\tBerlin" for n in range(12)]
     wide = "\t\t\n".join(lines)
     assert passages("\n".join(lines)).shorten("More:\n" + wide) == "More:\n" + wide
+    pointer = same_as("The customer of row number 0\tBerlin\t\t", 12, "line")
+    assert passages(wide + "\t\t").shorten("More:\n" + wide + "\t\t") == "More:\n" + pointer
 
 
 def test_rules_and_padding_are_cheaper_than_a_pointer() -> None:
