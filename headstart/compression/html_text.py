@@ -14,7 +14,7 @@ _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
 _ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 _MIN_TAGS = 10
 _MIN_TAGS_PER_CHAR = 1 / 100
-_MAX_FOREIGN = 0.1
+_MAX_FOREIGN = 0.2
 """Of a fragment's tags, or of its attributes: names that HTML does not have or that hold data."""
 _MAX_UNCLOSED = 50
 """Tags that are never closed make the parser start over for each."""

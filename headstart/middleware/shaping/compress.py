@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 INLINE_BYTES: dict[Mode, int] = {"safe": 64_000, "balanced": 32_000, "aggressive": 12_000}
-"""Of a body. A shorter one is compressed on the loop, in 5 ms at worst: that is how long a thread
-may keep the loop from going on anyway."""
+"""Of a body. A shorter one is compressed on the loop, most in the 5 ms that a thread may keep the
+loop from going on anyway, a log in 8; the worst found, a log of empty lines, takes 75 ms."""
 
 
 @dataclass(frozen=True)
