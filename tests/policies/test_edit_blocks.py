@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,6 +196,14 @@ def test_a_wish_for_a_change_is_found(words: str) -> None:
 )
 def test_where_in_doubt_it_is_no_wish_for_a_change(words: str) -> None:
     assert find_edit(asking(words)) is None
+
+
+@pytest.mark.parametrize("unit", ["\n", "\n>", "word ", "a.b"])
+def test_words_without_a_wish_are_read_once(unit: str) -> None:
+    words = "Well" + unit * (1900 // len(unit)) + "so"
+    began = time.process_time()
+    assert [find_edit(asking(words)) for _ in range(20)] == [None] * 20
+    assert time.process_time() - began < 1  # once a letter took up to nine seconds
 
 
 def test_the_document_must_be_one_and_clearly_bordered() -> None:
