@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
+    from random import Random
 
 Kind: TypeAlias = Literal["log", "json", "data", "lines"]
 """``json`` keeps its values; ``data`` stays or goes whole; ``lines`` may point to equal lines."""
@@ -49,15 +49,15 @@ _LOGS = (
 )
 
 
-def made(random: random.Random) -> Made:
+def made(random: Random) -> Made:
     """Return a text of any of these formats."""
-    makers: tuple[Callable[[random.Random], Made], ...] = (
+    makers: tuple[Callable[[Random], Made], ...] = (
         _log, _log, _log, _json_lines, _cut_off, _xml, _yaml, _tsv, _rules,
     )  # fmt: skip
     return random.choice(makers)(random)
 
 
-def _log(random: random.Random) -> Made:
+def _log(random: Random) -> Made:
     form, usual, trouble = random.choice(_LOGS)
     often = random.choice((0.02, 0.1, 0.5))
     lines, told = [], []
@@ -70,7 +70,7 @@ def _log(random: random.Random) -> Made:
     return Made("\n".join(lines), "log", tuple(told))
 
 
-def _json_lines(random: random.Random) -> Made:
+def _json_lines(random: Random) -> Made:
     key = random.choice(("columns", "price"))
     lines = [json.dumps({"id": n, key: 1.5, "a/b": _STORY}) for n in range(random.randint(2, 12))]
     old, new = random.choice(
@@ -80,14 +80,14 @@ def _json_lines(random: random.Random) -> Made:
     return Made(text.replace(old, new), "json")
 
 
-def _cut_off(random: random.Random) -> Made:
+def _cut_off(random: Random) -> Made:
     rows = [{"id": n, "text": _STORY} for n in range(random.randint(3, 30))]
     text = str(rows) if random.random() < 0.2 else json.dumps(rows, indent=random.choice((None, 1)))
     start = random.choice(("Found these results:\n", "HTTP/1.1 200 OK\n\n", ""))
     return Made(start + text[: -random.randint(2, 90)], "data")
 
 
-def _xml(random: random.Random) -> Made:
+def _xml(random: Random) -> Made:
     rows = "\n".join(
         random.choice(
             (
@@ -100,7 +100,7 @@ def _xml(random: random.Random) -> Made:
     return Made(f'<?xml version="1.0"?>\n<a>\n{rows}\n</a>', "data")
 
 
-def _yaml(random: random.Random) -> Made:
+def _yaml(random: Random) -> Made:
     block = [f"setting_{word}_of_the_service: value of {word}" for word in _WORDS]
     out = []
     for number in range(random.randint(2, 5)):
@@ -110,7 +110,7 @@ def _yaml(random: random.Random) -> Made:
     return Made("\n".join(out), "lines")
 
 
-def _tsv(random: random.Random) -> Made:
+def _tsv(random: Random) -> Made:
     rows = [
         "\t".join((random.choice(_WORDS) + " of the harbour", "", random.choice(("x", "")), "", ""))
         for _ in range(random.randint(5, 60))
@@ -118,7 +118,7 @@ def _tsv(random: random.Random) -> Made:
     return Made("\n".join(rows), "lines")
 
 
-def _rules(random: random.Random) -> Made:
+def _rules(random: Random) -> Made:
     rule = random.choice(("-" * 300, "| " + " " * 300 + " |", "=" * 280, "+----" * 60 + "+"))
     rows = [random.choice((rule, f"{random.choice(_WORDS)} went up")) for _ in range(20)]
     return Made("\n".join(rows), "lines")
