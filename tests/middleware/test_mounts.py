@@ -25,7 +25,7 @@ from support.proxied import Reply, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, MutableMapping
 
 
 pytestmark = pytest.mark.anyio
@@ -322,18 +322,24 @@ async def test_a_scope_that_is_no_function_is_refused() -> None:
         HeadstartMiddleware(fastapi_app(Counted()), scope="shared")  # type: ignore[arg-type]
 
 
-async def test_a_scope_that_names_nobody_as_it_should_is_an_error_that_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_scope_that_names_nobody_as_it_should_is_an_error_that_says_so() -> None:
     wrapped = HeadstartMiddleware(
         fastapi_app(Counted()),
         endpoints=[Endpoint("/ask")],
         mode="exact-only",
         scope=lambda _: 42,  # type: ignore[arg-type,return-value]
     )
-    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
-        assert (await ask_app(session, url)).status == 500
-    assert "scope= returned 42" in caplog.text
+    scope = {"type": "http", "method": "POST", "path": "/ask", "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        raise AssertionError(message)
+
+    with pytest.raises(TypeError, match="scope= returned 42"):
+        await wrapped(scope, receive, send)
+    await wrapped.aclose()
 
 
 async def test_a_list_of_endpoints_is_asked_for() -> None:
