@@ -102,7 +102,7 @@ class StageFailed(Frozen, tag="stage_failed"):
     stage: str
     error: str
     detail: str = ""
-    """The store's own words, which tell nothing of prompts."""
+    """What is known of it and tells nothing of prompts."""
 
 
 class Committed(Frozen, tag="committed"):

@@ -187,7 +187,11 @@ class Learner:
 
     def _report(self, error: Exception) -> None:
         cause = error.__cause__ or error
-        self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+        busy = isinstance(cause, anyio.WouldBlock)
+        detail = "answers come faster than they are compared: some teach nothing" if busy else ""
+        self._observer.notify(
+            StageFailed(stage="learner", error=type(cause).__name__, detail=detail)
+        )
 
     async def _write(self, label: Label) -> None:
         await self._store.label([label])
