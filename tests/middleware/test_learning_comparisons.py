@@ -148,7 +148,8 @@ async def test_what_waits_to_be_compared_is_bounded(
     learner = make_learner(store, recorder)
     for number in range(5):
         learner.submit(Comparison(lesson(str(number)), answer(SURE), stored=True))
-    assert recorder.seen == [StageFailed(stage="learner", error="WouldBlock")] * 2
+    dropped = [each.error for each in recorder.seen if isinstance(each, StageFailed)]
+    assert dropped == ["WouldBlock"] * 2
     async with running(learner):
         assert await labelled(store, 3) == {"0", "1", "2"}
         learner.submit(Comparison(lesson("again"), answer(SURE), stored=True))
