@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING
 
-from headstart.observe import StageFailed
+from headstart.observe import StageFailed, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.observe import Observation
-
-logger = logging.getLogger("headstart")
 
 QUIET_S = 3600.0
 """For so long the same failure is not told again."""

@@ -18,7 +18,7 @@ from headstart.compression.tokens import count_tokens, estimate_tokens, is_loade
 from headstart.middleware.shaping.prompts import read_prompt
 from headstart.middleware.shaping.shaper import Shaper, plain, with_document
 from headstart.middleware.tokenizers import load_soon
-from headstart.observe import DRY_RUN, Shaped, StageFailed, logger
+from headstart.observe import DRY_RUN, Shaped, StageFailed
 from headstart.policies.directives import asked_compression, compressed, stricter
 
 if TYPE_CHECKING:
@@ -191,7 +191,6 @@ class Compressing(Shaper):
 
     def _note(self, error: Exception) -> None:
         # The error's text may hold a piece of the prompt: its type alone is told.
-        logger.warning("a prompt was not compressed: %s", type(error).__name__)
         self._observer.notify(StageFailed(stage="compression", error=type(error).__name__))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import HeadstartError
 from headstart.middleware.shaping.shaper import Shaper
-from headstart.observe import StageFailed, logger
+from headstart.observe import StageFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +33,6 @@ class FailOpen(Shaper):
             except HeadstartError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the call is made all the same
-                logger.warning("a call was not shaped: %s", type(error).__name__)
                 self._observer.notify(StageFailed(stage="output", error=type(error).__name__))
                 reply = await stack.enter_async_context(self._inner.stream(call))
             yield reply

@@ -21,7 +21,7 @@ from headstart.middleware.shaping.shaper import ShapedReply, Shaper, plain
 from headstart.middleware.shaping.writing import BodyWriter, StreamWriter, named
 from headstart.middleware.upstreams.opening import HELD_BYTES
 from headstart.middleware.upstreams.shown import Shown
-from headstart.observe import Shaped, StageFailed, logger
+from headstart.observe import Shaped, StageFailed
 from headstart.policies.output.quote_marks import QuoteExpander, may_quote
 from headstart.types import (
     Ended,
@@ -121,7 +121,6 @@ class Quoting(Shaper):
                 return self._bench.here(work)
             return await self._bench.on_thread(work)
         except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
-            logger.warning("a prompt was not numbered: %s", type(error).__name__)
             self._observer.notify(StageFailed(stage="output", error=type(error).__name__))
             return None
 
