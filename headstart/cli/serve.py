@@ -170,9 +170,8 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
 def banner(settings: Settings, port: int) -> str:
     """Return the start message: where it listens, what is cached and learned, where misses go."""
     server, cache = settings.server, settings.cache
-    base = (
-        f"http://[{server.host}]:{port}" if ":" in server.host else f"http://{server.host}:{port}"
-    )
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    base = f"http://{host}:{port}"
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
     shared = "each credential" if cache.scope == "credential" else cache.scope
     rows = [

@@ -46,9 +46,9 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
         if name == b"x-headstart-deadline-ms":
             bounds.append(_milliseconds(value))
         elif name == b"x-stainless-read-timeout":
-            sdk_s = next(iter(_positive(value)), None)
+            sdk_s = _positive(value)
         elif name == b"x-stainless-retry-count":
-            retries = next(iter(_positive(value)), 0.0)
+            retries = _positive(value) or 0.0
     bound_s = min(bounds, default=None)
     if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
         return Deadlines(bound_s, bound_s)
@@ -58,15 +58,15 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
 def _milliseconds(value: bytes) -> float:
     """Return seconds."""
     found = _positive(value)
-    if not found:
+    if found is None:
         raise InvalidRequest("X-Headstart-Deadline-Ms must be a number of milliseconds above 0")
-    return found[0] / 1e3
+    return found / 1e3
 
 
-def _positive(value: bytes) -> list[float]:
-    """Return the header's number, or nothing if it is none."""
+def _positive(value: bytes) -> float | None:
+    """Return the header's number, or None if it is none."""
     try:
         number = float(value)
     except ValueError:
-        return []
-    return [number] if 0 < number < _FOREVER_S else []
+        return None
+    return number if 0 < number < _FOREVER_S else None
