@@ -31,6 +31,7 @@ class Running:
 
 
 REST_S = 5.0
+"""After a start that failed, until the next try: requests do not wait for each."""
 
 
 class Gateway:
@@ -57,7 +58,6 @@ class Gateway:
         self._started: Running | None = None
         self._starting: asyncio.Future[Running] | None = None
         self._rests_until = -math.inf
-        """After a start that failed no request waits for the next try until then."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -78,14 +78,12 @@ class Gateway:
             await running.relay.handle(scope, receive, send)
 
     async def _try_to_start(self) -> Running | None:
-        now = asyncio.get_running_loop().time
-        if now() < self._rests_until:
+        if asyncio.get_running_loop().time() < self._rests_until:
             return None
         try:
             return await self.running()
         except HeadstartError as error:
             logger.error("the engine cannot start: %s", error)
-            self._rests_until = now() + REST_S
             return None
 
     async def _without_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,6 +104,7 @@ class Gateway:
             started = await self._start()
         except BaseException as error:
             self._starting = None
+            self._rests_until = asyncio.get_running_loop().time() + REST_S
             future.set_exception(error)
             future.exception()  # Retrieved here: nobody else may be waiting for it.
             raise

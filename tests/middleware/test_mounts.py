@@ -20,7 +20,9 @@ from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.config import ServerSettings, Settings
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, StoreError
+from headstart.middleware.asgi import Gateway, Running
+from headstart.middleware.endpoints import Routes
 from support.proxied import Reply, reply_of
 from support.serving import serving
 
@@ -315,6 +317,22 @@ async def test_a_store_that_is_away_keeps_no_app_from_starting(free_port: int) -
         for asked in (1, 2):
             assert json.loads((await ask_app(session, url)).body) == answer("why?")
             assert counted.asked == asked
+
+
+async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> None:
+    tries = 0
+
+    async def start() -> Running:
+        nonlocal tries
+        tries += 1
+        raise StoreError("away")
+
+    counted = Counted()
+    wrapped = Gateway(fastapi_app(counted), routes=Routes({}, (Endpoint("/ask"),)), start=start)
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        for _ in range(2):
+            assert json.loads((await ask_app(session, url)).body) == answer("why?")
+    assert (tries, counted.asked) == (1, 2)
 
 
 async def test_a_scope_that_is_no_function_is_refused() -> None:
