@@ -46,6 +46,7 @@ def build_sidecar(settings: Settings) -> Gateway:
         config=masked(settings),
         clock=time.time,  # noqa: TID251 - the composition root
         started=time.time(),  # noqa: TID251 - the same
+        draining=lambda: sidecar.draining,
     )
     admin = admin_app(
         state, token=_admin_token(settings.server), open_access=settings.server.is_loopback
@@ -55,12 +56,13 @@ def build_sidecar(settings: Settings) -> Gateway:
     observers: list[Observer] = [metrics, recent, refused]
     with contextlib.suppress(MissingExtra):  # without the extra ``otel`` nobody asked for it
         observers.append(OpenTelemetryObserver())
-    return build_gateway(
+    sidecar = build_gateway(
         settings,
         behind_gateway(cast("ASGIApp", admin)),  # the same calls in Litestar's own types
         observers=Observers(observers),
         on_start=engine.append,
     )
+    return sidecar
 
 
 def _admin_token(server: ServerSettings) -> bytes | None:

@@ -122,14 +122,19 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     import uvicorn
 
     from headstart.errors import HeadstartError
-    from headstart.middleware.http_protocol import BoundedHeadProtocol
+    from headstart.middleware.http_protocol import BoundedHeadProtocol, DrainingServer
     from headstart.sidecar import build_sidecar
     from headstart.sockets import bind
 
     sidecar = build_sidecar(settings)
     failures: list[HeadstartError] = []
+    drain_s = settings.server.effective_drain_s
 
-    class Server(uvicorn.Server):
+    def begin_to_drain() -> None:
+        sidecar.draining = True
+        click.echo(f"draining for {drain_s:g} s (server.drain_s) before the server stops")
+
+    class Server(DrainingServer):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             # Before uvicorn's own start-up, which would print a traceback over the reason.
             try:
@@ -162,7 +167,7 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
         )
-        Server(config).run([listening])
+        Server(config, drain_s=drain_s, on_drain=begin_to_drain).run([listening])
     if failures:
         raise failures[0]
 

@@ -24,6 +24,8 @@ Guard: TypeAlias = Literal[
 ]  # fmt: skip
 GUARDS: tuple[Guard, ...] = get_args(Guard)
 
+DRAIN_S = 5.0
+"""Longer than a load balancer usually takes to see that a server is not ready."""
 THRESHOLD_WITH_GUARDS = 0.90
 """With all of them."""
 THRESHOLD_WITHOUT_GUARDS = 0.95
@@ -42,7 +44,16 @@ class ServerSettings(Section):
     max_concurrency: Count = 512
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 1024
     deadline_s: Seconds | None = 600.0
+    drain_s: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
+    """None: ``effective_drain_s`` chooses."""
     shutdown_s: Annotated[float, msgspec.Meta(ge=0.0)] = 10.0
+
+    @property
+    def effective_drain_s(self) -> float:
+        """``drain_s``; left open, only a server that other machines can reach drains."""
+        if self.drain_s is not None:
+            return self.drain_s
+        return 0.0 if self.is_loopback else DRAIN_S
 
     @property
     def is_loopback(self) -> bool:

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from anyio import to_thread
+from anyio import fail_after, to_thread
 from litestar import Litestar, Request, Response, get
 from litestar.di import Provide
 from litestar.exceptions import (
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from litestar.handlers import BaseRouteHandler
 
 PREFIX = "/_headstart"
+STORE_WAIT_S = 0.5
+"""Longest wait of ``ready`` for the store: probes give up after a second."""
 
 
 class Stats(Frozen, omit_defaults=False):
@@ -113,12 +115,15 @@ async def health() -> dict[str, str]:
 
 @get("/ready", opt={"public": True})
 async def ready(admin: Admin) -> Response[dict[str, Any]]:
-    """Answer 200 when the encoder is warm and the store is open, else 503 with the reasons."""
-    reasons = await _reasons_to_wait(admin)
-    status = "starting" if reasons else "ready"
+    """Answer 200 when requests can be served, else 503. ``reasons`` say what is missing.
+
+    ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
+    without its store the server still answers, from memory and from the upstreams.
+    """
+    status, reasons = await _readiness(admin)
     return Response(
         {"status": status, "reasons": reasons},
-        status_code=503 if reasons else 200,
+        status_code=200 if status in ("ready", "degraded") else 503,
         headers={"cache-control": "no-store"},
     )
 
@@ -151,15 +156,19 @@ async def config(admin: Admin) -> dict[str, Any]:
     return dict(admin.config)
 
 
-async def _reasons_to_wait(admin: AdminState) -> list[str]:
+async def _readiness(admin: AdminState) -> tuple[str, list[str]]:
+    if admin.draining():
+        return "draining", ["the server was told to stop, and stops after server.drain_s"]
     engine = admin.engine()
     if engine is None:
-        return ["the engine has not started: the encoder is not warm, the store is not open"]
+        reason = "the engine has not started: the encoder is not warm, the store is not open"
+        return "starting", [reason]
     try:
-        await engine.store.stats()
-    except StoreError:
-        return ["the store does not answer"]
-    return []
+        with fail_after(STORE_WAIT_S):
+            await engine.store.stats()
+    except (StoreError, TimeoutError):
+        return "degraded", ["the store does not answer: new answers are not kept in it"]
+    return "ready", []
 
 
 def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:

@@ -58,6 +58,8 @@ class AdminState:
     """Unix seconds."""
     started: float
     """When this process came up, in Unix seconds."""
+    draining: Callable[[], bool] = lambda: False
+    """True once the server was told to stop."""
     reviews: Reviews = field(default_factory=Reviews)
 
 

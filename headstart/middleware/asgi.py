@@ -52,6 +52,8 @@ class Gateway:
         relay_prefixes: tuple[bytes, ...] = (),
     ) -> None:
         self.app = app
+        self.draining = False
+        """Set by the server when it will stop soon: it still answers, but is not ready."""
         self._routes = routes
         self._start = start
         self._relay_prefixes = relay_prefixes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
+import json
 import os
 import signal
 import socket
@@ -12,7 +14,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -67,6 +69,66 @@ def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
         assert reply.status == 200
     started.send_signal(signal.SIGINT)
     assert started.wait(20) in (0, 130)
+
+
+def get(port: int, path: str) -> tuple[int, dict[str, str], str]:
+    """Ask over a connection of its own, which the caller offers to keep."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"connection": "keep-alive"})
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read().decode()
+
+
+@pytest.fixture
+def draining(tmp_path: Path, free_port: int, request: Any) -> Iterator[subprocess.Popen[str]]:
+    """A server that was told to stop. The parameter is its ``server.drain_s``."""
+    arguments = command(
+        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:"
+    )
+    variables = environment() | {"HEADSTART_SERVER__DRAIN_S": request.param}
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("headstart is ready")
+        process.send_signal(signal.SIGTERM)
+        while not process.stdout.readline().startswith("draining"):
+            assert process.poll() is None
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("draining", ["3600"], indirect=True)
+def test_told_to_stop_it_is_unready_but_still_answers_until_told_again(
+    draining: subprocess.Popen[str], free_port: int
+) -> None:
+    status, _, body = get(free_port, "/_headstart/ready")
+    assert (status, json.loads(body)["status"]) == (503, "draining")
+    status, headers, _ = get(free_port, "/_headstart/health")
+    assert (status, headers["connection"]) == (200, "close")
+    draining.send_signal(signal.SIGTERM)
+    assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("draining", ["0.3"], indirect=True)
+def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> None:
+    assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (ServerSettings(), 0.0),
+        (ServerSettings(host="0.0.0.0"), 5.0),
+        (ServerSettings(drain_s=2.0), 2.0),
+        (ServerSettings(host="0.0.0.0", drain_s=0.0), 0.0),
+    ],
+)
+def test_only_a_server_that_others_can_reach_drains_by_default(
+    server: ServerSettings, expected: float
+) -> None:
+    assert server.effective_drain_s == expected
 
 
 def test_a_proxy_on_this_machine_is_known_by_its_own_address(

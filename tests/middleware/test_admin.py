@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
@@ -326,6 +327,14 @@ class SilentStore(MemoryStore):
         raise StoreError("no answer")
 
 
+class HangingStore(MemoryStore):
+    """A store that keeps its callers waiting for ever."""
+
+    async def stats(self) -> StoreStats:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
 @contextlib.asynccontextmanager
 async def administered(engine: Parts | None) -> AsyncIterator[Sidecar]:
     """Run the admin app alone."""
@@ -351,13 +360,20 @@ async def test_before_the_engine_has_started_it_lives_but_is_not_ready() -> None
         assert decode(await running.get("cache"))["error"]["code"] == "service_unavailable"
 
 
-async def test_with_a_store_that_fails_it_is_not_ready_and_metrics_go_on() -> None:
+async def test_with_a_store_that_fails_it_serves_degraded_and_metrics_go_on() -> None:
     async with administered(Parts(SilentStore())) as running:
         reply = await running.get("ready")
-        assert (reply.status, decode(reply)["reasons"]) == (503, ["the store does not answer"])
+        assert (reply.status, decode(reply)["status"]) == (200, "degraded")
+        assert len(decode(reply)["reasons"]) == 1
         assert b"headstart_entries NaN" in (await running.get("metrics")).body
         assert (await running.json("stats"))["now"]["entries"] is None
         assert (await running.get("cache/x")).status == 503
+
+
+async def test_readiness_does_not_wait_for_a_store_that_hangs() -> None:
+    async with administered(Parts(HangingStore(clock=lambda: 0.0))) as running:
+        reply = await running.get("ready")
+        assert (reply.status, decode(reply)["status"]) == (200, "degraded")
 
 
 async def test_entries_can_be_deleted_while_the_cache_is_off() -> None:
