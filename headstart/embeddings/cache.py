@@ -145,10 +145,14 @@ class SemanticCache:
     async def find_semantic(
         self, key: CacheKey, accept: Accept, terms: Terms = ANY_TERMS
     ) -> Lookup:
-        """Return the nearest entry that ``accept`` and the policy let pass, or why none does."""
+        """Return the nearest entry that ``accept`` and the policy let pass, or why none does.
+
+        A lookup that finds none waits for the entries of its partition that are still to be
+        encoded, no longer than it may wait for its own encoding.
+        """
         if self._similar is None or key.query is None:
             return miss("exact-only")
-        if not self._index.size(key.group):
+        if not self._index.size(key.group) and not self._similar.expects(key.group):
             return miss("empty-partition")
         lookup = await self._similar.find(key, accept, terms)
         if lookup.entry is not None:
@@ -162,6 +166,12 @@ class SemanticCache:
         it is stored all the same, for exact lookups alone.
         """
         self._hot.put(entry)
+        if text is None or self._similar is None:
+            return await self._put(entry, None)
+        with self._similar.expecting(entry.key.group):
+            return await self._put(entry, text)
+
+    async def _put(self, entry: Entry, text: str | None) -> bool:
         await asyncio.sleep(0)  # whoever waits for this answer gets it before the store does
         entry, vector = await self._embed(entry, text)
         if vector is not None and entry.id in self._hot:

@@ -4,7 +4,7 @@
 reason of a miss        meaning
 ======================  ===========================================================================
 ``exact-only``          there is no encoder, or the request has no text to compare
-``empty-partition``     nothing comparable is stored; the prompt was not encoded
+``empty-partition``     nothing comparable is stored, or nothing was encoded in time
 ``encoder-busy``        the encoding did not come in time
 ``too-long``            the prompt exceeds the encoder's limit
 ``below-threshold``     the best neighbour is not similar enough
@@ -16,6 +16,7 @@ reason of a miss        meaning
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from contextlib import contextmanager
@@ -88,6 +89,24 @@ class SimilarEntries(Generic[P]):
         self._neighbors = neighbors
         self._observers = observers
         self._parsed: dict[str, P] = {}
+        self._expected: dict[str, set[asyncio.Event]] = {}
+
+    @contextmanager
+    def expecting(self, group: str) -> Iterator[None]:
+        """Let lookups of a group wait while an entry is on its way into the index, inside."""
+        arrival = asyncio.Event()
+        self._expected.setdefault(group, set()).add(arrival)
+        try:
+            yield
+        finally:
+            arrival.set()
+            self._expected[group].discard(arrival)
+            if not self._expected[group]:
+                del self._expected[group]
+
+    def expects(self, group: str) -> bool:
+        """Tell whether an entry of a group is on its way into the index."""
+        return group in self._expected
 
     def parse(self, text: str, encoding: Encoding) -> P:
         """Return a prompt as the policy reads it, without reading the last ones again.
@@ -121,6 +140,20 @@ class SimilarEntries(Generic[P]):
             return miss("encoder-busy")
         if not encoding.complete:
             return miss("too-long")
+        lookup = await self._search(encoding, wanted)
+        if lookup.entry is None and await self._arrives(wanted, wait.deadline):
+            lookup = await self._search(encoding, wanted)
+        return lookup
+
+    async def _arrives(self, wanted: Wanted, deadline: float) -> bool:
+        """Wait for the entries that the group expects now; tell whether one has come."""
+        expected = tuple(self._expected.get(wanted.key.group, ()))
+        with wanted.watch.measure("encode_s"), anyio.CancelScope(deadline=deadline):
+            for arrival in expected:
+                await arrival.wait()
+        return any(arrival.is_set() for arrival in expected)
+
+    async def _search(self, encoding: Encoding, wanted: Wanted) -> Lookup:
         with wanted.watch.measure("lookup_s"):
             vector = pack_vector(encoding.sentence)
             near = await self._replica.search(wanted.key.group, vector, self._neighbors)

@@ -44,3 +44,14 @@ async def test_a_live_question_is_answered_by_its_exact_repeat_alone() -> None:
         again = await running.ask("What is the weather in Oslo?")
     assert "detail=live" in reworded.verdict
     assert "detail=exact" in again.verdict
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_rewording_right_after_the_first_answer_is_a_hit(*, stream: bool) -> None:
+    provider = Provider()
+    async with sidecar(provider, cache=UNAUDITED) as running:
+        first = await running.ask(PROMPT, stream=stream)
+        reworded = await running.ask(REWORDED, stream=stream)
+    assert "detail=empty-partition" in first.verdict
+    assert "detail=semantic" in reworded.verdict
+    assert provider.calls == 1

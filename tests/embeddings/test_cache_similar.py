@@ -13,8 +13,9 @@ from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
 from headstart.embeddings.similar import MOST_PARSED
+from headstart.errors import EncoderError
 from headstart.types import Put
-from support.caches import House, accept, key, make_cache
+from support.caches import House, accept, key, make_cache, until
 from support.fakes import (
     DIMENSION,
     FakeEncoder,
@@ -26,7 +27,7 @@ from support.fakes import (
 )
 
 if TYPE_CHECKING:
-    from headstart.decisions import Encoding
+    from headstart.decisions import Encoding, Lookup
 
 pytestmark = pytest.mark.anyio
 
@@ -118,6 +119,99 @@ async def test_an_empty_partition_is_a_miss_that_encodes_nothing(house: House) -
     lookup = await house.cache.find_semantic(key("one@0"), accept)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "empty-partition")
     assert house.encoder.encoded == []
+
+
+@pytest.mark.parametrize("stored", ["", "veto", "far"])
+async def test_a_lookup_waits_for_the_encodings_of_its_partition(house: House, stored: str) -> None:
+    if stored:
+        await house.cache.put(make_entry(stored), "not one@0" if stored == "veto" else "one@90")
+    house.encoder.background_turn = anyio.Event()
+    found: list[Lookup] = []
+
+    async def find() -> None:
+        found.append(await house.cache.find_semantic(key("uno@1"), accept))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.put, make_entry("a"), "one@0")
+        await until(lambda: ("one@0", True) in house.encoder.encoded)
+        tasks.start_soon(find)
+        await until(lambda: ("uno@1", False) in house.encoder.encoded)
+        await anyio.wait_all_tasks_blocked()
+        assert found == []
+        house.encoder.background_turn.set()
+    (lookup,) = found
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+
+
+async def test_a_hit_does_not_wait_for_what_is_still_to_be_encoded(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0")
+    house.encoder.background_turn = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.put, make_entry("b"), "two@1")
+        await until(lambda: ("two@1", True) in house.encoder.encoded)
+        with anyio.fail_after(5):
+            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+        house.encoder.background_turn.set()
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+
+
+async def test_nothing_is_waited_for_in_another_partition(house: House) -> None:
+    house.encoder.background_turn = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.put, make_entry("a", partition="q"), "one@0")
+        await until(lambda: house.encoder.encoded)
+        with anyio.fail_after(5):
+            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+        house.encoder.background_turn.set()
+    assert lookup.reason == "empty-partition"
+    assert house.encoder.encoded == [("one@0", True)]
+
+
+async def test_a_lookup_waits_for_its_partition_no_longer_than_for_its_own_encoding() -> None:
+    house = House(FaultyStore(), max_wait_s=0.01)
+    house.encoder.background_turn = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.put, make_entry("a"), "one@0")
+        await until(lambda: house.encoder.encoded)
+        with anyio.fail_after(5):
+            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+        assert house.index.size() == 0
+        house.encoder.background_turn.set()
+    assert lookup.reason == "empty-partition"
+
+
+@pytest.mark.parametrize("ending", ["encoder", "store", "cancelled"])
+async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
+    house: House, ending: str
+) -> None:
+    house.encoder.background_turn = anyio.Event()
+    putting = anyio.CancelScope()
+    found: list[Lookup] = []
+
+    async def put() -> None:
+        with putting:
+            await house.cache.put(make_entry("a"), "one@0")
+
+    async def find() -> None:
+        found.append(await house.cache.find_semantic(key("uno@1"), accept))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            await until(lambda: house.encoder.encoded)
+            tasks.start_soon(find)
+            await until(lambda: ("uno@1", False) in house.encoder.encoded)
+            if ending == "encoder":
+                house.encoder.error = EncoderError("broken")
+            elif ending == "store":
+                house.store.failing = {"append"}
+            else:
+                putting.cancel()
+            house.encoder.background_turn.set()
+    assert [lookup.reason for lookup in found] == ["empty-partition"]
+    assert (await house.cache.find_semantic(key("uno@1"), accept)).reason == "empty-partition"
 
 
 async def test_a_busy_encoder_is_not_waited_for() -> None:

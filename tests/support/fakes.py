@@ -47,10 +47,15 @@ class FakeEncoder:
         self.turn = anyio.Event()
         """Encodings wait for it."""
         self.turn.set()
+        self.background_turn = anyio.Event()
+        """Those in the background wait for it too."""
+        self.background_turn.set()
 
     async def encode(self, text: str, *, background: bool = False) -> Encoding:
         self.encoded.append((text, background))
         await self.turn.wait()
+        if background:
+            await self.background_turn.wait()
         if self.error is not None:
             raise self.error
         return msgspec.structs.replace(encode_angle(text), complete=self.complete)
