@@ -6,8 +6,7 @@ images, signatures or cache marks are rebuilt.
 
 from __future__ import annotations
 
-from base64 import b64decode
-from binascii import Error as Base64Error
+from base64 import b64decode, b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ _PLAIN = frozenset({"role", "content", "name", "refusal"})
 _SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
 _SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
 _SCHEMAS = frozenset({"parameters", "input_schema"})
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _as_written = msgspec.json.Encoder().encode
 
 
@@ -183,9 +183,21 @@ def _media(url: str) -> str | list[str]:
     return [media_type, decoded_digest(data)]
 
 
-def decoded_digest(data: str) -> str:
-    """Return a digest of what base64 holds, or the text itself if it is no base64."""
+def decoded_digest(data: str, *, url_safe: bool = False) -> str:
+    """Return a digest of what base64 holds, or the text itself where readers may differ on it.
+
+    Readers differ on foreign characters, on missing padding and on bits after the last byte: each
+    such text is keyed as it came. ``url_safe``: the provider takes ``-_`` in place of ``+/`` too,
+    in a text that does not mix the two alphabets.
+    """
+    text = data
+    if url_safe and "+" not in data and "/" not in data:
+        text = data.translate(_STANDARD_ALPHABET)
     try:
-        return sha256(b64decode(data)).hexdigest()
-    except (Base64Error, ValueError):
+        decoded = b64decode(text, validate=True)
+    except ValueError:
         return data
+    # The last four characters hold the padding, and the bits that stand for nothing.
+    if b64encode(b64decode(text[-4:])).decode() != text[-4:]:
+        return data
+    return sha256(decoded).hexdigest()

@@ -62,7 +62,7 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
             part = {**part, name: {**call, "id": ordinal(call["id"], ordinals)}}
     match part:
         case {"inlineData": {"data": str(data)} as media}:
-            part = {**part, "inlineData": {**media, "data": decoded_digest(data)}}
+            part = {**part, "inlineData": {**media, "data": decoded_digest(data, url_safe=True)}}
     return part
 
 

@@ -63,6 +63,19 @@ def model(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"role": "model", "parts": list(parts)}
 
 
+def image(data: str) -> dict[str, Any]:
+    return user({"inlineData": {"mimeType": "image/png", "data": data}})
+
+
+@pytest.mark.parametrize("other", ["QUJDREVG", "QUJD-REVG", "QUJDRA==REVG", "QUJD-___REVG\n"])
+def test_another_picture_is_another_key_however_a_lax_reader_decodes_it(other: str) -> None:
+    assert key(image("QUJD-___REVG")).exact != key(image(other)).exact
+
+
+def test_a_picture_may_come_in_either_alphabet() -> None:
+    assert key(image("QUJD-___REVG")) == key(image("QUJD+///REVG"))
+
+
 def test_every_documented_field_has_a_use() -> None:
     assert set(DOCUMENTED) <= GEMINI_GENERATE.keys()
 

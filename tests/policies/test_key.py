@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
+from hashlib import sha256
+from string import ascii_letters, digits
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.policies.canonical import decoded_digest
 from headstart.policies.fields import OPENAI_CHAT, Use
 from headstart.policies.key import (
     KeyContext,
@@ -20,6 +23,9 @@ from headstart.policies.key import (
     variant,
 )
 from headstart.types import CacheKey, ChatRequest
+
+STANDARD = ascii_letters[26:] + ascii_letters[:26] + digits + "+/"
+"""The alphabet of base64, in order."""
 
 # The request fields of OpenAI Chat Completions, from the published API reference.
 DOCUMENTED = [
@@ -217,8 +223,10 @@ def image(data: str, detail: str = "auto") -> dict[str, Any]:
 def test_images_are_keyed_by_their_bytes_and_detail() -> None:
     raw = bytes(range(80))
     url = "data:image/png;base64," + b64encode(raw).decode()
-    wrapped = url[:60] + "\n" + url[60:]
-    assert key(image(url)) == key(image(wrapped))
+    named = {"detail": "auto", "url": url}
+    part = {"image_url": named, "type": "image_url"}
+    same = document(messages=[{"content": [part], "role": "user"}])
+    assert key(image(url)) == key(same)
     assert key(image(url)) != key(image(url, detail="high"))
     assert key(image(url)) != key(image(url[:-8] + "AAAAAAA="))
     assert key(image("https://example.com/a.png")) != key(image("https://example.com/b.png"))
@@ -238,6 +246,43 @@ def test_inline_media_are_part_of_the_key(part: dict[str, Any]) -> None:
     bodies = [document(messages=[{"role": "user", "content": [p]}]) for p in (part, other)]
     assert part != other
     assert key(bodies[0]) != key(bodies[1])
+
+
+# What decoders are lenient about: foreign characters, padding, and bits that stand for no byte.
+LOOSE = st.text("AQUJDR/+-_=\n \u00e9", max_size=12)
+
+
+def strictly_decoded(text: str, *, url_safe: bool) -> bytes | None:
+    """Decode as RFC 4648 says, section 3: what a strict reader refuses is None."""
+    if url_safe and not set(text) & set("+/"):
+        text = text.replace("-", "+").replace("_", "/")
+    body = text.rstrip("=")
+    if not set(body) <= set(STANDARD) or len(text) % 4 or len(text) - len(body) > 2:
+        return None
+    bits = "".join(f"{STANDARD.index(each):06b}" for each in body)
+    whole = len(bits) // 8 * 8
+    if "1" in bits[whole:] or len(bits) - whole >= 6:
+        return None
+    return bytes(int(bits[at : at + 8], 2) for at in range(0, whole, 8))
+
+
+@pytest.mark.parametrize("url_safe", [False, True])
+@given(text=LOOSE)
+def test_a_text_counts_by_its_bytes_only_if_a_strict_reader_can_decode_it(
+    text: str, *, url_safe: bool
+) -> None:
+    decoded = strictly_decoded(text, url_safe=url_safe)
+    digest = text if decoded is None else sha256(decoded).hexdigest()
+    assert decoded_digest(text, url_safe=url_safe) == digest
+
+
+@given(st.binary(max_size=100))
+def test_base64_in_either_alphabet_of_the_provider_is_keyed_by_its_bytes(raw: bytes) -> None:
+    plain, safe = b64encode(raw).decode(), urlsafe_b64encode(raw).decode()
+    digest = sha256(raw).hexdigest()
+    assert decoded_digest(plain) == decoded_digest(plain, url_safe=True) == digest
+    assert decoded_digest(safe, url_safe=True) == digest
+    assert decoded_digest(safe) == (digest if safe == plain else safe)
 
 
 def thinking(text: str, signature: str) -> dict[str, Any]:
