@@ -25,6 +25,7 @@ from headstart.middleware.respond import (
     own_headers,
     relayed_headers,
     request_id_header,
+    response_start,
     send_whole,
 )
 from headstart.types import RawResponse
@@ -151,13 +152,8 @@ class Deliverer:
     ) -> None:
         own = _own(exchange, head)
         exchange.status = head.status
-        await exchange.send(
-            {
-                "type": "http.response.start",
-                "status": head.status,
-                "headers": relayed_headers(_theirs(exchange, head), own, stream=head.stream),
-            }
-        )
+        headers = relayed_headers(_theirs(exchange, head), own, stream=head.stream)
+        await exchange.send(response_start(head.status, headers))
         _bound_whole(exchange, client)
         try:
             while data := await client.read():
@@ -183,7 +179,7 @@ class Deliverer:
         own = own_headers(exchange.id, exchange.lookup, exchange.timings)
         kind = (b"content-type", dialect.content_types.stream)
         headers = (kind, *STREAM_HEADERS, *own)
-        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await exchange.send(response_start(200, headers))
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await exchange.send(body)
         _bound_whole(exchange, client)
@@ -216,7 +212,8 @@ class Deliverer:
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *own]}
+                theirs = [(name.lower(), value) for name, value in message.get("headers", ())]
+                message = {**message, "headers": [*theirs, *own]}
             elif message["type"] == "http.response.body" and message.get("body"):
                 exchange.mark_first_byte()
             await exchange.send(message)

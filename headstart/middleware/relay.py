@@ -9,7 +9,7 @@ from headstart.errors import HeadstartError, RequestError, UpstreamError
 from headstart.middleware.body import ClientGone, iterate_body, watch
 from headstart.middleware.exchange import raw_path
 from headstart.middleware.identity import check_client_key
-from headstart.middleware.respond import error_response, send_whole
+from headstart.middleware.respond import error_response, response_start, send_whole
 from headstart.types import Call
 
 if TYPE_CHECKING:
@@ -79,18 +79,12 @@ class Relay:
         upstream = self._upstream_for(call.path, headers)
         body = iterate_body(None, receive) if _has_body(headers) else None
         async with self._gate, upstream.stream(call, body) as reply:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": reply.status,
-                    "headers": (
-                        *reply.headers,
-                        (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
-                        (b"x-headstart-request-id", request_id.encode()),
-                        (b"x-headstart-upstream", reply.upstream.encode()),
-                    ),
-                }
+            own = (
+                (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
+                (b"x-headstart-request-id", request_id.encode()),
+                (b"x-headstart-upstream", reply.upstream.encode()),
             )
+            await send(response_start(reply.status, (*reply.headers, *own)))
             task = asyncio.current_task()
             assert task is not None
             gone = False

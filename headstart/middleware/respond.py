@@ -11,8 +11,10 @@ from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, RequestError, UpstreamError, UpstreamUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headstart.decisions import Lookup
-    from headstart.middleware.asgi_types import Send
+    from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.dialects.dialect import Dialect
     from headstart.types import Headers
 
@@ -92,9 +94,20 @@ def relayed_headers(
     return tuple(relayed)
 
 
-async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Message:
+    """Return the message that begins an answer; every answer of ours begins with one from here.
+
+    Its headers are a new list each time: middleware around ours (Starlette's ``MutableHeaders``)
+    appends to the very object, which must be neither a tuple nor shared with another answer.
+    """
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+async def send_whole(
+    send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+) -> None:
     """Send a whole answer in two messages."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send(response_start(status, headers))
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

@@ -2,7 +2,8 @@
 
 ``serving`` runs it in the caller's own loop, for async tests; ``serving_in_thread`` in a thread
 with a loop of its own, for synchronous clients. Both yield the base URL once the app's lifespan
-has started, and on exit wait until its lifespan and its connections have ended.
+has started, and on exit wait until its lifespan and its connections have ended. Both hold the
+app to ASGI as ``Conforming`` does: a message that a strict host would refuse fails the test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+
+from support.conforming import Conforming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -37,8 +40,9 @@ def bind_free_port() -> socket.socket:
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     """Serve ``app`` in this loop and yield its base URL. ``options`` go to ``uvicorn.Config``."""
+    checked = Conforming(app)
     with bind_free_port() as bound:
-        server = _Server(_config(app, options))
+        server = _Server(_config(checked, options))
         # Not a task group: it would wrap a failure of the test's own body in an ExceptionGroup.
         task = asyncio.create_task(server.serve(sockets=[bound]))  # noqa: TID251
         try:
@@ -47,13 +51,15 @@ async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
         finally:
             server.stop()
             await task
+    assert not checked.violations
 
 
 @contextlib.contextmanager
 def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
     """Serve ``app`` in a thread with its own loop and yield its base URL."""
+    checked = Conforming(app)
     with bind_free_port() as bound:
-        server = _Server(_config(app, options))
+        server = _Server(_config(checked, options))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="uvicorn")
         url = _base_url(bound, server.config)
         thread.start()
@@ -63,6 +69,7 @@ def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
         finally:
             server.stop()
             thread.join()
+    assert not checked.violations
 
 
 class _Server(uvicorn.Server):

@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from headstart.types import Call, Headers
 
 
+_OF_ONE_CLIENT = frozenset(
+    (b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since")
+)
+"""What a client says about its own copy of an answer: others share this one, whole and plain."""
+
+
 class AppUpstream:
     """Answers one request by calling the wrapped app with the request's own ASGI scope.
+
+    Others may get the same answer. So the app is asked for the whole of it, not compressed and
+    without regard to what this client has already, and in plain body messages alone.
 
     When nobody waits any more the app is told ``http.disconnect`` and may finish what it began,
     as under any ASGI server; it is never cancelled in the middle of its work.
@@ -41,7 +50,7 @@ class AppUpstream:
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AppReply]:
         """Call the app; entering waits for ``http.response.start``. Raises what the app raises."""
-        run = _Run(self._app, dict(self._scope), call.body)
+        run = _Run(self._app, _for_all(self._scope), call.body)
         self._spawn(run.main)
         try:
             start = await run.started
@@ -49,6 +58,18 @@ class AppUpstream:
         finally:
             run.gone.set()
             run.messages.close()
+
+
+def _for_all(scope: Scope) -> Scope:
+    headers = [pair for pair in scope["headers"] if pair[0] not in _OF_ONE_CLIENT]
+    # The server's extensions (a file by its path, trailers) say what a body message does not.
+    offered = scope.get("extensions") or {}
+    kept = {name: of for name, of in offered.items() if not name.startswith("http.response.")}
+    return {
+        **scope,
+        "headers": [*headers, (b"accept-encoding", b"identity")],
+        "extensions": kept,
+    }
 
 
 class _Run:

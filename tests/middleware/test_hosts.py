@@ -1,0 +1,373 @@
+"""A matrix of hosts: around, inside and beside each framework's own middleware, on real sockets.
+
+Every cell asks twice. The second answer is a hit with the first one's body, and each middleware
+has done its own work on both. ``serving`` holds every message to strict ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import anyio
+import pytest
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import StreamingResponse
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import FileResponse
+from starlette.routing import Route
+
+from headstart import Endpoint, HeadstartMiddleware, gateway
+from headstart.config import Settings, UpstreamSettings
+from headstart.simulator import Simulator
+from support.proxied import Reply, reply_of
+from support.serving import serving
+from support.simulated import chat, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from starlette.responses import Response
+
+pytestmark = pytest.mark.anyio
+
+ORIGIN = "https://app.example"
+BROWSER = {"authorization": "Bearer me", "origin": ORIGIN, "accept-encoding": "gzip"}
+LONG = "word " * 200
+CHAT = "/v1/chat/completions"
+
+
+class Timed(BaseHTTPMiddleware):
+    """A subclass that sets a header, as half the applications have one."""
+
+    async def dispatch(
+        self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        response = await call_next(request)
+        response.headers["x-process-time"] = "1"
+        return response
+
+
+async def timed(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Set a header, word for word as the FastAPI tutorial does."""
+    response = await call_next(request)
+    response.headers["X-Process-Time"] = "1"
+    return response
+
+
+MIDDLEWARE: dict[str, tuple[Callable[[FastAPI], None], str]] = {
+    # name: (adds it to an app, the header that shows it)
+    "function": (
+        lambda app: app.add_middleware(BaseHTTPMiddleware, dispatch=timed),
+        "x-process-time",
+    ),
+    "subclass": (lambda app: app.add_middleware(Timed), "x-process-time"),
+    "gzip": (lambda app: app.add_middleware(GZipMiddleware, minimum_size=10), ""),
+    "cors": (
+        lambda app: app.add_middleware(CORSMiddleware, allow_origins=[ORIGIN]),
+        "access-control-allow-origin",
+    ),
+    "any-origin": (
+        lambda app: app.add_middleware(CORSMiddleware, allow_origins=["*"]),
+        "access-control-allow-origin",
+    ),
+    "session": (lambda app: app.add_middleware(SessionMiddleware, secret_key="s"), ""),
+    "trusted-host": (
+        lambda app: app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"]),
+        "",
+    ),
+}
+OUTSIDE, INSIDE = "outside", "inside"
+ENDPOINTS = [Endpoint("/ask", prompt="question"), Endpoint("/stream"), Endpoint("/boom")]
+
+
+def chunks(text: str) -> list[bytes]:
+    words = [{"content": word} for word in text.split(" ")]
+    frames = [{"choices": [{"index": 0, "delta": delta}]} for delta in words]
+    frames.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return [b"data: " + json.dumps(head | each).encode() + b"\n\n" for each in frames] + [
+        b"data: [DONE]\n\n"
+    ]
+
+
+class Asked:
+    """How often the app's own functions ran."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.release = asyncio.Event()
+        self.release.set()
+
+
+def application(asked: Asked) -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/ask")
+    async def ask(request: Request) -> dict[str, str]:
+        asked.times += 1
+        question = (await request.json())["question"]
+        if "refuse" in question:
+            raise HTTPException(422, "no")
+        return {"answer": LONG}
+
+    @app.post("/boom")
+    async def boom() -> None:
+        asked.times += 1
+        raise ValueError("broken")
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        asked.times += 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"one "
+            await asked.release.wait()
+            yield LONG.encode()
+
+        return StreamingResponse(parts(), media_type="text/plain")
+
+    @app.post(CHAT)
+    async def completions(request: Request) -> Any:
+        asked.times += 1
+        if (await request.json()).get("stream"):
+            return StreamingResponse(iter(chunks(LONG)), media_type="text/event-stream")
+        return {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": LONG},
+                    "finish_reason": "stop",
+                }
+            ],
+        }
+
+    return app
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "json": ("/ask", {"question": "why?"}),
+    "text-stream": ("/stream", {}),
+    "chat": (CHAT, chat("why?")),
+    "chat-stream": (CHAT, chat("why?", stream=True)),
+}
+
+
+def stacked(asked: Asked, *, inside: tuple[str, ...] = (), outside: tuple[str, ...] = ()) -> Any:
+    """Return the app with middleware on both sides of ours; what is added last is outermost."""
+    app = application(asked)
+    for name in inside:
+        MIDDLEWARE[name][0](app)
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+    for name in outside:
+        MIDDLEWARE[name][0](app)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def served(app: Any) -> AsyncIterator[Client]:
+    # A connection each: uvicorn closes the one on which an app has raised.
+    each = aiohttp.TCPConnector(force_close=True)
+    async with serving(app) as url, aiohttp.ClientSession(connector=each) as session:
+        yield Client(url, session)
+
+
+class Client:
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def get(self, path: str, **headers: str) -> Reply:
+        async with self.session.get(self.url + path, headers={**BROWSER, **headers}) as response:
+            return await reply_of(response)
+
+    async def post(self, path: str, body: Any, **headers: str) -> Reply:
+        async with self.session.post(
+            self.url + path, json=body, headers={**BROWSER, **headers}
+        ) as response:
+            return await reply_of(response)
+
+
+def says(reply: Reply) -> Any:
+    """Return what an answer says, without what differs from answer to answer (ids, times)."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        choices = json.loads(reply.body).get("choices") if reply.body[:1] == b"{" else None
+        return reply.body if choices is None else choices[0]["message"]["content"]
+    frames = [line.removeprefix("data: ") for line in reply.body.decode().split("\n\n") if line]
+    assert frames.pop() == "[DONE]"
+    deltas = [json.loads(frame)["choices"] for frame in frames]
+    return "".join(delta[0]["delta"].get("content") or "" for delta in deltas if delta)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("side", [OUTSIDE, INSIDE])
+@pytest.mark.parametrize("name", MIDDLEWARE)
+async def test_a_repeat_is_a_hit_on_either_side_of_a_middleware(
+    name: str, side: str, kind: str
+) -> None:
+    asked = Asked()
+    path, body = REQUESTS[kind]
+    async with served(stacked(asked, **{side: (name,)})) as client:
+        miss = await client.post(path, body)
+        hit = await client.post(path, body)
+    assert (miss.status, miss.headers["x-cache"]) == (200, "MISS")
+    assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
+    assert says(miss) == says(hit)
+    assert asked.times == 1
+    _, header = MIDDLEWARE[name]
+    for reply in (miss, hit):
+        assert not header or side == INSIDE or header in reply.headers
+        if name == "gzip" and side == OUTSIDE and kind != "chat-stream":
+            assert reply.headers["content-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_all_middleware_at_once(kind: str) -> None:
+    asked = Asked()
+    path, body = REQUESTS[kind]
+    names = tuple(MIDDLEWARE)
+    async with served(stacked(asked, inside=names, outside=names)) as client:
+        miss, hit = await client.post(path, body), await client.post(path, body)
+    assert [reply.headers["x-cache"] for reply in (miss, hit)] == ["MISS", "HIT"]
+    assert says(miss) == says(hit)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("side", [OUTSIDE, INSIDE])
+async def test_each_client_can_read_what_a_compressing_app_answered_to_another(
+    side: str, kind: str
+) -> None:
+    path, body = REQUESTS[kind]
+    for first, second in (("gzip", "identity"), ("identity", "gzip")):
+        async with served(stacked(Asked(), **{side: ("gzip",)})) as client:
+            miss = await client.post(path, body, **{"accept-encoding": first})
+            hit = await client.post(path, body, **{"accept-encoding": second})
+        for reply, accepted in ((miss, first), (hit, second)):
+            assert reply.headers.get("content-encoding", "identity") in {"identity", accepted}
+        assert hit.headers["x-cache"] == "HIT"
+        assert says(miss) == says(hit)
+
+
+def sending_files(app: Any) -> Any:
+    """Offer what granian and hypercorn offer: to send a file that is named by its path."""
+
+    async def server(scope: Any, receive: Any, send: Any) -> None:
+        async def written(message: Any) -> None:
+            if message["type"] == "http.response.pathsend":
+                data = await anyio.Path(message["path"]).read_bytes()
+                message = {"type": "http.response.body", "body": data, "more_body": False}
+            await send(message)
+
+        await app({**scope, "extensions": {"http.response.pathsend": {}}}, receive, written)
+
+    return server
+
+
+@pytest.mark.parametrize("condition", ["range", "if-none-match", "if-modified-since"])
+async def test_what_one_client_asks_of_its_own_copy_reaches_no_other(
+    tmp_path: Path, condition: str
+) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text(LONG)
+    app = Starlette(routes=[Route("/file", lambda _: FileResponse(file))])
+    wrapped = HeadstartMiddleware(
+        app, endpoints=[Endpoint("/file", method="GET")], mode="exact-only"
+    )
+    async with served(sending_files(wrapped)) as client:
+        past = await client.get("/file", **{"cache-control": "no-store"})
+        own = {
+            "range": "bytes=0-3",
+            "if-none-match": past.headers["etag"],
+            "if-modified-since": past.headers["last-modified"],
+        }
+        first = await client.get("/file", **{condition: own[condition]})
+        other = await client.get("/file")
+    assert past.headers["x-cache"] == "BYPASS"
+    assert (first.status, first.headers["x-cache"], first.body) == (200, "MISS", LONG.encode())
+    assert (other.status, other.headers["x-cache"], other.body) == (200, "HIT", LONG.encode())
+
+
+@pytest.mark.parametrize("side", [OUTSIDE, INSIDE])
+@pytest.mark.parametrize("name", MIDDLEWARE)
+async def test_errors_pass_a_middleware_on_either_side(name: str, side: str) -> None:
+    asked = Asked()
+    async with served(stacked(asked, **{side: (name,)})) as client:
+        refused = [await client.post("/ask", {"question": "refuse"}) for _ in range(2)]
+        broken = [await client.post("/boom", {}) for _ in range(2)]
+        only = await client.post("/ask", {"question": "new"}, **{"cache-control": "only-if-cached"})
+        unknown = await client.post("/nowhere", {})
+    assert [reply.status for reply in refused] == [422, 422]
+    assert {json.loads(reply.body)["detail"] for reply in refused} == {"no"}
+    assert [reply.status for reply in broken] == [500, 500]
+    assert (only.status, unknown.status) == (504, 404)
+    assert asked.times == 4
+
+
+@pytest.mark.parametrize("name", MIDDLEWARE)
+async def test_what_is_not_looked_up_passes_a_middleware(name: str) -> None:
+    async with served(stacked(Asked(), inside=(name,), outside=(name,))) as client:
+        for path, body in REQUESTS.values():
+            reply = await client.post(path, body, **{"cache-control": "no-store"})
+            assert (reply.status, reply.headers["x-cache"]) == (200, "BYPASS")
+
+
+@pytest.mark.parametrize("name", ["function", "subclass", "cors", "session", "trusted-host"])
+async def test_a_stream_is_not_held_back_by_a_middleware_around_it(name: str) -> None:
+    asked = Asked()
+    asked.release.clear()
+    async with (
+        served(stacked(asked, inside=(name,), outside=(name,))) as client,
+        client.session.post(client.url + "/stream", json={}, headers=BROWSER) as live,
+    ):
+        assert await live.content.readany() == b"one "
+        asked.release.set()
+        assert (await live.read()) == LONG.encode()
+
+
+@pytest.mark.parametrize("place", ["middleware-around", "none"])
+@pytest.mark.parametrize("name", MIDDLEWARE)
+async def test_a_mounted_gateway_answers_and_relays_below_a_middleware(
+    name: str, place: str
+) -> None:
+    async with simulated(Simulator("instant")) as provider:
+        upstream = UpstreamSettings(name="sim", base_url=f"{provider}/v1")
+        llm = gateway(Settings(upstream=(upstream,)), store="memory:", mode="exact-only")
+        app = application(Asked())
+        app.mount("/llm", llm)
+        if place == "middleware-around":
+            MIDDLEWARE[name][0](app)
+        try:
+            async with served(app) as client:
+                for fields in ({}, {"stream": True}):
+                    body = chat("How can I sign up?", **fields)
+                    miss = await client.post("/llm" + CHAT, body)
+                    hit = await client.post("/llm" + CHAT, body)
+                    assert (miss.status, hit.status) == (200, 200)
+                    assert says(miss) == says(hit)
+                    assert hit.headers["x-cache"] == "HIT"
+                malformed = await client.post("/llm" + CHAT, {"model": "m"})
+                assert malformed.status == 400
+                async with client.session.get(
+                    client.url + "/llm/v1/models", headers=BROWSER
+                ) as models:
+                    assert models.status == 200
+                    assert models.headers["cache-status"].endswith("detail=relayed")
+                    assert (await models.json())["data"]
+                failed = await client.post("/llm/v1/nowhere", {})
+                assert failed.status == 404
+        finally:
+            await llm.aclose()
