@@ -71,7 +71,7 @@ class RequestTooLarge(RequestError):
 
 
 class Overloaded(RequestError):
-    """``server.max_concurrency`` and ``server.max_queue`` are both exhausted."""
+    """``server.max_concurrency`` or ``max_relays``, and ``max_queue`` are exhausted."""
 
     status = 429
     code = "overloaded"

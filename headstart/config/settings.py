@@ -42,6 +42,7 @@ class ServerSettings(Section):
     trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: Count = 32 * 1024 * 1024
     max_concurrency: Count = 512
+    max_relays: Count = 128
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 1024
     deadline_s: Seconds | None = 600.0
     drain_s: Annotated[float, msgspec.Meta(ge=0.0)] | None = None

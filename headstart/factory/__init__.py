@@ -70,6 +70,7 @@ class Parts:
     encoder: EncoderWorker | None
     flights: Flights
     gate: Gate
+    relays: Gate
     supervisor: Supervisor
     oversight: Oversight | None
     conditions: Conditions | None
@@ -118,7 +119,10 @@ async def start_engine(
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(site)
         flights = Flights()
-        gate = Gate(settings.server.max_concurrency, settings.server.max_queue)
+        server = settings.server
+        gate = Gate(server.max_concurrency, server.max_queue)
+        # Apart from chat, so that slow calls to other paths leave it its places.
+        relays = Gate(server.max_relays, server.max_queue, "server.max_relays")
         learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
         parts = Parts(
             settings,
@@ -128,6 +132,7 @@ async def start_engine(
             encoder,
             flights,
             gate,
+            relays,
             supervisor,
             oversight,
             conditions,
@@ -222,10 +227,11 @@ def _assemble(
         return engine, None
     relay = Relay(
         router.relay,
-        gate=parts.gate,
+        gate=parts.relays,
         spawn=parts.supervisor.spawn,
         new_id=new_id,
         client_keys=sharing.client_keys,
+        deadline_s=settings.server.deadline_s,
     )
     return engine, relay
 

@@ -42,6 +42,9 @@ class EngineParts(Protocol):
     def gate(self) -> Gate: ...
 
     @property
+    def relays(self) -> Gate: ...
+
+    @property
     def conditions(self) -> Conditions | None: ...
 
 
@@ -94,7 +97,7 @@ async def read_levels(engine: EngineParts) -> Levels:
         entries=entries,
         bytes=size,
         partitions=partitions,
-        in_flight=engine.gate.active,
+        in_flight=engine.gate.active + engine.relays.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
         hedges=read_hedges(engine),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest
+from headstart.middleware.exchange import has_dot_segment
 from headstart.policies.questions import GROUP
 from headstart.types import ChatRequest
 
@@ -140,7 +141,9 @@ class Routes:
         named = self._operations
         if route is not None or named is None or method != "POST" or b"/models/" not in path:
             return route
-        return self._operation if named.answers(path, query) else None
+        if has_dot_segment(path) or not named.answers(path, query):
+            return None
+        return self._operation
 
 
 def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING
+from unicodedata import normalize
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -37,6 +40,11 @@ GAVE_UP = 0.8
 the first byte, and we when we had read the last."""
 NEAR = 0.8
 """Similarity from which on the answer to another prompt is a hint of this one's."""
+
+
+_DECODINGS = 4
+"""How often a path is decoded, at most, to find a segment that leads elsewhere."""
+_INVISIBLE = re.compile(r"[\x00-\x20\x7f]+")
 
 
 class Exchange:
@@ -273,3 +281,22 @@ def raw_path(scope: Scope) -> bytes:
     if root and path.startswith(root.encode()):
         return path[len(root.encode()) :]
     return path
+
+
+def has_dot_segment(path: bytes) -> bool:
+    """Return whether a path has a ``.`` or ``..`` segment, in any spelling that a server may undo.
+
+    Servers differ in what they decode and how often, in whether a backslash separates, and in what
+    they cut off behind a semicolon. So this reads a path as the most obliging of them would.
+    """
+    for _ in range(_DECODINGS):
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            break
+        path = decoded
+    # Overlong UTF-8, which lax decoders read as a dot, a slash and a backslash.
+    for overlong, plain in ((b"\xc0\xae", b"."), (b"\xc0\xaf", b"/"), (b"\xc1\x9c", b"\\")):
+        path = path.replace(overlong, plain)
+    text = normalize("NFKC", path.decode("utf-8", "replace"))
+    segments = text.replace("\\", "/").split("/")
+    return any(_INVISIBLE.sub("", segment.partition(";")[0]) in (".", "..") for segment in segments)

@@ -1,30 +1,63 @@
-"""The sidecar's HTTP server: uvicorn, with a limit for request heads and a shutdown that drains."""
+"""The sidecar's HTTP server: uvicorn, with limits for request heads and a shutdown that drains."""
 
 from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headstart.errors import UpstreamError
+from headstart.observe import logger
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from types import FrameType
+
+    from uvicorn._types import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        Scope,
+    )
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """Answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``.
+    """Bounds what a client may leave unfinished, in bytes and in time.
 
-    The parser collects headers without a bound, so a caller could fill the memory with them. The
-    count is by reads: a head that arrives whole in one read is served, however long.
+    It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``. The parser collects
+    headers without a bound, so a caller could fill the memory with them. The count is by reads: a
+    head that arrives whole in one read is served, however long.
+
+    It closes a connection on which a head is not complete ``head_timeout_s`` after the connection
+    was made, or after the head's first byte on one in use; and one on which the rest of a body has
+    not come so long after its answer. Until then it reads that rest and drops it, because a client
+    that is cut off while it sends may not read the answer.
     """
 
+    head_timeout_s: float | None = None
+
     _in_head = False
+    _in_body = False
     _head_bytes = 0
+    _waits: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a head."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Begin to count."""
@@ -35,7 +68,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting."""
         self._in_head = False
+        self._in_body = True
+        self._wait_no_more()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The client has sent what it announced."""
+        self._in_body = False
+        self._wait_no_more()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Expect what is left of the body that was answered before it had come."""
+        super().on_response_complete()
+        if self._in_body:
+            self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived."""
@@ -44,6 +91,50 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("The request's headers are too large.")
+            else:
+                self._wait()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing to tell the operator: the request is answered without the upgrade."""
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        super()._start_asgi_task(cycle, partial(_break_off_quietly, cycle, app))
+
+    def _wait(self) -> None:
+        if self._waits is None and self.head_timeout_s is not None:
+            self._waits = self.loop.call_later(self.head_timeout_s, self._give_up)
+
+    def _wait_no_more(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+
+    def _give_up(self) -> None:
+        self._waits = None
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # The head of the next request is late: the answer to this one still goes out.
+            cycle.keep_alive = False
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+
+async def _break_off_quietly(
+    cycle: RequestResponseCycle,
+    app: ASGI3Application,
+    scope: Scope,
+    receive: ASGIReceiveCallable,
+    send: ASGISendCallable,
+) -> None:
+    """Break an answer off where its upstream did, with a line in the log instead of a traceback."""
+    try:
+        await app(scope, receive, send)
+    except UpstreamError as error:
+        if not cycle.response_started:
+            raise
+        logger.warning("an answer that had begun was broken off: %s", error)
+        cycle.disconnected = True  # the server expects no end of the answer any more
+        cycle.transport.close()
 
 
 class DrainingServer(uvicorn.Server):

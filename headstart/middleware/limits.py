@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Admits ``concurrency`` at once and lets ``queue`` wait; ``async with gate:`` is a place."""
+    """Admits ``concurrency`` at once and lets ``queue`` wait; ``async with gate:`` is a place.
 
-    def __init__(self, concurrency: int, queue: int) -> None:
+    ``setting`` names the one that sets ``concurrency``.
+    """
+
+    def __init__(
+        self, concurrency: int, queue: int, setting: str = "server.max_concurrency"
+    ) -> None:
+        self._setting = setting
         self._concurrency = concurrency
         self._free = concurrency
         self._queue = queue
@@ -40,7 +46,7 @@ class Gate:
     def spare(self) -> Iterator[None]:
         """Take a place for a call that nobody waits for. Raises Overloaded unless most are free."""
         if self._free <= self._concurrency // 2:
-            raise Overloaded("half of server.max_concurrency is in use: the rest is for callers")
+            raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
         self._free -= 1
         self.active += 1
         try:
@@ -52,7 +58,7 @@ class Gate:
     async def _wait(self) -> None:
         if len(self._waiting) >= self._queue:
             raise Overloaded(
-                "too many calls in flight: server.max_concurrency and server.max_queue are reached"
+                f"too many calls in flight: {self._setting} and server.max_queue are reached"
             )
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -61,7 +67,7 @@ class Gate:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._release()
-            else:
+            elif waiter in self._waiting:  # else a place that came free has just passed it over
                 self._waiting.remove(waiter)
             raise
 

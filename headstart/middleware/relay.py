@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headstart.errors import HeadstartError, RequestError, UpstreamError
+from headstart.errors import (
+    HeadstartError,
+    InvalidRequest,
+    RequestError,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from headstart.middleware.body import ClientGone, iterate_body, watch
-from headstart.middleware.exchange import raw_path
+from headstart.middleware.deadlines import deadlines
+from headstart.middleware.exchange import has_dot_segment, raw_path
 from headstart.middleware.identity import check_client_key
-from headstart.middleware.respond import error_response, response_start, send_whole
+from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.types import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.limits import Gate
@@ -21,11 +28,15 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.types import Headers
 
+PIECES_AHEAD = 4
+"""Of a request's body that are read before the upstream takes them."""
+
 
 class Relay:
     """Passes requests on. Fails closed: a wrong key never reaches the upstream.
 
-    ``upstream_for`` picks it by path and headers; it may raise NoUpstream.
+    ``upstream_for`` picks it by path and headers; it may raise NoUpstream. ``gate`` bounds how many
+    requests are relayed at once, and ``deadline_s`` how long each may take.
     """
 
     def __init__(
@@ -36,15 +47,21 @@ class Relay:
         spawn: Spawn,
         new_id: Callable[[], str],
         client_keys: tuple[bytes, ...],
+        deadline_s: float | None,
     ) -> None:
         self._upstream_for = upstream_for
         self._gate = gate
         self._spawn = spawn
         self._new_id = new_id
         self._client_keys = client_keys
+        self._deadline_s = deadline_s
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request with the upstream's answer, or with an error of our own."""
+        """Answer one request with the upstream's answer, or with an error of our own.
+
+        Raises UpstreamError where an answer that has begun breaks off: the server then breaks the
+        client's off too.
+        """
         request_id = self._new_id()
         started = False
 
@@ -63,12 +80,40 @@ class Relay:
             await _refuse(send, error, request_id)
 
     async def _relay(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        call = self._call(request_id, scope)
+        upstream = self._upstream_for(call.path, call.headers)
+        limit_s = deadlines(call.headers, self._deadline_s).whole_s
+        caller: _Caller | None = None
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                caller = _Caller(receive, timer, limit_s)
+                reading = self._spawn(caller.read)
+                try:
+                    await self._pass_on(call, upstream, caller, send)
+                finally:
+                    reading.cancel()
+        except TimeoutError:
+            if caller is not None and caller.error is not None:
+                raise caller.error from None
+            raise UpstreamTimeout(
+                f"upstream {upstream.name} did not finish within {limit_s:g} s: "
+                "server.deadline_s, or the request's X-Headstart-Deadline-Ms, allows no more"
+            ) from None
+
+    def _call(self, request_id: str, scope: Scope) -> Call:
+        """Return the request as it goes up. Raises RequestError for one that may not."""
         headers: Headers = tuple(scope["headers"])
         check_client_key(headers, scope["query_string"], self._client_keys)
-        call = Call(
+        path = raw_path(scope)
+        if has_dot_segment(path):
+            raise InvalidRequest(
+                "the path has a '.' or '..' segment, which could lead out of the upstream's "
+                "base_url: send the path without it"
+            )
+        return Call(
             id=request_id,
             method=scope["method"],
-            path=raw_path(scope),
+            path=path,
             query_string=scope["query_string"],
             headers=headers,
             body=b"",
@@ -76,38 +121,68 @@ class Relay:
             endpoint="relay",
             editable=False,
         )
-        upstream = self._upstream_for(call.path, headers)
-        body = iterate_body(None, receive) if _has_body(headers) else None
+
+    async def _pass_on(
+        self, call: Call, upstream: HTTPUpstream, caller: _Caller, send: Send
+    ) -> None:
+        body = caller.body() if _has_body(call.headers) else None
         async with self._gate, upstream.stream(call, body) as reply:
             own = (
                 (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
-                (b"x-headstart-request-id", request_id.encode()),
+                (b"x-headstart-request-id", call.id.encode()),
                 (b"x-headstart-upstream", reply.upstream.encode()),
             )
-            await send(response_start(reply.status, (*reply.headers, *own)))
-            task = asyncio.current_task()
-            assert task is not None
-            gone = False
-
-            def leave() -> None:
-                nonlocal gone
-                gone = True
-                task.cancel()
-
-            watcher = self._spawn(watch, receive, leave)
-            try:
-                async for piece in reply.chunks():
-                    await send(
-                        {"type": "http.response.body", "body": piece.data, "more_body": True}
-                    )
-            except asyncio.CancelledError:
-                if not gone:
-                    raise
-                task.uncancel()
-                raise ClientGone from None
-            finally:
-                watcher.cancel()
+            theirs = foreign(reply.headers, relayed=True)
+            if reply.status == 304:  # it may tell the length of a body that it does not have
+                theirs = [pair for pair in theirs if pair[0] != b"content-length"]
+            await send(response_start(reply.status, (*theirs, *own)))
+            async for piece in reply.chunks():
+                await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Caller:
+    """The one reader of a relayed request: its body, and then whether the client is still there.
+
+    ``error`` says why the call must end before its answer does; ``timer`` ends it.
+    """
+
+    def __init__(self, receive: Receive, timer: asyncio.Timeout, limit_s: float | None) -> None:
+        self.error: HeadstartError | None = None
+        self._receive = receive
+        self._timer = timer
+        self._limit_s = limit_s
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_AHEAD)
+
+    async def read(self) -> None:
+        """Read until the client has left; cancel it when there is no more need to know."""
+        try:
+            async for piece in iterate_body(None, self._receive):
+                await self._pieces.put(piece)
+                self._extend()
+            await self._pieces.put(None)
+            await watch(self._receive, self._leave)
+        except (ClientGone, RequestError) as error:
+            self.error = error
+            self._end()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives."""
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+    def _extend(self) -> None:
+        """The time limit is counted from the last byte of an upload."""
+        if self._limit_s is not None and not self._timer.expired():
+            self._timer.reschedule(asyncio.get_running_loop().time() + self._limit_s)
+
+    def _leave(self) -> None:
+        self.error = ClientGone()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._timer.expired():
+            self._timer.reschedule(asyncio.get_running_loop().time())
 
 
 def _has_body(headers: Headers) -> bool:

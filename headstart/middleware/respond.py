@@ -9,6 +9,7 @@ import msgspec
 
 from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, RequestError, UpstreamError, UpstreamUnavailable
+from headstart.middleware.upstreams.headers import OWN_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 JSON = b"application/json"
-_OWN = frozenset((b"cache-status", b"x-cache", b"x-headstart-request-id", b"server-timing"))
-_OWN_AND_LENGTH = _OWN | {b"content-length"}
+_OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
+_OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
@@ -71,6 +72,19 @@ def server_timing(timings: dict[str, float]) -> bytes:
     ).encode()
 
 
+def foreign(headers: Headers, *, relayed: bool = False) -> list[tuple[bytes, bytes]]:
+    """Return headers of an answer of others without those that are ours alone to say.
+
+    An upstream, which may be another Headstart, could otherwise state beside ours that an answer
+    was a hit, how similar, how old, and who gave it. ``relayed``: to a request for which the cache
+    was not asked, so that an age or a timing can only be the upstream's.
+    """
+    dropped = _OWN_ANYWHERE if relayed else _OWN
+    return [
+        pair for pair in headers if pair[0] not in dropped and not pair[0].startswith(OWN_PREFIX)
+    ]
+
+
 def relayed_headers(
     headers: Headers,
     own: list[tuple[bytes, bytes]],
@@ -85,8 +99,9 @@ def relayed_headers(
     """
     theirs = dict(headers)
     defaults = STREAM_HEADERS if stream else (NO_STORE,)
-    dropped = _OWN if length is None and not stream else _OWN_AND_LENGTH
-    relayed = [pair for pair in headers if pair[0] not in dropped]
+    relayed = foreign(headers)
+    if stream or length is not None:
+        relayed = [pair for pair in relayed if pair[0] != b"content-length"]
     relayed += own
     relayed += [pair for pair in defaults if pair[0] not in theirs]
     if length is not None:

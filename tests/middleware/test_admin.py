@@ -314,6 +314,7 @@ class Parts:
     encoder: None = None
     oversight: None = None
     gate: Gate = field(default_factory=lambda: Gate(1, 1))
+    relays: Gate = field(default_factory=lambda: Gate(1, 1))
     conditions: None = None
 
 

@@ -101,6 +101,18 @@ async def test_a_cancelled_waiter_gives_its_place_back() -> None:
     assert gate.active == 0
 
 
+async def test_waiters_that_leave_just_as_places_come_free_are_passed_over() -> None:
+    gate = Gate(1, 3)
+    async with asyncio.TaskGroup() as group, gate:
+        leaving = [group.create_task(_enter(gate)) for _ in range(2)]
+        staying = group.create_task(_enter(gate))
+        await asyncio.sleep(0)
+        for task in leaving:
+            task.cancel()
+    assert [task.cancelled() for task in (*leaving, staying)] == [True, True, False]
+    assert gate.active == 0
+
+
 async def _enter(gate: Gate) -> None:
     async with gate:
         pass

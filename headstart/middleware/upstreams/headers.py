@@ -121,8 +121,10 @@ def headers_down(headers: Headers, *, body_changed: bool) -> Headers:
 
 
 def _connection_names(headers: Headers) -> frozenset[bytes]:
-    """Names that the ``connection`` header declares to be hop by hop."""
-    for name, value in headers:
-        if name == b"connection":
-            return frozenset(part.strip().lower() for part in value.split(b","))
-    return frozenset()
+    """Names that the ``connection`` headers, of which there may be several, call hop by hop."""
+    return frozenset(
+        part.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for part in value.split(b",")
+    )

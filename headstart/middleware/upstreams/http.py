@@ -25,13 +25,13 @@ from headstart.middleware.upstreams.options import HTTPOptions
 from headstart.middleware.upstreams.outgoing import outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from types import TracebackType
 
     from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.middleware.reading import Piece
     from headstart.middleware.supervisor import Spawn
-    from headstart.types import Call
+    from headstart.types import Call, Headers
 
 __all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream"]
 
@@ -93,11 +93,11 @@ class HTTPUpstream:
 
     def url(self, path: bytes, query: bytes) -> URL:
         """Map a request's path onto the base URL (``HTTPOptions.base_url``)."""
-        raw = path.decode("latin-1")
+        raw = _as_sent(path)
         if self._base.raw_path not in ("", "/"):
             raw = self._base.raw_path + _VERSION.sub("", raw)
         if query:
-            raw += "?" + query.decode("latin-1")
+            raw += "?" + _as_sent(query)
         return URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
 
     def stream(self, call: Call, body: AsyncIterator[bytes] | None = None) -> _Sending:
@@ -116,12 +116,16 @@ class HTTPUpstream:
         """Return the answer's beginning, who reads it, and the names of the edits made."""
         session, incoming = self._open(), self._incoming(call)
         sent = outgoing(call, self._options, incoming.client, incoming.own)
+        headers = sent.headers
+        if body is not None:
+            # Without the length that the caller gave, the body would go out in chunks.
+            headers = [*headers, *_length_of(call.headers)]
         try:
             response = await session.request(
                 call.method,
                 self.url(sent.path, sent.query),
                 data=body if body is not None else (sent.body or None),
-                headers=sent.headers,
+                headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout,
                 proxy=self._options.proxy,
@@ -202,6 +206,20 @@ class _Sending:
             await self._response.__aexit__(kind, error, trace)
         except _FAILURES as failure:
             raise _as_ours(self._upstream.name, failure) from failure
+
+
+def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:
+    for name, value in headers:
+        if name == b"content-length":
+            yield "content-length", value.decode("latin-1")
+
+
+def _as_sent(target: bytes) -> str:
+    """Return a path or query as text that goes out as the same bytes: the client writes UTF-8."""
+    try:
+        return target.decode()
+    except UnicodeDecodeError:
+        return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
 def _as_ours(name: str, error: Exception) -> UpstreamError:

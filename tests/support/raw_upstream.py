@@ -1,0 +1,91 @@
+"""An upstream that shows the very bytes it was sent, and answers with any bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class RawUpstream:
+    """Records each request whole, as it came. It answers with ``answer``; None: it stays silent.
+
+    ``breaks_off``: it closes the connection behind the answer's bytes.
+    """
+
+    def __init__(self, answer: bytes | None = OK, *, breaks_off: bool = False) -> None:
+        self.answer = answer
+        self.breaks_off = breaks_off
+        self.requests: list[bytes] = []
+        self.open = 0
+        """Connections whose other end has not closed them."""
+
+    @property
+    def targets(self) -> list[bytes]:
+        return [request.split(b" ", 2)[1] for request in self.requests]
+
+    def lines(self, number: int = 0) -> list[bytes]:
+        """The head of a request, in lines."""
+        return self.requests[number].partition(b"\r\n\r\n")[0].split(b"\r\n")
+
+    def header(self, name: bytes, number: int = 0) -> list[bytes]:
+        """All values of a header."""
+        split = (line.partition(b": ") for line in self.lines(number)[1:])
+        return [value for found, _, value in split if found.lower() == name]
+
+    def body(self, number: int = 0) -> bytes:
+        return self.requests[number].partition(b"\r\n\r\n")[2]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    await self._exchange(reader, writer)
+                    if self.breaks_off:
+                        break
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        number = len(self.requests)
+        self.requests.append(head)
+        if lengths := self.header(b"content-length", number):
+            self.requests[number] += await reader.readexactly(int(lengths[0]))
+        elif self.header(b"transfer-encoding", number):
+            self.requests[number] += await reader.readuntil(b"0\r\n\r\n")
+        if self.answer is None:
+            await reader.readexactly(1)  # until the other end closes
+        else:
+            writer.write(self.answer)
+            await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def raw_upstream(upstream: RawUpstream) -> AsyncIterator[str]:
+    """Serve it, and yield its base URL."""
+    served: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        served.add(task)
+        await upstream.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+    finally:
+        server.close()
+        for task in served:
+            task.cancel()
+        if served:
+            await asyncio.wait(served)
