@@ -213,7 +213,7 @@ def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
     code = status.phrase.lower().replace(" ", "_")
     body = {"error": {"message": message, "type": code, "code": code}}
-    return Response(body, status_code=status, headers=headers, media_type="application/json")
+    return Response(body, status_code=int(status), headers=headers, media_type="application/json")
 
 
 def _explain_invalid(error: ValidationException) -> str:
