@@ -40,6 +40,8 @@ class Terms(Frozen):
     """Share of wrong hits that this request accepts; None: what the policy was set to."""
     principal: str = ""
     """Hash of who asks, whoever else shares the domain: no one may fill its memory alone."""
+    tenant: str = ""
+    """Hash of who takes turns with others at the encoder, however it divides its requests."""
 
 
 class Nearby(msgspec.Struct, frozen=True):

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy, Observer, Store, VectorIndex
     from headstart.types import CacheKey, Entry
 
-MAX_QUEUE = 1000
-"""Encodings that wait, some 8 s of work: past it, new entries are kept for exact lookups alone."""
-
-
 ANY_TERMS = Terms()
 
 
@@ -159,21 +155,21 @@ class SemanticCache:
             self._touched.add(lookup.entry.id)
         return lookup
 
-    async def put(self, entry: Entry, text: str | None = None) -> bool:
+    async def put(self, entry: Entry, text: str | None = None, *, tenant: str = "") -> bool:
         """Keep an entry, comparable by ``text`` if given. Exact lookups see it before any wait.
 
-        Returns whether the store acknowledged it; a failure is reported. Without an encoding
-        it is stored all the same, for exact lookups alone.
+        Returns whether the store acknowledged it; a failure is reported. Without an encoding,
+        which ``tenant`` takes its turn for, it is stored all the same, for exact lookups alone.
         """
         self._hot.put(entry)
         if text is None or self._similar is None:
-            return await self._put(entry, None)
+            return await self._put(entry, None, tenant)
         with self._similar.expecting(entry.key.group):
-            return await self._put(entry, text)
+            return await self._put(entry, text, tenant)
 
-    async def _put(self, entry: Entry, text: str | None) -> bool:
+    async def _put(self, entry: Entry, text: str | None, tenant: str) -> bool:
         await asyncio.sleep(0)  # whoever waits for this answer gets it before the store does
-        entry, vector = await self._embed(entry, text)
+        entry, vector = await self._embed(entry, text, tenant)
         if vector is not None and entry.id in self._hot:
             self._hot.put(entry)
         try:
@@ -208,14 +204,16 @@ class SemanticCache:
             hot_bytes=self._hot.bytes,
         )
 
-    async def _embed(self, entry: Entry, text: str | None) -> tuple[Entry, bytes | None]:
+    async def _embed(
+        self, entry: Entry, text: str | None, tenant: str
+    ) -> tuple[Entry, bytes | None]:
         encoder, similar = self._encoder, self._similar
         if text is None or encoder is None or similar is None:
             return entry, None
-        if encoder.queue_length >= MAX_QUEUE:
+        if encoder.is_full(tenant):
             return entry, None
         try:
-            encoding = await encoder.encode(text, background=True)
+            encoding = await encoder.encode(text, background=True, tenant=tenant)
             vector = pack_vector(encoding.sentence)
         except StageError as error:
             report(self._observers, error)

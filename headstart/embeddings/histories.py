@@ -9,7 +9,7 @@ import anyio
 from headstart.interfaces import P
 
 if TYPE_CHECKING:
-    from headstart.decisions import Unsaid
+    from headstart.decisions import Terms, Unsaid
     from headstart.embeddings.similar import PromptEncoder
     from headstart.interfaces import MatchPolicy
     from headstart.types import CacheKey
@@ -31,14 +31,14 @@ class Histories(Generic[P]):
         encoder: PromptEncoder,
         policy: MatchPolicy[P],
         key: CacheKey,
+        terms: Terms,
         *,
-        max_error: float | None,
         max_wait_s: float,
     ) -> None:
         self._encoder = encoder
         self._policy = policy
         self._key = key
-        self._max_error = max_error
+        self._terms = terms
         self._left_s = max_wait_s
         self._left = MOST_ENCODINGS
 
@@ -46,7 +46,7 @@ class Histories(Generic[P]):
         """Tell whether the other key's history means the same. Raises EncoderError."""
         if other.partition == self._key.partition:
             return True
-        found = self._policy.compare(self._key.history, other.history, self._max_error)
+        found = self._policy.compare(self._key.history, other.history, self._terms.max_error)
         if found.conflict is not None:
             return False
         began = anyio.current_time()
@@ -65,10 +65,11 @@ class Histories(Generic[P]):
         self._left -= 1 + len(turn.counterparts)
         if self._left < 0:
             return False
-        mine = await self._encoder.encode(turn.text)
+        tenant = self._terms.tenant
+        mine = await self._encoder.encode(turn.text, tenant=tenant)
         parsed = self._policy.prepare(turn.text, mine)
         for text in turn.counterparts:
-            theirs = await self._encoder.encode(text)
+            theirs = await self._encoder.encode(text, tenant=tenant)
             if not (mine.complete and theirs.complete):
                 continue
             similarity = float(mine.sentence @ theirs.sentence)

@@ -56,14 +56,13 @@ class PromptEncoder(Protocol):
     def namespace(self) -> str:
         """Vectors of another namespace are not comparable."""
 
-    @property
-    def queue_length(self) -> int:
-        """Number of encodings that wait."""
+    def is_full(self, tenant: str) -> bool:
+        """Tell whether a tenant may add nothing to the background."""
 
-    async def encode(self, text: str, *, background: bool = False) -> Encoding:
+    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
         """Encode a prompt, after all others if ``background``. Raises EncoderError.
 
-        One that is cancelled while it waits for its turn is not encoded.
+        Tenants take turns. One that is cancelled while it waits for its turn is not encoded.
         """
 
 
@@ -135,7 +134,7 @@ class SimilarEntries(Generic[P]):
 
     async def _find(self, wanted: Wanted) -> Lookup:
         with wanted.watch.measure("encode_s"), anyio.move_on_after(self._max_wait_s) as wait:
-            encoding = await self._encoder.encode(wanted.text)
+            encoding = await self._encoder.encode(wanted.text, tenant=wanted.terms.tenant)
         if wait.cancelled_caught:
             return miss("encoder-busy")
         if not encoding.complete:
@@ -179,7 +178,7 @@ class SimilarEntries(Generic[P]):
             self._encoder,
             self._policy,
             wanted.key,
-            max_error=wanted.terms.max_error,
+            wanted.terms,
             max_wait_s=self._max_wait_s,
         )
         for rank, neighbor in enumerate(similar):

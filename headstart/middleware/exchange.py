@@ -79,6 +79,7 @@ class Exchange:
         "started",
         "status",
         "stored",
+        "tenant",
         "timings",
         "total_s",
         "upstream",
@@ -108,6 +109,7 @@ class Exchange:
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[Shaped, ...] = ()
         self.domain = ""
+        self.tenant = ""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
         self.lifetime = FOREVER

@@ -164,6 +164,13 @@ class Callers:
         alone = self._sharing.resolve is None and self._sharing.scope == "credential"
         return self._hash(credential, None, user if alone else None)
 
+    def tenant(self, identity: bytes, credential: bytes | None) -> str:
+        """Hash who takes turns with others in queues: by scope and credential.
+
+        Neither ``user`` nor ``X-Headstart-Scope`` counts: a caller could be many by them.
+        """
+        return self._hash(identity, credential, None)
+
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
         asking = (identity, subdivision, user)
         name = self._hashes.get(asking)

@@ -182,6 +182,7 @@ class Engine:
         lookup = await self._finder.find(prepared, key)
         exchange.note_times(lookup)
         exchange.domain, exchange.lifetime = prepared.terms.domain, prepared.lifetime
+        exchange.tenant = prepared.terms.tenant
         ruling = self._rule(exchange, prepared, key, lookup)
         exchange.lookup = lookup = ruling.lookup
         if ruling.course is not Course.ASK and lookup.entry is not None:
@@ -304,6 +305,7 @@ class Engine:
             key=key,
             semantic=semantic,
             lifetime=exchange.lifetime,
+            tenant=exchange.tenant,
             lesson=lesson,
             credential_scope=self._preparer.credential_scope(call.headers),
             wrapped=self._router is None,

@@ -212,6 +212,7 @@ class Preparer:
             (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
             self._learning,
             self._callers.principal(envelope.credential, request.user),
+            self._callers.tenant(identity, envelope.credential),
         )
         asked = request.query if named is None else named.text
         lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)

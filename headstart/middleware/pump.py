@@ -57,6 +57,8 @@ class Plan(Frozen):
     semantic: bool
     lifetime: Lifetime
     """How long its answer may be served; without end: until it is evicted."""
+    tenant: str
+    """Whose turn at the encoder its answer takes."""
     lesson: Lesson | None
     """What the answer teaches about the neighbour that was, or was not, served in its place."""
     credential_scope: str | None
@@ -119,7 +121,7 @@ class Pump:
             if self._recorder is not None:
                 self._recorder.add(plan.call, plan.route.dialect, entry)
             text = entry.key.query if plan.semantic else None
-            stored = await self._cache.put(entry, text=text)
+            stored = await self._cache.put(entry, text=text, tenant=plan.tenant)
             if plan.lesson is not None and self._learner is not None:
                 self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
 

@@ -87,6 +87,7 @@ def terms_of(
     targets: Iterable[float | None],
     learning: str = "",
     principal: str = "",
+    tenant: str = "",
 ) -> Terms:
     """Return a request's terms. ``parties`` (scope, path, rule) divide what is learned.
 
@@ -98,6 +99,7 @@ def terms_of(
         domain=_domain(parties, learning),
         max_error=min(stated, default=None),
         principal=principal,
+        tenant=tenant,
     )
 
 

@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.embeddings.cache import MAX_QUEUE
 from headstart.embeddings.index import FaissIndex
 from headstart.errors import EncoderError
 from support.caches import House, accept, key, make_cache
@@ -64,11 +63,16 @@ async def test_an_entry_beyond_the_encoders_limit_is_stored_for_exact_lookups(
     assert house.index.size() == 0
 
 
-async def test_a_full_encoder_queue_is_not_lengthened(house: House) -> None:
-    house.encoder.queue_length = MAX_QUEUE
-    await house.cache.put(make_entry("a", exact="x"), "one@0")
+async def test_a_full_encoder_queue_is_not_lengthened_by_the_tenant_that_filled_it(
+    house: House,
+) -> None:
+    house.encoder.full = {"flood"}
+    await house.cache.put(make_entry("a", exact="x"), "one@0", tenant="flood")
     assert house.encoder.encoded == []
     assert await house.store.find("x") is not None
+    await house.cache.put(make_entry("b", exact="y"), "one@0", tenant="other")
+    assert "b" in house.index
+    assert house.encoder.tenants == ["other"]
 
 
 async def test_an_entry_that_the_store_refuses_stays_hot(house: House) -> None:

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-from headstart.decisions import Outcome
+from headstart.decisions import Outcome, Terms
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
@@ -212,6 +212,12 @@ async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
             house.encoder.background_turn.set()
     assert [lookup.reason for lookup in found] == ["empty-partition"]
     assert (await house.cache.find_semantic(key("uno@1"), accept)).reason == "empty-partition"
+
+
+async def test_encodings_are_asked_for_in_the_name_of_the_tenant(house: House) -> None:
+    await house.cache.put(make_entry("a"), "one@0", tenant="ann")
+    await house.cache.find_semantic(key("uno@1"), accept, Terms(tenant="bob"))
+    assert house.encoder.tenants == ["ann", "bob"]
 
 
 async def test_a_busy_encoder_is_not_waited_for() -> None:

@@ -13,7 +13,11 @@ import pytest
 from anyio import to_thread
 
 from headstart.decisions import Encoding
-from headstart.embeddings.encoder_worker import BACKGROUND_TURN, EncoderWorker
+from headstart.embeddings.encoder_worker import (
+    BACKGROUND_TURN,
+    MAX_QUEUE,
+    EncoderWorker,
+)
 from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observation
 
@@ -75,7 +79,11 @@ async def working(
     encoder: SteppedEncoder, *, cache_size: int = 2048, cache_bytes: int = 1 << 20
 ) -> AsyncIterator[EncoderWorker]:
     worker = EncoderWorker(
-        encoder, cache_size=cache_size, cache_bytes=cache_bytes, observer=Notes()
+        encoder,
+        cache_size=cache_size,
+        cache_bytes=cache_bytes,
+        observer=Notes(),
+        clock=lambda: float(len(encoder.seen)),  # each encoding takes a second
     )
     try:
         yield worker
@@ -309,6 +317,77 @@ async def test_warming_reaches_the_encoder() -> None:
     async with working(encoder) as worker:
         await worker.warm()
     assert len(encoder.seen) == 2
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_flood_of_one_tenant_costs_another_one_turn(*, background: bool) -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+
+        def ask(text: str, tenant: str) -> None:
+            tasks.start_soon(partial(worker.encode, text, background=background, tenant=tenant))
+
+        ask("0", "flood")
+        await encoder.entered()
+        for number in range(1, 40):
+            ask(str(number), "flood")
+        await queue_all(worker, 39)
+        for text in ("one", "two"):
+            ask(text, "quiet")
+        await queue_all(worker, 41)
+        encoder.release(42)
+    assert encoder.seen[:6] == ["0", "one", "1", "two", "2", "3"]
+    assert encoder.seen[6:] == [str(number) for number in range(4, 40)]
+
+
+async def test_lookups_of_a_flood_go_before_what_another_tenant_stores() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(worker.encode, "0", tenant="flood"))
+        await encoder.entered()
+        tasks.start_soon(partial(worker.encode, "later", background=True, tenant="quiet"))
+        for number in range(1, 5):
+            tasks.start_soon(partial(worker.encode, str(number), tenant="flood"))
+        await queue_all(worker, 5)
+        encoder.release(6)
+    assert encoder.seen == ["0", "1", "2", "3", "4", "later"]
+
+
+async def test_a_text_that_another_tenants_flood_holds_up_is_encoded_in_its_own_turn() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        for text in ("0", "1", "2", "shared"):
+            tasks.start_soon(partial(worker.encode, text, tenant="flood"))
+        await encoder.entered()
+        await queue_all(worker, 3)
+        tasks.start_soon(partial(worker.encode, "shared", tenant="quiet"))
+        await queue_all(worker, 4)
+        encoder.release(4)
+    assert encoder.seen == ["0", "shared", "1", "2"]
+
+
+async def test_one_tenant_may_fill_the_room_and_another_still_has_its_part() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "first")
+        await encoder.entered()
+        for number in range(MAX_QUEUE):
+            assert not worker.is_full("flood")
+            worker_job = partial(worker.encode, str(number), background=True, tenant="flood")
+            tasks.start_soon(worker_job)
+            await queue_all(worker, number + 1)
+        assert worker.is_full("flood")
+        admitted = 0
+        while not worker.is_full("quiet"):
+            quiet = partial(worker.encode, f"q{admitted}", background=True, tenant="quiet")
+            tasks.start_soon(quiet)
+            admitted += 1
+            await queue_all(worker, MAX_QUEUE + admitted)
+        assert admitted == MAX_QUEUE // 2
+        assert worker.is_full("flood")
+        tasks.cancel_scope.cancel()
+        encoder.release()
+    assert worker.queue_length == 0
 
 
 async def test_loop_that_closed_stops_nobody_else() -> None:

@@ -44,9 +44,11 @@ class Broken:
     """An encoder that cannot encode."""
 
     namespace = "broken"
-    queue_length = 0
 
-    async def encode(self, text: str, *, background: bool = False) -> Encoding:
+    def is_full(self, tenant: str) -> bool:
+        return False
+
+    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
         raise EncoderError("no model")
 
 

@@ -29,10 +29,16 @@ TEMPLATE = "Document: {}\nQuestion: {}"
 class Caller:
     """A preparer and the requests that a test sends through it."""
 
-    def __init__(self, *endpoints: Endpoint, wrapped: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *endpoints: Endpoint,
+        wrapped: bool = False,
+        sharing: SharingOptions | None = None,
+        **options: Any,
+    ) -> None:
         self.routes = Routes({CHAT: OpenAIChat()}, endpoints)
         self.preparer = Preparer(
-            SharingOptions(),
+            sharing or SharingOptions(),
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
@@ -96,6 +102,23 @@ def test_a_route_sets_a_target_of_its_own_and_learns_apart() -> None:
     assert exact(other) == exact(faq)
     assert other.terms.domain != caller.ask("a", key="l").terms.domain
     assert other.terms.domain != Caller(rules=rules, learning="e2").ask("a").terms.domain
+
+
+def test_a_tenant_is_one_however_it_divides_its_requests() -> None:
+    caller = Caller()
+    tenants = {
+        caller.ask("a", headers, user=user).terms.tenant
+        for headers in ({}, {"x-headstart-scope": "1"}, {"x-headstart-scope": "2"})
+        for user in (None, "ann", "bob")
+    }
+    assert len(tenants) == 1
+    assert caller.ask("a", key="l").terms.tenant not in tenants
+
+
+def test_callers_of_one_scope_are_tenants_by_their_credentials() -> None:
+    caller = Caller(sharing=SharingOptions(scope="shared", anonymous=True))
+    assert caller.ask("a").scope == caller.ask("a", key="l").scope
+    assert caller.ask("a").terms.tenant != caller.ask("a", key="l").terms.tenant
 
 
 def test_a_route_may_leave_exact_repeats_alone_to_answer() -> None:

@@ -39,9 +39,12 @@ class FakeEncoder:
 
     def __init__(self, namespace: str = "angles") -> None:
         self.namespace = namespace
-        self.queue_length = 0
+        self.full: set[str] = set()
+        """Tenants that may add nothing to the background."""
         self.encoded: list[tuple[str, bool]] = []
         """Texts in the order asked for, and whether in the background."""
+        self.tenants: list[str] = []
+        """Who asked for them."""
         self.error: EncoderError | None = None
         self.complete = True
         self.turn = anyio.Event()
@@ -51,8 +54,12 @@ class FakeEncoder:
         """Those in the background wait for it too."""
         self.background_turn.set()
 
-    async def encode(self, text: str, *, background: bool = False) -> Encoding:
+    def is_full(self, tenant: str) -> bool:
+        return tenant in self.full
+
+    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
         self.encoded.append((text, background))
+        self.tenants.append(tenant)
         await self.turn.wait()
         if background:
             await self.background_turn.wait()
