@@ -170,7 +170,7 @@ def _refuse_fields(document: dict[str, Any]) -> str | None:
 
 
 def _wants_audio(modalities: object) -> bool:
-    return isinstance(modalities, list) and not {"audio", "AUDIO"}.isdisjoint(modalities)
+    return isinstance(modalities, list) and ("audio" in modalities or "AUDIO" in modalities)
 
 
 def _runs_at_provider(document: dict[str, Any]) -> bool:
@@ -181,9 +181,13 @@ def _runs_at_provider(document: dict[str, Any]) -> bool:
         return False
     if "contents" in document:
         return any(isinstance(tool, dict) and tool.keys() - _OWN_DECLARATIONS for tool in tools)
-    return any(
-        isinstance(tool, dict) and tool.get("type", "function") not in _OWN_TOOLS for tool in tools
-    )
+    kinds = (tool.get("type", "function") for tool in tools if isinstance(tool, dict))
+    return any(_word(kind) not in _OWN_TOOLS for kind in kinds)
+
+
+def _word(value: object) -> str:
+    """Return what names a kind; "" for a value that is no name."""
+    return value if isinstance(value, str) else ""
 
 
 def _has_tool_results(document: dict[str, Any]) -> bool:
@@ -244,7 +248,7 @@ def _refuse_content(choice: Choice) -> str | None:
     if choice.extra.get("audio") is not None:
         return "audio"
     blocks = choice.extra.get(CONTENT_BLOCKS, ())
-    if any(block.get("type", "text") not in _OWN_BLOCKS for block in blocks):
+    if any(_word(block.get("type", "text")) not in _OWN_BLOCKS for block in blocks):
         return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
     sources = (choice.extra.get("annotations"), *map(choice.beside.get, _SOURCES))
@@ -267,4 +271,9 @@ def _alternatives(choice: Choice) -> int:
     tokens = (choice.logprobs or {}).get("content")
     if not isinstance(tokens, list):
         return -1
-    return max((len(token.get("top_logprobs") or ()) for token in tokens), default=0)
+    return max((len(_list(token, "top_logprobs")) for token in tokens), default=0)
+
+
+def _list(fields: object, name: str) -> list[Any]:
+    found = fields.get(name) if isinstance(fields, dict) else None
+    return found if isinstance(found, list) else []

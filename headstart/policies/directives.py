@@ -16,6 +16,9 @@ CompressionMode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
 """The strictest first."""
 _MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
 _COMPRESSED = "compressed:"
+MOST_SECONDS = 2**31
+"""What a number of seconds counts as that is too large to be one (RFC 9111, section 1.2.2)."""
+_DIGITS = len(str(MOST_SECONDS))
 
 
 class Directives(Frozen, frozen=True, kw_only=True):
@@ -94,4 +97,8 @@ def _split(item: bytes) -> tuple[bytes, bytes]:
 
 
 def _seconds(value: bytes) -> int:
-    return int(value) if value.isdigit() else 0
+    """Return delta-seconds; a number that is too large counts as the RFC asks."""
+    if not value.isdigit():
+        return 0
+    digits = value.lstrip(b"0")
+    return min(int(digits or b"0"), MOST_SECONDS) if len(digits) <= _DIGITS else MOST_SECONDS

@@ -55,7 +55,8 @@ def _breaks(text: str, schema: dict[str, Any]) -> bool:
     if not isinstance(value, dict):
         return False
     required = schema.get("required")
-    if isinstance(required, list) and any(name not in value for name in required):
+    names = required if isinstance(required, list) else ()
+    if any(isinstance(name, str) and name not in value for name in names):
         return True
     properties = schema.get("properties")
     if not isinstance(properties, dict):

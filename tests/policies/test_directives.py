@@ -28,6 +28,9 @@ from headstart.policies.directives import (
         (b"max-age=soon", Directives(max_age_s=0)),
         (b"max-age", Directives(max_age_s=0)),
         (b"max-age=-1", Directives(max_age_s=0)),
+        (b"max-age=00000000000000000060", Directives(max_age_s=60)),
+        (b"max-age=" + b"9" * 4301, Directives(max_age_s=2**31)),
+        (b"max-age=\xd9\xa3", Directives(max_age_s=0)),
         (b"private, , x=1", Directives()),
     ],
 )

@@ -149,9 +149,10 @@ class MessagesDecoder:
         calls = kind == "tool_use"
         began = _Block(kind, self._calls, block.get("input") if calls else None)
         self._blocks[index] = began
+        known = _PARTS.get(kind, frozenset())
+        unknown = {n: value for n, value in block.items() if n not in known and n != DELTAS}
         if kind not in _PARTS:
-            return (_detail(index, block),)
-        unknown = {name: value for name, value in block.items() if name not in _PARTS[kind]}
+            return (_detail(index, unknown),)
         if calls:
             self._calls += 1
             return (

@@ -169,7 +169,8 @@ def _deltas(kind: str, field: str, text: str) -> list[dict[str, Any]]:
 def _block_events(blocks: Iterable[_Block]) -> Iterator[dict[str, Any]]:
     for index, (block, deltas) in enumerate(blocks):
         # Clients append citations to those that a block begins with.
-        cited = block.get("citations") or ()
+        cited = block.get("citations")
+        cited = cited if isinstance(cited, list) else ()
         told = [{"type": "citations_delta", "citation": citation} for citation in cited]
         first = {**block, "citations": []} if told else block
         yield {"type": "content_block_start", "index": index, "content_block": first}
@@ -187,7 +188,8 @@ def _whole(block: dict[str, Any], deltas: list[dict[str, Any]]) -> dict[str, Any
             case {"type": "input_json_delta", "partial_json": str(piece)}:
                 json_pieces.append(piece)
             case {"type": "citations_delta", "citation": citation}:
-                whole["citations"] = [*(whole.get("citations") or ()), citation]
+                known = whole.get("citations")
+                whole["citations"] = [*(known if isinstance(known, list) else ()), citation]
             case _:
                 _add_fields(whole, delta)
     if arguments := "".join(json_pieces):

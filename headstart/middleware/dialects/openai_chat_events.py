@@ -19,6 +19,7 @@ from headstart.middleware.dialects.answer_json import (
     unreadable,
 )
 from headstart.types import (
+    CONTENT_BLOCKS,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 _REASONING = ("reasoning_content", "reasoning")
 _TEXTS = frozenset({*_REASONING, "content", "refusal"})
-_MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call"})
+_MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
+"""Fields of a message that are no unknown ones; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
 _CALL = frozenset({"index", "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
