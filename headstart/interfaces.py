@@ -2,7 +2,7 @@
 
 Who implements what: rooms ``embeddings`` (Encoder, VectorIndex, Store), ``policies``
 (MatchPolicy, AdmissionPolicy), ``middleware`` (Upstream). A third party's store is found by its
-URL's scheme under the entry point group ``headstart.stores``.
+URL's scheme under the entry point group ``STORES``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     )
 
 P = TypeVar("P")
+
+STORES = "headstart.stores"
+"""Entry point group of third parties' stores, named by URL scheme: callables ``(url, *, limits,
+clock, observer)`` that return a Store."""
 
 
 class Encoder(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from headstart.config.settings import Settings
 from headstart.config.strategy_checks import strategy_problems
 from headstart.config.wording import problem
 from headstart.errors import ConfigError
+from headstart.interfaces import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from headstart.config.upstreams import UpstreamSettings
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
+"""Of the stores that come with Headstart."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -107,10 +110,16 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
 def _store_problems(store: str) -> Iterator[str]:
     scheme, colon, rest = store.partition(":")
     if scheme not in STORE_SCHEMES or not colon:
-        yield (
-            f"cache.store: {masked_url(store)!r} is not a store; use sqlite:///path, memory: or "
-            "redis://host:6379/0"
-        )
+        offered = sorted({each.name for each in entry_points(group=STORES)})
+        if not colon or scheme not in offered:
+            known = ", ".join(dict.fromkeys((*STORE_SCHEMES, *offered)))
+            yield (
+                f"cache.store: {masked_url(store)!r} is not a store; use sqlite:///path, memory: "
+                f"or redis://host:6379/0. Known schemes: {known}; an installed distribution adds "
+                f"its own by an entry point in the group {STORES}"
+            )
+    elif scheme == "memory" and rest:
+        yield "cache.store: a store in memory is memory: with nothing behind it"
     elif scheme == "sqlite" and (not rest.startswith("///") or rest == "///"):
         yield "cache.store: a SQLite store is sqlite:///relative/path or sqlite:////absolute/path"
 

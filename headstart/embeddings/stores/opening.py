@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from headstart.embeddings.stores.codec import Limits
 from headstart.errors import ConfigError
+from headstart.interfaces import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.embeddings.stores.sqlite_file import OnCorrupt
     from headstart.interfaces import Observer, Store
-
-ENTRY_POINTS = "headstart.stores"
-"""Third parties' stores, named by URL scheme: callables ``(url, *, limits, clock, observer)``."""
 
 
 def open_store(
@@ -33,7 +31,8 @@ def open_store(
     """Return the Store that ``url`` names; its ``open`` makes the connection.
 
     ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``redis://`` or
-    ``rediss://``. ``ttl_s`` is the life of entries that state none. Raises ConfigError, which
+    ``rediss://``, or a scheme that an installed distribution offers (``interfaces.STORES``).
+    ``ttl_s`` is the life of entries that state none. Raises ConfigError, which
     never quotes the URL: it may hold a password.
     """
     limits = Limits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
@@ -54,9 +53,22 @@ def open_store(
         from headstart.embeddings.stores.redis import RedisStore
 
         return RedisStore(url, limits=limits, clock=clock, observer=observer)
-    for registered in entry_points(group=ENTRY_POINTS, name=scheme):
-        factory = registered.load()
-        return cast("Store", factory(url, limits=limits, clock=clock, observer=observer))
+    offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
+    if len(offered) > 1:
+        names = ", ".join(sorted(offered))
+        raise ConfigError(f"cache.store: several distributions offer {scheme!r}: {names}")
+    for registered in offered.values():
+        try:
+            make = registered.load()
+            store = make(url, limits=limits, clock=clock, observer=observer)
+        except ConfigError:
+            raise
+        except Exception as error:  # its message may quote the URL
+            raise ConfigError(
+                f"cache.store: the store {registered.value} for {scheme!r} cannot be made: "
+                f"{type(error).__name__}"
+            ) from error
+        return cast("Store", store)
     raise ConfigError(
         'cache.store: not a store\'s URL; use "memory:", "sqlite:///PATH", "redis://HOST" or'
         ' "rediss://HOST"'

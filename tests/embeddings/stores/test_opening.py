@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def install(folder: Path, name: str, entries: str) -> None:
+    """Leave what an installer leaves of a distribution that offers stores."""
+    metadata = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[headstart.stores]\n{entries}\n")
+
+
 def names_in(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir()]
 
@@ -64,10 +72,35 @@ def test_a_third_partys_store_is_found_by_its_scheme(
     (tmp_path / "their_store.py").write_text(
         "def make(url, *, limits, clock, observer):\n    return url, limits.max_entries\n"
     )
-    metadata = tmp_path / "their_store-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-store\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[headstart.stores]\ntheirs = their_store:make\n")
+    install(tmp_path, "their-store", "theirs = their_store:make")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     made: object = open_store("theirs://host", max_entries=7)
     assert made == ("theirs://host", 7)
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ("theirs = their_absent_store:make", "ModuleNotFoundError"),
+        ("theirs = json:absent", "AttributeError"),
+        ("theirs = json:loads", "TypeError"),
+    ],
+)
+def test_a_third_partys_store_that_cannot_be_made_is_refused_with_its_name(
+    entries: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "their-store", entries)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ConfigError, match=rf"'theirs' cannot be made: {reason}") as refused:
+        open_store("theirs://user:secret@host")
+    assert "secret" not in str(refused.value)
+
+
+def test_two_stores_for_one_scheme_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "one", "theirs = one:make")
+    install(tmp_path, "two", "theirs = two:make")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ConfigError, match="several distributions offer 'theirs': one:make, two:ma"):
+        open_store("theirs://host")
