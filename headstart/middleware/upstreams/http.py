@@ -20,6 +20,7 @@ from headstart.errors import (
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_event_stream
 from headstart.middleware.translation import with_retry_after
 from headstart.middleware.upstreams.authorities import trusting
+from headstart.middleware.upstreams.connections import connector
 from headstart.middleware.upstreams.incoming import Incoming
 from headstart.middleware.upstreams.options import HTTPOptions
 from headstart.middleware.upstreams.outgoing import outgoing
@@ -75,7 +76,7 @@ class HTTPUpstream:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=75, ssl=self._trusting),
+                connector=connector(ssl=self._trusting),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

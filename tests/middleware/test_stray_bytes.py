@@ -1,0 +1,215 @@
+"""A provider that sends more than was asked: its bytes never answer the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import aiohttp
+import pytest
+
+from headstart.errors import UpstreamError
+from headstart.middleware.supervisor import Supervisor
+from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.types import Call
+from support.candidates import DIALECTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+SECOND = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nSMUGGLED"
+STRAY = {
+    "a second answer": SECOND,
+    "many answers": SECOND * 20,
+    "an early hint": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
+    "half a head": SECOND[:21],
+    "half an answer": SECOND[:-3],
+    "an empty line and an answer": b"\r\n" + SECOND,
+    "a chunk": b"8\r\nSMUGGLED\r\n0\r\n\r\n",
+    "noise": b"\x00\x01 not HTTP",
+}
+ENDINGS = {
+    "length": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b",
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n",
+    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "304": b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n",
+}
+
+
+class Stray(NamedTuple):
+    """What follows the first answer: in its segment, and later, each piece after so many seconds"""
+
+    joined: bytes = b""
+    later: tuple[tuple[float, bytes], ...] = ()
+
+
+class Hostile:
+    """Answers each request with its own path, and the first one of all with more than that."""
+
+    def __init__(self, ending: str, stray: Stray) -> None:
+        self._ending = ENDINGS[ending]
+        self._stray = stray
+        self._writers: list[asyncio.StreamWriter] = []
+        self.sent = asyncio.Event()
+        """All of the stray bytes went out, or their connection was closed."""
+        self.asked: list[tuple[str, str, int]] = []
+        """Method, path and the number of the connection."""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        number = len(self._writers)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                method, path, _ = head.split(b" ", 2)
+                self.asked.append((method.decode(), path.decode(), number))
+                await self._answer(writer, method, path, first=len(self.asked) == 1)
+        writer.close()
+
+    async def _answer(
+        self, writer: asyncio.StreamWriter, method: bytes, path: bytes, *, first: bool
+    ) -> None:
+        ending = self._ending if first else ENDINGS["length"]
+        if method == b"HEAD":
+            answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+        else:
+            answer = ending % (len(path), path) if b"%b" in ending else ending
+        # Head and body apart, so that the body's end and what follows it come in one segment.
+        cut = answer.index(b"\r\n\r\n") + 4 if b"%b" in ending else 0
+        writer.write(answer[:cut])
+        await writer.drain()
+        await asyncio.sleep(0.002 if first and cut else 0)
+        writer.write(answer[cut:] + (self._stray.joined if first else b""))
+        await writer.drain()
+        if not first:
+            return
+        with contextlib.suppress(ConnectionError):
+            for wait_s, piece in self._stray.later:
+                await asyncio.sleep(wait_s)
+                writer.write(piece)
+                await writer.drain()
+        self.sent.set()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def hostile(ending: str, stray: Stray) -> AsyncIterator[tuple[Hostile, str]]:
+    peer = Hostile(ending, stray)
+    server = await asyncio.start_server(peer.talk, "127.0.0.1", 0)
+    try:
+        yield peer, "http://{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        peer.close()
+        await server.wait_closed()
+
+
+async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
+    call = Call(
+        id="call",
+        method=method,
+        path=path.encode(),
+        query_string=b"",
+        headers=(),
+        body=b"",
+        dialect="",
+        endpoint="relay",
+        editable=False,
+    )
+    async with upstream.stream(call) as reply:
+        return b"".join([piece.data async for piece in reply.chunks()])
+
+
+async def answers_after(ending: str, stray: Stray, method: str = "GET") -> list[bytes]:
+    """Return what three calls got that were made after a first one, and its stray bytes."""
+    async with hostile(ending, stray) as (peer, url):
+        upstream = HTTPUpstream(HTTPOptions("u", url), DIALECTS)
+        try:
+            # An answer that is not HTTP from its second byte on may fail; the next ones may not.
+            with contextlib.suppress(UpstreamError):
+                await ask(upstream, "/first", method)
+            async with asyncio.timeout(30):
+                await peer.sent.wait()
+                return [await ask(upstream, f"/{number}") for number in range(3)]
+        finally:
+            await upstream.aclose()
+
+
+OWN = [b"/0", b"/1", b"/2"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("stray", STRAY)
+@pytest.mark.parametrize("wait_s", [0.0, 0.001, 0.05])
+async def test_bytes_after_an_answer_reach_no_other_call(
+    ending: str, stray: str, wait_s: float
+) -> None:
+    assert await answers_after(ending, Stray(later=((wait_s, STRAY[stray]),))) == OWN
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("stray", STRAY)
+async def test_bytes_in_the_segment_of_an_answers_end_reach_no_other_call(
+    ending: str, stray: str
+) -> None:
+    assert await answers_after(ending, Stray(joined=STRAY[stray])) == OWN
+
+
+@pytest.mark.parametrize("ending", ["length", "chunked"])
+@pytest.mark.parametrize("cut", range(1, len(SECOND), 6))
+async def test_bytes_that_come_in_parts_reach_no_other_call(ending: str, cut: int) -> None:
+    parts = Stray(SECOND[:cut], ((0.001, SECOND[cut:]),))
+    assert await answers_after(ending, parts) == OWN
+    parts = Stray(later=((0.0, SECOND[:cut]), (0.001, SECOND[cut:])))
+    assert await answers_after(ending, parts) == OWN
+
+
+@pytest.mark.parametrize("stray", STRAY)
+async def test_a_body_after_an_answer_to_head_reaches_no_other_call(stray: str) -> None:
+    assert await answers_after("length", Stray(joined=STRAY[stray]), "HEAD") == OWN
+    assert await answers_after("length", Stray(later=((0.001, STRAY[stray]),)), "HEAD") == OWN
+
+
+async def test_a_silent_connection_is_used_again() -> None:
+    async with hostile("length", Stray()) as (peer, url):
+        upstream = HTTPUpstream(HTTPOptions("u", url), DIALECTS)
+        for number in range(3):
+            await ask(upstream, f"/{number}")
+        await upstream.aclose()
+    assert {connection for *_, connection in peer.asked} == {1}
+
+
+async def test_a_warmed_connection_with_more_on_it_is_not_used() -> None:
+    supervisor = Supervisor()
+    async with hostile("length", Stray(joined=SECOND, later=((0.001, SECOND),))) as (peer, url):
+        options = HTTPOptions("u", url, warm=True)
+        upstream = HTTPUpstream(options, DIALECTS, spawn=supervisor.spawn)
+        upstream._open()
+        upstream.keep_warm()
+        await peer.sent.wait()
+        async with asyncio.timeout(10):
+            while supervisor.running:
+                await asyncio.sleep(0.001)
+        assert [await ask(upstream, f"/{number}") for number in range(3)] == OWN
+        await upstream.aclose()
+    await supervisor.aclose()
+    assert peer.asked[0][0] == "HEAD"
+
+
+async def test_the_plain_client_library_would_have_mixed_them_up() -> None:
+    """Say so if a later version needs no pool of ours."""
+    async with (
+        hostile("length", Stray(later=((0.0, SECOND),))) as (peer, url),
+        aiohttp.ClientSession() as session,
+    ):
+        async with session.get(url + "/first") as response:
+            await response.read()
+        await peer.sent.wait()
+        async with session.get(url + "/0") as response:
+            assert await response.read() == b"SMUGGLED"
