@@ -97,7 +97,7 @@ class _Answer:
             self._fail("began its answer twice")
         self._begun = True
         status, headers = message.get("status"), message.get("headers", [])
-        if type(status) is not int or not 100 <= status <= 999:
+        if not isinstance(status, int) or not 100 <= status <= 999:
             self._fail(f"status is {status!r}")
         if not isinstance(headers, list):
             self._fail(f"headers are a {type(headers).__name__}, not a list")
