@@ -208,6 +208,7 @@ def _assemble(
             secret=secret,
             upstream=_the_app if router is None else router.identity,
             wrapped=wrapped,
+            observer=parts.observers,
             semantic=cache.mode != "exact-only",
             rules=tuple(map(route_rule, settings.route)),
             max_error=cache.max_error,

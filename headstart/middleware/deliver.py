@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,13 @@ HEARTBEAT_S = 10.0
 """Between two comments, while a client that was told 200 waits for its answer."""
 
 
+class Replay(NamedTuple):
+    """A stored answer as it goes out."""
+
+    headers: Headers
+    body: bytes
+
+
 class Deliverer:
     """Sends answers over ASGI. Writes into the exchange what was sent and when."""
 
@@ -50,15 +57,15 @@ class Deliverer:
         self._replays = replays
         self._spawn = spawn
 
-    async def hit(self, exchange: Exchange, entry: Entry, now: float) -> None:
-        """Replay a stored answer in the mode that was asked for."""
+    async def hit(self, exchange: Exchange, entry: Entry, replay: Replay, now: float) -> None:
+        """Send a stored answer."""
         age = max(0, int(now - entry.created))
         ttl = None if entry.expires is None else max(0.0, entry.expires - now)
         own = own_headers(exchange.id, exchange.lookup, exchange.timings, ttl_s=ttl)
         if exchange.request is not None and not exchange.request.stream:
             saved = entry.origin.prompt_tokens + entry.origin.completion_tokens
             own.append((b"x-headstart-tokens-saved", str(saved).encode()))
-        headers, body = self._replay(exchange, entry, now)
+        headers, body = replay
         exchange.status = 200
         exchange.take_origin(entry.origin)
         exchange.mark_first_byte()
@@ -75,10 +82,11 @@ class Deliverer:
             body,
         )
 
-    def _replay(self, exchange: Exchange, entry: Entry, now: float) -> tuple[Headers, bytes]:
+    def replay(self, exchange: Exchange, entry: Entry, now: float) -> Replay:
+        """Return a stored answer in the mode that was asked for."""
         answer, dialect, request = entry.answer, exchange.route.dialect, exchange.request
         if isinstance(answer, RawResponse):
-            return (*answer.headers, NO_STORE), answer.body
+            return Replay((*answer.headers, NO_STORE), answer.body)
         assert dialect is not None
         assert request is not None
         fitted = fit(answer, request)
@@ -88,9 +96,9 @@ class Deliverer:
         if request.stream:
             body = rendered.sse(dialect.new_id(), int(now), include_usage=request.include_usage)
             kind = (b"content-type", dialect.content_types.stream)
-            return (kind, *STREAM_HEADERS), body
+            return Replay((kind, *STREAM_HEADERS), body)
         kind = (b"content-type", dialect.content_types.json)
-        return (kind, NO_STORE), rendered.json(dialect.new_id(), int(now))
+        return Replay((kind, NO_STORE), rendered.json(dialect.new_id(), int(now)))
 
     async def flight(
         self,

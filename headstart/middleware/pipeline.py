@@ -31,7 +31,7 @@ from headstart.middleware.leaving import leave, leave_to_retry
 from headstart.middleware.pump import Plan, Pump
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
-from headstart.observe import logger
+from headstart.observe import StageFailed, logger
 from headstart.policies.key import variant
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import AdmissionPolicy, Observer, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.deliver import Replay
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client
     from headstart.middleware.learning.learner import Lesson
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.router import Router
     from headstart.middleware.supervisor import Supervisor
-    from headstart.types import CacheKey
+    from headstart.types import CacheKey, Entry
 
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "unproven-key", "sampled"))
@@ -175,23 +176,52 @@ class Engine:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             reason = prepared.bypass or "disabled"
             return await self._bypass(exchange, app, reason)
-        if prepared.request is not None and exchange.route.dialect is not None:
-            variants = self._admission.variants(prepared.request)
-            if variants > 1:
-                key = variant(key, self._random.randrange(variants))
-        lookup = await self._finder.find(prepared, key)
-        exchange.note_times(lookup)
         exchange.domain, exchange.lifetime = prepared.terms.domain, prepared.lifetime
         exchange.tenant = prepared.terms.tenant
-        ruling = self._rule(exchange, prepared, key, lookup)
-        exchange.lookup = lookup = ruling.lookup
-        if ruling.course is not Course.ASK and lookup.entry is not None:
-            if ruling.course is Course.SERVE_AND_AUDIT and ruling.lesson is not None:
-                self._audit(exchange, prepared, key, ruling.lesson, app)
-            return await self._deliver.hit(exchange, lookup.entry, self._clock())
+        key, ruling = await self._look_up(exchange, prepared, key)
+        exchange.lookup = ruling.lookup
+        entry, now = ruling.lookup.entry, self._clock()
+        if ruling.course is not Course.ASK and entry is not None:
+            replay = self._replay(exchange, entry, now)
+            if replay is not None:
+                if ruling.course is Course.SERVE_AND_AUDIT and ruling.lesson is not None:
+                    self._audit(exchange, prepared, key, ruling.lesson, app)
+                return await self._deliver.hit(exchange, entry, replay, now)
+            ruling = Ruling(Course.ASK, exchange.lookup)
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
         await self._miss(exchange, prepared, key, app, ruling.lesson)
+
+    async def _look_up(
+        self, exchange: Exchange, prepared: Prepared, key: CacheKey
+    ) -> tuple[CacheKey, Ruling]:
+        """Return the key to look under and what becomes of what is found there.
+
+        A step that fails costs the request the cache and nothing else.
+        """
+        assert self._finder is not None
+        try:
+            if prepared.request is not None and exchange.route.dialect is not None:
+                variants = self._admission.variants(prepared.request)
+                if variants > 1:
+                    key = variant(key, self._random.randrange(variants))
+            lookup = await self._finder.find(prepared, key)
+            exchange.note_times(lookup)
+            return key, self._rule(exchange, prepared, key, lookup)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+            return key, Ruling(Course.ASK, self._failed("lookup", error))
+
+    def _replay(self, exchange: Exchange, entry: Entry, now: float) -> Replay | None:
+        """Return a stored answer as it is to be sent; None if that fails, which is then a miss."""
+        try:
+            return self._deliver.replay(exchange, entry, now)
+        except Exception as error:  # noqa: BLE001 - the same
+            exchange.lookup = self._failed("replay", error)
+            return None
+
+    def _failed(self, stage: str, error: Exception) -> Lookup:
+        self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
+        return Lookup(outcome=Outcome.MISS, reason=f"{stage}-error")
 
     def _rule(
         self, exchange: Exchange, prepared: Prepared, key: CacheKey, lookup: Lookup

@@ -9,8 +9,10 @@ from urllib.parse import unquote
 import msgspec
 
 from headstart.decisions import Terms
+from headstart.errors import RequestError
 from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers, check_client_key
 from headstart.middleware.upstreams.headers import OWN_PREFIX
+from headstart.observe import StageFailed
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.freshness import FOREVER, Lifetime, Lifetimes, QuestionClass
 from headstart.policies.key import PROTOCOL_HEADERS, KeyContext, chat_key, keyed_headers, raw_key
@@ -26,13 +28,15 @@ from headstart.policies.terms import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.interfaces import AdmissionPolicy
+    from headstart.interfaces import AdmissionPolicy, Observer
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AcceptedCredentials, SharingOptions
     from headstart.policies.questions import Question
     from headstart.types import CacheKey, ChatRequest, Headers
 
+FAILED = "prepare-error"
+"""Why a request bypasses the cache that could not be prepared."""
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
 MEMO_ENVELOPES = 1024
@@ -84,7 +88,8 @@ class Preparer:
     ``upstream`` names who answers by dialect, model and rule. Unless ``semantic``, only exact
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the
     target where they set none, ``learning`` names the encoder and guards that a learning domain
-    belongs to, and ``lifetimes`` say how long answers are kept.
+    belongs to, and ``lifetimes`` say how long answers are kept. A step that fails is told to
+    ``observer``, and its request goes on without the cache.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Preparer:
         secret: bytes,
         upstream: Callable[[str, str, str], str],
         wrapped: bool,
+        observer: Observer,
         semantic: bool = True,
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
@@ -107,6 +113,7 @@ class Preparer:
         self._admission = admission
         self._upstream = upstream
         self._wrapped = wrapped
+        self._observer = observer
         self._semantic = semantic
         self._rules = rules
         self._max_error = max_error
@@ -119,40 +126,72 @@ class Preparer:
         self._memo_size = 0
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
-        """Return what the body and headers mean. Raises InvalidRequest or Unauthorized."""
+        """Return what the body and headers mean. Raises RequestError, and what ``scope=`` raises.
+
+        Who asks is found out first, and fails closed.
+        """
         read, prefix = self._read, OWN_PREFIX
         headers: Headers = tuple(
             [(n, v) for n, v in scope["headers"] if n in read or n.startswith(prefix)]
         )
-        method, query = scope["method"], scope["query_string"]
-        path = scope.get("raw_path") or scope["path"].encode()
-        envelope = self._envelopes.get((headers, query)) or self._open(headers, query)
-        identity = self._callers.identify(scope, headers, envelope.credential)
-        memo_key = (method, route.name, path, query, headers, identity, body)
-        remembered = self._memo.get(memo_key)
-        if remembered is None:
-            prepared = self._prepare(route, (method, path), envelope, identity, body)
-            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
+        query = scope["query_string"]
+        envelope = self._envelopes.get((headers, query))
+        if envelope is None:
+            check_client_key(headers, query, self._sharing.client_keys)
+            credential = self._callers.credential(headers, query)
         else:
-            prepared, _ = remembered
-            self._memo.move_to_end(memo_key)
+            credential = envelope.credential
+        identity = self._callers.identify(scope, headers, credential)
+        try:
+            envelope = envelope or self._open(headers, query, credential)
+            prepared = self._recall(route, scope, envelope, identity, body)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+            return self._give_up(error)
         if not self._callers.may_read(headers):
             reason = prepared.bypass or "unproven-key"
             return msgspec.structs.replace(prepared, key=None, bypass=reason)
         return prepared
 
+    def _recall(
+        self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
+    ) -> Prepared:
+        """Return what an equal request was understood as, or read this one."""
+        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
+        headers, query = envelope.headers, envelope.query_string
+        memo_key = (method, route.name, path, query, headers, identity, body)
+        remembered = self._memo.get(memo_key)
+        if remembered is not None:
+            self._memo.move_to_end(memo_key)
+            return remembered[0]
+        prepared = self._prepare(route, (method, path), envelope, identity, body)
+        if prepared.bypass != FAILED:
+            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
+        return prepared
+
+    def _give_up(
+        self,
+        error: Exception,
+        request: ChatRequest | None = None,
+        directives: Directives = Directives(),  # noqa: B008 - frozen
+        rule: str = "",
+    ) -> Prepared:
+        """Tell of a step that failed; the request bypasses the cache, with what is known of it."""
+        self._observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
+        return Prepared(request, None, directives, bypass=FAILED, rule=rule)
+
     def credential_scope(self, headers: Headers) -> str | None:
         """Return the hash under which a credential is noted as accepted, if answers are shared."""
         return self._callers.credential_scope(headers)
 
-    def _open(self, headers: Headers, query_string: bytes) -> Envelope:
+    def _open(self, headers: Headers, query_string: bytes, credential: bytes | None) -> Envelope:
         """Read what most requests of a caller have in common."""
-        check_client_key(headers, query_string, self._sharing.client_keys)
         envelope = Envelope(
             headers,
             query_string,
             found=dict(headers),
-            credential=self._callers.credential(headers, query_string),
+            credential=credential,
             directives=parse_directives(headers),
             max_error=requested_max_error(headers),
             keyed=keyed_headers(headers, self._sharing.key_headers),
@@ -191,6 +230,24 @@ class Preparer:
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
+        try:
+            return self._find_key(route, target, envelope, identity, request, rule)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the request was read, so it takes its route
+            return self._give_up(error, request, directives, rule.name)
+
+    def _find_key(
+        self,
+        route: Route,
+        target: tuple[str, bytes],
+        envelope: Envelope,
+        identity: bytes,
+        request: ChatRequest,
+        rule: RouteRule,
+    ) -> Prepared:
+        """Decide what may be looked up for a request, and under which key."""
+        found, directives = envelope.found, envelope.directives
         scope_name = self._callers.scope_name(
             identity, found.get(b"x-headstart-scope"), request.user
         )

@@ -350,6 +350,13 @@ WHOLE = Completion(
 )
 
 
+class Strict:
+    """Lets no step fail that is to be passed over."""
+
+    def notify(self, observation: object) -> None:
+        raise AssertionError(observation)
+
+
 def preparer(*, wrapped: bool) -> Preparer:
     return Preparer(
         SharingOptions(),
@@ -358,6 +365,7 @@ def preparer(*, wrapped: bool) -> Preparer:
         secret=b"secret",
         upstream=lambda dialect, model, rule: "up",
         wrapped=wrapped,
+        observer=Strict(),
     )
 
 

@@ -14,6 +14,7 @@ from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_ENVELOPES, Prepared, Preparer
+from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.terms import RouteRule
@@ -44,6 +45,7 @@ class Caller:
             secret=b"secret",
             upstream=lambda dialect, model, rule: "up",
             wrapped=wrapped,
+            observer=Observers(),
             **options,
         )
 
