@@ -5,6 +5,7 @@ HeadstartError
 ├── RequestError                the caller's fault: 4xx in the caller's dialect
 │   ├── InvalidRequest          400
 │   ├── Unauthorized            401
+│   ├── Forbidden               403, from a web page that may not
 │   ├── NoUpstream              404, no upstream speaks the request's dialect
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
@@ -54,6 +55,13 @@ class Unauthorized(RequestError):
 
     status = 401
     code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """The request comes from another site's page, or to a name that is not the server's."""
+
+    status = 403
+    code = "forbidden"
 
 
 class NoUpstream(RequestError):

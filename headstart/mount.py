@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.factory import Parts
     from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Scope
+    from headstart.policies.origins import OriginRules
 
 
 class CacheOptions(TypedDict, total=False):
@@ -118,9 +119,13 @@ def build_gateway(
     observers: Observers,
     endpoints: Sequence[Endpoint] = (),
     resolve: Callable[[Scope], str | None] | None = None,
+    origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
 ) -> Gateway:
-    """Return ``app`` behind the provider routes of ``settings``."""
+    """Return ``app`` behind the provider routes of ``settings``.
+
+    ``origins`` are the rules for requests of web pages; None where an app around it has its own.
+    """
     return Gateway(
         app,
         routes=_routes(endpoints),
@@ -130,9 +135,11 @@ def build_gateway(
             observers,
             wrapped=False,
             resolve=resolve,
+            origins=None if settings.server.client_keys else origins,
             on_start=on_start,
         ),
         relay_prefixes=(b"/v1/", b"/v1beta/"),
+        origins=origins,
     )
 
 

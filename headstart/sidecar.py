@@ -21,6 +21,7 @@ from headstart.middleware.refused_keys import RefusedKeys
 from headstart.middleware.sidecar import behind_gateway
 from headstart.mount import build_gateway
 from headstart.observe import Observers
+from headstart.policies.origins import OriginRules
 
 if TYPE_CHECKING:
     from headstart.config import ServerSettings, Settings
@@ -48,8 +49,11 @@ def build_sidecar(settings: Settings) -> Gateway:
         started=time.time(),  # noqa: TID251 - the same
         draining=lambda: sidecar.draining,
     )
+    server = settings.server
     admin = admin_app(
-        state, token=_admin_token(settings.server), open_access=settings.server.is_loopback
+        state,
+        token=_admin_token(server),
+        rules=_rules(server, "server.admin_token_env") if server.is_loopback else None,
     )
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
     refused = RefusedKeys({name: own for name, own in variables.items() if own})
@@ -60,9 +64,20 @@ def build_sidecar(settings: Settings) -> Gateway:
         settings,
         behind_gateway(cast("ASGIApp", admin)),  # the same calls in Litestar's own types
         observers=Observers(observers),
+        origins=_rules(server, "server.client_keys"),
         on_start=engine.append,
     )
     return sidecar
+
+
+def _rules(server: ServerSettings, instead: str) -> OriginRules:
+    """Return the rules for web pages. Off loopback any name may be the server's, unless it is said.
+
+    Who reaches such a server needs a key of his own for whatever costs or tells something.
+    """
+    names = frozenset(name.lower() for name in server.allowed_hosts)
+    is_open = "*" in names or not (names or server.is_loopback)
+    return OriginRules(None if is_open else names, server.allowed_origins, instead)
 
 
 def _admin_token(server: ServerSettings) -> bytes | None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
 """Of the stores that come with Headstart."""
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\*$)[^/?#\s@]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -100,6 +102,19 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
             yield (
                 f"server.trusted_proxies[{index}]: {network!r} is neither an address nor a "
                 "network such as 10.0.0.0/8"
+            )
+    for index, host in enumerate(server.allowed_hosts):
+        if host != "*" and not _HOST.fullmatch(host):
+            yield (
+                f"server.allowed_hosts[{index}]: {host!r} is not a host's name alone, such as "
+                'host.docker.internal, without scheme and port; "*" allows all'
+            )
+    for index, origin in enumerate(server.allowed_origins):
+        if not _ORIGIN.fullmatch(origin):
+            yield (
+                f"server.allowed_origins[{index}]: {origin!r} is not an origin such as "
+                "https://app.example, http://localhost:3000 or chrome-extension://ID; a * stands "
+                "for any part of what follows ://, and to allow all set server.client_keys"
             )
     if server.admin_token_env is not None:
         yield from _variable_problems("server.admin_token_env", (server.admin_token_env,))

@@ -40,6 +40,8 @@ class ServerSettings(Section):
     client_keys: tuple[str, ...] = ()
     """Literals or ``env:NAME``; ``load_settings`` puts the variable's value in its place."""
     trusted_proxies: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     max_body_bytes: Count = 32 * 1024 * 1024
     max_concurrency: Count = 512
     max_relays: Count = 128

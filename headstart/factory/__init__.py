@@ -30,7 +30,7 @@ from headstart.middleware.bookkeeper import Bookkeeper
 from headstart.middleware.deliver import Deliverer
 from headstart.middleware.failure_log import FailureLog
 from headstart.middleware.flights import Flights
-from headstart.middleware.identity import AcceptedCredentials, SharingOptions
+from headstart.middleware.identity import AcceptedCredentials, Door, SharingOptions
 from headstart.middleware.limits import Gate
 from headstart.middleware.lookup import Finder
 from headstart.middleware.pipeline import Engine, EngineOptions
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.conditions import Conditions
     from headstart.middleware.upstreams.jury import Jury
     from headstart.observe import Observers
+    from headstart.policies.origins import OriginRules
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,13 @@ async def start_engine(
     *,
     wrapped: bool,
     resolve: Callable[[Scope], str | None] | None = None,
+    origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
-    Raises ConfigError; whatever was opened by then is closed again.
+    ``origins`` are the rules for requests of web pages. Raises ConfigError; whatever was opened by
+    then is closed again.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -139,7 +142,7 @@ async def start_engine(
             learning,
         )
         secret = await store.secret()
-        engine, relay = _assemble(parts, router, ledger, secret, resolve, recorder)
+        engine, relay = _assemble(parts, router, ledger, secret, resolve, recorder, origins=origins)
         if on_start is not None:
             on_start(parts)
         stack.push_async_callback(engine.drain, settings.server.shutdown_s)
@@ -154,6 +157,8 @@ def _assemble(
     secret: bytes,
     resolve: Callable[[Scope], str | None] | None,
     recorder: Recorder | None,
+    *,
+    origins: OriginRules | None,
 ) -> tuple[Engine, Relay | None]:
     settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
     admission = Admission(
@@ -192,12 +197,14 @@ def _assemble(
             clock=clock,
             concise=concise_levels(settings),
         )
+    door = Door(sharing.client_keys, origins)
     engine = Engine(
         EngineOptions(
             max_body_bytes=settings.server.max_body_bytes,
             deadline_s=settings.server.deadline_s,
             holdout=cache.holdout,
         ),
+        door=door,
         finder=finder,
         oversight=parts.oversight,
         admission=admission,
@@ -231,7 +238,7 @@ def _assemble(
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
         new_id=new_id,
-        client_keys=sharing.client_keys,
+        door=door,
         deadline_s=settings.server.deadline_s,
     )
     return engine, relay

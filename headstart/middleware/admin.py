@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hmac
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from anyio import fail_after, to_thread
 from litestar import Litestar, Request, Response, get
@@ -34,11 +32,14 @@ from headstart.middleware.admin_state import AdminState, EngineParts, read_level
 from headstart.middleware.admin_upstreams import upstreams
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
+from headstart.policies.origins import forwarded
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
+
+    from headstart.policies.origins import OriginRules
 
 PREFIX = "/_headstart"
 STORE_WAIT_S = 0.5
@@ -57,12 +58,12 @@ class Stats(Frozen, omit_defaults=False):
     now: Levels
 
 
-def admin_app(state: AdminState, *, token: bytes | None, open_access: bool) -> Litestar:
+def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
     """Return the admin app.
 
     With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without one
-    they are open when ``open_access``, for a server that only this machine reaches, and refused
-    with 403 otherwise.
+    they are open to requests that keep ``rules``, for a server that only this machine reaches, and
+    refused with 403 where there are none.
     """
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -70,8 +71,8 @@ def admin_app(state: AdminState, *, token: bytes | None, open_access: bool) -> L
             return
         if token is not None:
             _check_token(connection, token)
-        elif open_access:
-            _check_host(connection)
+        elif rules is not None:
+            _check_origin(connection, rules)
         else:
             raise PermissionDeniedException(
                 "the admin API of a server that others can reach needs a token:"
@@ -180,23 +181,17 @@ def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -
         )
 
 
-def _check_host(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """Refuse what another site's page asks for.
-
-    It may reach this machine under a name of its own (DNS rebinding), or send a form here, whose
-    answer it cannot read but whose labels would count: browsers name the page's origin then.
-    """
-    host = connection.headers.get("host", "")
-    try:
-        name = urlsplit("//" + host).hostname or ""
-        local = name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        local = False
-    origin = connection.headers.get("origin")
-    if not local or (origin is not None and urlsplit(origin).netloc != host):
+def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginRules) -> None:
+    """Refuse what another site's page asks for, and what a proxy on this machine passes on."""
+    headers = tuple(connection.scope["headers"])
+    through = forwarded(headers, connection.scope["http_version"])
+    if through is not None:
         raise PermissionDeniedException(
-            "without server.admin_token_env the admin API answers to localhost and 127.0.0.1 alone"
+            f"this request came through a proxy ({through}), so others than this machine may have "
+            "sent it: the admin API then needs a token, server.admin_token_env"
         )
+    if why := rules.refusal(headers):
+        raise PermissionDeniedException(why)
 
 
 def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
+from headstart.middleware.browsers import allowed_origin, answer_preflight, sandboxed
 from headstart.middleware.exchange import raw_path
 from headstart.middleware.respond import JSON, plain_error, send_whole
 from headstart.observe import logger
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
+    from headstart.policies.origins import OriginRules
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
     ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
-    that go to an upstream when no route matches. One instance serves one event loop at a time.
-    Where it wraps an app, a store that is away keeps neither the app nor a request from going on;
-    settings that are wrong keep the app from starting, which says so at once.
+    that go to an upstream when no route matches, and ``origins`` says whose pages may read answers.
+    One instance serves one event loop at a time. Where it wraps an app, a store that is away keeps
+    neither the app nor a request from going on; settings that are wrong keep the app from starting,
+    which says so at once.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Gateway:
         routes: Routes,
         start: Callable[[], Awaitable[Running]],
         relay_prefixes: tuple[bytes, ...] = (),
+        origins: OriginRules | None = None,
     ) -> None:
         self.app = app
         self.draining = False
@@ -57,6 +61,7 @@ class Gateway:
         self._routes = routes
         self._start = start
         self._relay_prefixes = relay_prefixes
+        self._origins = origins
         self._started: Running | None = None
         self._starting: asyncio.Future[Running] | None = None
         self._rests_until = -math.inf
@@ -71,6 +76,11 @@ class Gateway:
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
             return await self.app(scope, receive, send)
+        if self._relay_prefixes:  # what providers answer is no page of the app around us
+            origin = allowed_origin(scope, self._origins)
+            if origin is not None and await answer_preflight(scope, send):
+                return None
+            send = sandboxed(send, origin)
         running = self._started or await self._try_to_start()
         if running is None:
             return await self._without_engine(scope, receive, send)

@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from headstart.errors import Unauthorized
+from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
 from headstart.policies.key import scope_of
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headstart.middleware.asgi_types import Scope
+    from headstart.policies.origins import OriginRules
     from headstart.types import Headers
 
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
@@ -69,6 +70,26 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[bytes
     matches = [hmac.compare_digest(key, candidate) for candidate in given for key in keys]
     if not any(matches):
         raise Unauthorized("this API key is not one of server.client_keys")
+
+
+class Door:
+    """Decides by a request's head alone whether it may come in: nothing is read for who may not.
+
+    ``origins`` are the rules for web pages; None: an app around us has its own, or a key is needed.
+    """
+
+    def __init__(
+        self, client_keys: Sequence[bytes] = (), origins: OriginRules | None = None
+    ) -> None:
+        self._client_keys = client_keys
+        self._origins = origins
+
+    def admit(self, scope: Scope) -> None:
+        """Raise Unauthorized or Forbidden unless a request may come in."""
+        if self._client_keys:
+            check_client_key(tuple(scope["headers"]), scope["query_string"], self._client_keys)
+        if self._origins is not None and (why := self._origins.refusal(scope["headers"])):
+            raise Forbidden(why)
 
 
 def _without_scheme(value: bytes) -> bytes:

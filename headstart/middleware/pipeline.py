@@ -1,6 +1,6 @@
 """The path of a request, the only place that puts the stages in order.
 
-read ► prepare ► exact? ► semantic, and safe? ► join the same call ► call ► stream ► store
+admit ► read ► prepare ► exact? ► semantic, and safe? ► join the same call ► call ► stream ► store
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.deliver import Replay
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client
+    from headstart.middleware.identity import Door
     from headstart.middleware.learning.learner import Lesson
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
@@ -76,6 +77,7 @@ class Engine:
         self,
         options: EngineOptions,
         *,
+        door: Door,
         finder: Finder | None,
         oversight: Oversight | None,
         admission: AdmissionPolicy,
@@ -90,6 +92,7 @@ class Engine:
         router: Router | None,
     ) -> None:
         self._options = options
+        self._door = door
         self._finder = finder
         self._oversight = oversight
         self._admission = admission
@@ -151,6 +154,7 @@ class Engine:
             await asyncio.wait(late)
 
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
+        self._door.admit(exchange.scope)
         limit = self._options.max_body_bytes
         exchange.body = body = await read_body(exchange.receive, limit)
         if not body.complete:

@@ -10,7 +10,7 @@ import msgspec
 
 from headstart.decisions import Terms
 from headstart.errors import RequestError
-from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers, check_client_key
+from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.observe import StageFailed
 from headstart.policies.directives import Directives, parse_directives
@@ -137,7 +137,6 @@ class Preparer:
         query = scope["query_string"]
         envelope = self._envelopes.get((headers, query))
         if envelope is None:
-            check_client_key(headers, query, self._sharing.client_keys)
             credential = self._callers.credential(headers, query)
         else:
             credential = envelope.credential

@@ -15,7 +15,6 @@ from headstart.errors import (
 from headstart.middleware.body import ClientGone, iterate_body, watch
 from headstart.middleware.deadlines import deadlines
 from headstart.middleware.exchange import has_dot_segment, raw_path
-from headstart.middleware.identity import check_client_key
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.types import Call
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
+    from headstart.middleware.identity import Door
     from headstart.middleware.limits import Gate
     from headstart.middleware.supervisor import Spawn
     from headstart.middleware.upstreams.http import HTTPUpstream
@@ -46,14 +46,14 @@ class Relay:
         gate: Gate,
         spawn: Spawn,
         new_id: Callable[[], str],
-        client_keys: tuple[bytes, ...],
+        door: Door,
         deadline_s: float | None,
     ) -> None:
         self._upstream_for = upstream_for
         self._gate = gate
         self._spawn = spawn
         self._new_id = new_id
-        self._client_keys = client_keys
+        self._door = door
         self._deadline_s = deadline_s
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,8 +102,7 @@ class Relay:
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the request as it goes up. Raises RequestError for one that may not."""
-        headers: Headers = tuple(scope["headers"])
-        check_client_key(headers, scope["query_string"], self._client_keys)
+        self._door.admit(scope)
         path = raw_path(scope)
         if has_dot_segment(path):
             raise InvalidRequest(
@@ -115,7 +114,7 @@ class Relay:
             method=scope["method"],
             path=path,
             query_string=scope["query_string"],
-            headers=headers,
+            headers=tuple(scope["headers"]),
             body=b"",
             dialect="",
             endpoint="relay",

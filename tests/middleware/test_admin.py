@@ -22,9 +22,11 @@ from headstart.middleware.admin_state import AdminState
 from headstart.middleware.limits import Gate
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.recent import RecentRequests
+from headstart.policies.origins import OriginRules
 from headstart.sidecar import build_sidecar
 from support.entries import put
 from support.proxied import CHAT, Reply, reply_of
+from support.raw_upstream import ask_raw
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 
@@ -140,6 +142,39 @@ async def test_a_server_that_others_reach_names_the_setting_of_the_token() -> No
 async def test_without_a_token_a_foreign_host_name_is_refused(local: Sidecar) -> None:
     for host, status in (("evil.example", 403), ("localhost:80", 200), ("[::1]:80", 200)):
         assert (await local.get("stats", headers={"host": host})).status == status
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["x-forwarded-for", "x-forwarded-proto", "forwarded", "via", "x-real-ip", "cf-connecting-ip"],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "cache?texts=1"), ("DELETE", "cache?tag=x")])
+async def test_without_a_token_a_proxy_on_this_machine_is_refused(
+    local: Sidecar, header: str, method: str, path: str
+) -> None:
+    reply = await local.call(method, f"/_headstart/{path}", headers={header: "203.0.113.9"})
+    assert reply.status == 403
+    message = decode(reply)["error"]["message"]
+    assert "server.admin_token_env" in message
+    assert header.title() in message
+    assert (await local.get("ready", headers={header: "203.0.113.9"})).status == 200
+
+
+async def test_with_the_token_a_proxy_passes(guarded: Sidecar) -> None:
+    headers = {**BEARER, "x-forwarded-for": "203.0.113.9", "host": "llm.example"}
+    assert (await guarded.get("stats", headers=headers)).status == 200
+
+
+async def test_without_a_token_the_version_that_nginx_speaks_is_refused(local: Sidecar) -> None:
+    answer = await ask_raw(local.url, b"GET /_headstart/stats HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"HTTP/1.0" in answer
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_without_a_token_a_page_of_another_site_is_refused(local: Sidecar, site: str) -> None:
+    assert (await local.get("stats", headers={"sec-fetch-site": site})).status == 403
+    assert (await local.get("stats", headers={"sec-fetch-site": "same-origin"})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -347,7 +382,7 @@ async def administered(engine: Parts | None) -> AsyncIterator[Sidecar]:
         clock=time.time,  # noqa: TID251 - read, not compared
         started=0.0,
     )
-    app = admin_app(state, token=None, open_access=True)
+    app = admin_app(state, token=None, rules=OriginRules())
     async with serving(app) as url, aiohttp.ClientSession() as session:
         yield Sidecar(url, session)
 

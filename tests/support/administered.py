@@ -17,6 +17,7 @@ from headstart.middleware.admin_state import AdminState
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.recent import RecentRequests
 from headstart.middleware.sidecar import behind_gateway
+from headstart.policies.origins import OriginRules
 from support.proxied import Reply, reply_of
 from support.sidecar import sidecar
 
@@ -119,4 +120,4 @@ def _admin(running: Sidecar, token: bytes | None) -> ASGIApp:
         clock=time.time,  # noqa: TID251 - as the sidecar does
         started=0.0,
     )
-    return behind_gateway(cast("ASGIApp", admin_app(state, token=token, open_access=True)))
+    return behind_gateway(cast("ASGIApp", admin_app(state, token=token, rules=OriginRules())))

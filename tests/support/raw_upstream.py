@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,3 +90,24 @@ async def raw_upstream(upstream: RawUpstream) -> AsyncIterator[str]:
             task.cancel()
         if served:
             await asyncio.wait(served)
+
+
+async def open_raw(url: str, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send bytes to a server."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(request)
+    await writer.drain()
+    return reader, writer
+
+
+async def ask_raw(url: str, request: bytes) -> bytes:
+    """Send bytes to a server and return all that comes until it closes."""
+    reader, writer = await open_raw(url, request)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()

@@ -1,0 +1,116 @@
+"""Whether a request may come from where it comes from: another site's page, or through a proxy.
+
+A browser on this machine reaches a server here for any page that it shows, also one that reached it
+under a name of the page's own (DNS rebinding). A page knows no key; but where none is needed it
+could spend the operator's key, or read what is cached. Browsers name the page's origin and how it
+relates to the server (``Origin``, ``Sec-Fetch-Site``); other clients send neither, and pass.
+
+The content type decides nothing. Browsers send ``Origin`` with each POST to another site, also with
+a form's or a plain text's content type, and curl sends a form's content type without being asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+_OWN_SITE = (b"same-origin", b"none")
+"""``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""
+_FORWARDING = frozenset(
+    (
+        b"cf-connecting-ip",
+        b"client-ip",
+        b"fastly-client-ip",
+        b"forwarded",
+        b"true-client-ip",
+        b"via",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-real-ip",
+    )
+)
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]*)?")
+"""A name, or an IPv6 address in brackets, with or without a port."""
+_SHOWN = 100
+"""Characters of a caller's header in a message."""
+
+
+@dataclass(frozen=True)
+class OriginRules:
+    """``hosts``: names of the server beside ``localhost`` and loopback addresses; None: any name.
+
+    ``origins``: patterns of other origins whose pages may send requests. ``instead`` names the
+    setting of a secret that makes these rules unnecessary.
+    """
+
+    hosts: frozenset[str] | None = frozenset()
+    origins: tuple[str, ...] = ()
+    instead: str = "server.client_keys"
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Return why a request is refused, or None if it may come in."""
+        hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        for host in hosts or [""]:
+            if not self._is_own(host):
+                return (
+                    f"this server does not answer to the host {_shown(host)}: add its name to "
+                    f"server.allowed_hosts, or set {self.instead}"
+                )
+        origins = [value for name, value in headers if name == b"origin"]
+        for value in origins:
+            origin = value.decode("latin-1").lower()
+            if origin.partition("://")[2] not in hosts and not self.allows(value):
+                return (
+                    f"pages of the origin {_shown(origin)} may not use this server: add the origin "
+                    f"to server.allowed_origins, or set {self.instead}"
+                )
+        if not origins and any(
+            name == b"sec-fetch-site" and value not in _OWN_SITE for name, value in headers
+        ):
+            return (
+                "a page of another site may not use this server (Sec-Fetch-Site); "
+                f"{self.instead} opens it to all who know a key"
+            )
+        return None
+
+    def allows(self, origin: bytes) -> bool:
+        """Return whether pages of another origin may send requests."""
+        text = origin.decode("latin-1").lower()
+        patterns = [pattern.lower() for pattern in self.origins]
+        # An IPv6 address in brackets is no set of characters.
+        return text in patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+    def _is_own(self, host: str) -> bool:
+        if self.hosts is None:
+            return True
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name: str = match[1] or match[2]
+        try:
+            return ip_address(name).is_loopback or name in self.hosts
+        except ValueError:
+            return name.rstrip(".") == "localhost" or name in self.hosts
+
+
+def forwarded(headers: Headers, http_version: str) -> str | None:
+    """Return what tells that a proxy passed a request on, or None.
+
+    nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.
+    """
+    for name, _ in headers:
+        if name in _FORWARDING or name.startswith((b"x-forwarded-", b"x-original-")):
+            return name.decode("latin-1").title()
+    return f"HTTP/{http_version}" if http_version.startswith("1.0") else None
+
+
+def _shown(text: str) -> str:
+    return (
+        repr(text[:_SHOWN]) if text.isprintable() and text.isascii() else repr(ascii(text)[:_SHOWN])
+    )
