@@ -128,6 +128,12 @@ def test_a_judge_on_this_machine_needs_no_key() -> None:
         ("[cache.judge]\nupstream = 'a'", ["cache.judge", "model"]),
         ("[cache.ttl_by_class]\nstable = 1", ["cache.ttl_by_class.stable", "known: live, dated"]),
         ("[[route]]\nsemantic = false", ["route[0]", "name"]),
+        ("[[route]]\nname = 'a'\non_repeat = 'anew'", ["route[0].on_repeat", "hit, fresh"]),
+        (
+            "[[route]]\nname = 'a'\nrepeat_window_s = 60",
+            ["route[0].repeat_window_s", 'on_repeat = "fresh"'],
+        ),
+        ("[[route]]\nname = 'a'\non_repeat = 'fresh'\nrepeat_window_s = 0", ["repeat_window_s"]),
         ("[[route]]\nname = 'a'\nquerry = 'x'", ["route[0].querry", "did you mean 'query'?"]),
         ("[[route]]\nname = 'a'\nquery = '('", ["route[0].query", "regular expression"]),
         ("[[route]]\nname = 'a'\nquery = 'Q: (.*)'", ["route[0].query", "?P<query>"]),

@@ -18,6 +18,7 @@ StrategyName: TypeAlias = Literal[
 ]
 Use: TypeAlias = Literal["autocomplete", "voice", "chat", "agent", "batch", "regulated"]
 Judge: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
+OnRepeat: TypeAlias = Literal["hit", "fresh"]
 Rescue: TypeAlias = Literal["restart", "prefill", "off"]
 
 
@@ -108,3 +109,7 @@ class RouteSettings(StrategySettings, kw_only=True):
     """Regular expression whose group ``query`` is the question in the last user text."""
     semantic: bool = True
     ttl_s: Seconds | None = None
+    on_repeat: OnRepeat = "hit"
+    """What a caller gets that sends the same request again."""
+    repeat_window_s: Seconds | None = None
+    """``fresh``: how soon after its answer; None: ``terms.REPEAT_WINDOW_S``."""

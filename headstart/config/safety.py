@@ -103,6 +103,8 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
     for name in route.match.header:
         if not _HEADER_NAME.fullmatch(name):
             yield f"{setting}.match.header: {name!r} is not the name of a header"
+    if route.repeat_window_s is not None and route.on_repeat != "fresh":
+        yield f'{setting}.repeat_window_s: needs on_repeat = "fresh"'
     if route.query is None:
         return
     try:

@@ -32,7 +32,7 @@ from headstart.middleware.failure_log import FailureLog
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import AcceptedCredentials, Door, SharingOptions
 from headstart.middleware.limits import Gate
-from headstart.middleware.lookup import Finder
+from headstart.middleware.lookup import Answered, Finder
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
@@ -195,6 +195,7 @@ def _assemble(
             admission,
             parts.oversight,
             clock=clock,
+            answered=Answered(time.monotonic),
             concise=concise_levels(settings),
         )
     door = Door(sharing.client_keys, origins)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from headstart.policies.freshness import Lifetimes, QuestionClass
-from headstart.policies.terms import RouteRule
+from headstart.policies.terms import REPEAT_WINDOW_S, RouteRule
 
 if TYPE_CHECKING:
     from headstart.config import CacheSettings, RouteSettings
@@ -23,6 +23,9 @@ def route_rule(route: RouteSettings) -> RouteRule:
         query=None if route.query is None else re.compile(route.query),
         semantic=route.semantic,
         ttl_s=route.ttl_s,
+        repeat_window_s=None
+        if route.on_repeat == "hit"
+        else route.repeat_window_s or REPEAT_WINDOW_S,
     )
 
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.middleware.exchange import has_dot_segment
 from headstart.policies.questions import GROUP
+from headstart.policies.terms import REPEAT_WINDOW_S
 from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Endpoint:
 
     The app is never called more often than its clients call, unless ``idempotent`` says that one
     more call in the background changes nothing: then hits are audited without a wait.
+
+    ``on_repeat="fresh"`` asks the app again when a caller sends the same request within
+    ``repeat_window_s`` of its answer, as a button "regenerate" does; the fresh answer replaces the
+    stored one.
     """
 
     path: str
@@ -49,6 +54,8 @@ class Endpoint:
     method: str = "POST"
     query: Query | None = None
     idempotent: bool = False
+    on_repeat: Literal["hit", "fresh"] = "hit"
+    repeat_window_s: float = REPEAT_WINDOW_S
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
@@ -57,6 +64,10 @@ class Endpoint:
             raise ConfigError(
                 f"Endpoint path {self.path!r}: paths are compared as they are, without parameters"
             )
+        if self.on_repeat not in ("hit", "fresh"):
+            raise ConfigError(f'Endpoint on_repeat is {self.on_repeat!r}; use "hit" or "fresh"')
+        if not self.repeat_window_s > 0:
+            raise ConfigError("Endpoint repeat_window_s must be above 0 seconds")
         if isinstance(self.query, re.Pattern) and GROUP not in self.query.groupindex:
             raise ConfigError(
                 f"Endpoint query {self.query.pattern!r} needs a group named {GROUP!r}, as in "
@@ -78,6 +89,14 @@ class Route:
     def idempotent(self) -> bool:
         """May the wrapped app be called once more for the same request?"""
         return self.endpoint is not None and self.endpoint.idempotent
+
+    @cached_property
+    def repeat_window_s(self) -> float | None:
+        """How soon after its answer a repeat is answered anew; None: it is not."""
+        endpoint = self.endpoint
+        if endpoint is None or endpoint.on_repeat == "hit":
+            return None
+        return endpoint.repeat_window_s
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:

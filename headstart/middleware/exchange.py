@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headstart.middleware.deadlines import Deadlines
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
+    from headstart.middleware.prepare import Repeat
     from headstart.observe import Shaped
     from headstart.types import ChatRequest, Headers, Origin
 
@@ -67,6 +68,7 @@ class Exchange:
         "lookup",
         "prompt_tokens",
         "receive",
+        "repeat",
         "request",
         "retry_from",
         "route",
@@ -110,6 +112,8 @@ class Exchange:
         self.shaped: tuple[Shaped, ...] = ()
         self.domain = ""
         self.tenant = ""
+        self.repeat: Repeat | None = None
+        """Set where the caller's repeat of it is answered anew."""
         self.lookup = Lookup(outcome=Outcome.MISS)
         self.timings: dict[str, float] = {}
         self.lifetime = FOREVER
@@ -163,6 +167,11 @@ class Exchange:
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from
+
+    @property
+    def succeeded(self) -> bool:
+        """The client has a whole answer."""
+        return self.error is None and 200 <= self.status < 300
 
     def over(self) -> Self:
         """Take no more time, whatever is still to be booked."""

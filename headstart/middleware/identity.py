@@ -192,6 +192,10 @@ class Callers:
         """
         return self._hash(identity, credential, None)
 
+    def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
+        """Hash who asks as closely as it can be told: the tenant, its part and the user within."""
+        return self._hash(tenant.encode(), subdivision, user)
+
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
         asking = (identity, subdivision, user)
         name = self._hashes.get(asking)

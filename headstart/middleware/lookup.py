@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,39 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
-    from headstart.middleware.prepare import Prepared
+    from headstart.middleware.prepare import Prepared, Repeat
     from headstart.types import CacheKey, Entry
 
 
+MOST_ANSWERED = 65_536
+"""Requests remembered for repeats: a window of two minutes at 500 a second, some 10 MB."""
+
+
+class Answered:
+    """Who was answered what lately, so that a caller's repeat is known from another's request.
+
+    It is this process's memory, of the last ``capacity`` answers. ``clock`` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], capacity: int = MOST_ANSWERED) -> None:
+        self._clock = clock
+        self._capacity = capacity
+        self._at: OrderedDict[bytes, float] = OrderedDict()
+
+    def note(self, repeat: Repeat) -> None:
+        """Note that a caller has the whole answer now."""
+        self._at[repeat.digest] = self._clock()
+        self._at.move_to_end(repeat.digest)
+        if len(self._at) > self._capacity:
+            self._at.popitem(last=False)
+
+    def __contains__(self, repeat: Repeat) -> bool:
+        at = self._at.get(repeat.digest)
+        return at is not None and self._clock() - at < repeat.window_s
+
+
 class Finder:
-    """Looks requests up.
+    """Looks requests up. ``answered`` tells which are a caller's repeats, to be answered anew.
 
     ``concise`` tells by route how short answers are to be (0: as they come), under ``""`` for all
     routes that it does not name.
@@ -33,19 +61,26 @@ class Finder:
         oversight: Oversight | None,
         *,
         clock: Callable[[], float],
+        answered: Answered,
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
     ) -> None:
         self._cache = cache
         self._admission = admission
         self._oversight = oversight
         self._clock = clock
+        self._answered = answered
         self._concise = concise
+
+    def note_answered(self, repeat: Repeat) -> None:
+        """Note that a caller has the whole answer now: within the window, a repeat rejects it."""
+        self._answered.note(repeat)
 
     async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
         """Return a hit, or a miss and why. Stages that fail cost the request the cache alone."""
+        anew = self._wants_anew(prepared)
+        if anew is not None:
+            return _miss(anew)
         directives, request = prepared.directives, prepared.request
-        if directives.no_cache:
-            return _miss("no-cache")
         now = self._clock()
 
         def refuse(entry: Entry) -> str | None:
@@ -78,6 +113,15 @@ class Finder:
         if refusal is not None:
             return _miss(refusal)
         return await self._cache.find_semantic(key, refuse, prepared.terms)
+
+    def _wants_anew(self, prepared: Prepared) -> str | None:
+        """Return why a stored answer is not what the caller wants, or None."""
+        if prepared.directives.no_cache:
+            return "no-cache"
+        repeat = prepared.repeat
+        if repeat is None or prepared.directives.only_if_cached or repeat not in self._answered:
+            return None
+        return "repeat"
 
 
 def _miss(reason: str) -> Lookup:

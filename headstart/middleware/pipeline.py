@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "unproven-key", "sampled"))
 """Reasons to bypass the cache that say nothing against racing, rescuing and shaping."""
+_ANEW = frozenset(("no-cache", "repeat"))
+"""Reasons of a miss that ask for another answer than the last."""
 CLIENT_GONE = 499
 """Booked for clients that left before an answer began: the status nginx logs for them."""
 
@@ -132,6 +134,8 @@ class Engine:
             logger.exception("request %s failed", exchange.id)
             await error_answer(exchange, HeadstartError("an error inside Headstart; see its log"))
         finally:
+            if exchange.repeat is not None and self._finder is not None and exchange.succeeded:
+                self._finder.note_answered(exchange.repeat)
             if exchange.seat is None:
                 self._observer.notify(exchange.served(self._clock()))
             else:
@@ -181,7 +185,7 @@ class Engine:
             reason = prepared.bypass or "disabled"
             return await self._bypass(exchange, app, reason)
         exchange.domain, exchange.lifetime = prepared.terms.domain, prepared.lifetime
-        exchange.tenant = prepared.terms.tenant
+        exchange.tenant, exchange.repeat = prepared.terms.tenant, prepared.repeat
         key, ruling = await self._look_up(exchange, prepared, key)
         exchange.lookup = ruling.lookup
         entry, now = ruling.lookup.entry, self._clock()
@@ -303,6 +307,8 @@ class Engine:
             prepared.directives.compress,
         )
         flight = self._flights.find(identity, exchange.begin_by)
+        if flight is not None and flight.ended and exchange.lookup.reason in _ANEW:
+            flight = None  # its answer is the one that the caller wants no more
         if flight is not None and not exchange.holdout:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -66,6 +67,14 @@ class Envelope(NamedTuple):
     """Bytes of all that was read."""
 
 
+class Repeat(NamedTuple):
+    """A request as a repeat of it is recognised, and how soon that has to come."""
+
+    digest: bytes
+    """Of who asks and what: equal for the same caller's same request."""
+    window_s: float
+
+
 class Prepared(msgspec.Struct, frozen=True):
     """A request understood. ``key`` is None when the cache must not be asked (``bypass``)."""
 
@@ -80,6 +89,8 @@ class Prepared(msgspec.Struct, frozen=True):
     lifetime: Lifetime = FOREVER
     rule: str = ""
     """Name of the ``[[route]]`` that it takes."""
+    repeat: Repeat | None = None
+    """Set where the same caller's repeat is answered anew."""
 
 
 class Preparer:
@@ -281,7 +292,21 @@ class Preparer:
             terms=terms,
             lifetime=lifetime,
             rule=rule.name,
+            repeat=self._repeat(
+                rule.repeat_window_s or route.repeat_window_s,
+                key,
+                (terms.tenant, found.get(b"x-headstart-scope"), request.user),
+            ),
         )
+
+    def _repeat(
+        self, window_s: float | None, key: CacheKey, asker: tuple[str, bytes | None, str | None]
+    ) -> Repeat | None:
+        """Return how a repeat is recognised; two users of one scope do not repeat each other."""
+        if window_s is None:
+            return None
+        who = self._callers.asker(*asker)
+        return Repeat(sha256(f"{who}{key.exact}".encode()).digest(), window_s)
 
     def _context(
         self, dialect: str, target: tuple[str, bytes], envelope: Envelope, answerer: str

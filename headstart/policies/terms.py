@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from headstart.types import Headers
 
+REPEAT_WINDOW_S = 120.0
+"""How soon a repeat asks for another answer, where nothing else is set: long enough to read an
+answer and reject it, short enough that whoever comes back later has not rejected it."""
 MAX_ERROR_HEADER = b"x-headstart-max-error"
 ROUTE_HEADER = b"x-headstart-route"
 
@@ -35,6 +38,8 @@ class RouteRule:
     """Its group ``query`` is the question in the last user text."""
     semantic: bool = True
     ttl_s: float | None = None
+    repeat_window_s: float | None = None
+    """A caller that repeats a request so soon after its answer is answered anew; None: never."""
 
     def fits(self, *, model: str, path: str, headers: Headers) -> bool:
         """Is this rule for such a request?"""

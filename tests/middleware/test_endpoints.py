@@ -63,6 +63,18 @@ def test_a_path_with_parameters_is_refused() -> None:
         Endpoint("/ask/{id}")
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"on_repeat": "again"}, 'use "hit" or "fresh"'),
+        ({"on_repeat": "fresh", "repeat_window_s": 0.0}, "above 0 seconds"),
+    ],
+)
+def test_a_repeat_setting_that_means_nothing_is_refused(fields: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Endpoint("/ask", **fields)
+
+
 def test_what_is_no_endpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"headstart\.Endpoint"):
         Routes({}, cast("tuple[Endpoint, ...]", ("/ask",)))

@@ -5,17 +5,37 @@ from __future__ import annotations
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.middleware.lookup import Finder
-from headstart.middleware.prepare import Prepared
+from headstart.middleware.lookup import Answered, Finder
+from headstart.middleware.prepare import Prepared, Repeat
 from headstart.policies.admission import Admission
 from headstart.policies.directives import Directives
 from support.caches import House, running
 from support.entries import entry
 from support.fakes import FaultyStore
 
-pytestmark = pytest.mark.anyio
+
+def test_answers_are_remembered_for_their_window() -> None:
+    now = 0.0
+    answered = Answered(lambda: now)
+    short, long = Repeat(b"a", 10.0), Repeat(b"a", 100.0)
+    assert short not in answered
+    answered.note(short)
+    now = 9.9
+    assert short in answered
+    assert Repeat(b"b", 10.0) not in answered
+    now = 10.0
+    assert short not in answered
+    assert long in answered
 
 
+def test_the_oldest_answers_are_forgotten_first() -> None:
+    answered = Answered(lambda: 0.0, capacity=2)
+    for name in (b"a", b"b", b"a", b"c"):
+        answered.note(Repeat(name, 1.0))
+    assert [name for name in (b"a", b"b", b"c") if Repeat(name, 1.0) in answered] == [b"a", b"c"]
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("transforms", "rule", "served"),
     [
@@ -36,6 +56,7 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
         Admission(),
         None,
         clock=lambda: house.now,
+        answered=Answered(lambda: house.now),
         concise={"": 0, "support": 2, "chat": 1},
     )
     stored = entry("a", transforms=transforms, created=house.now)

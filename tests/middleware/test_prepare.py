@@ -123,6 +123,23 @@ def test_callers_of_one_scope_are_tenants_by_their_credentials() -> None:
     assert caller.ask("a").terms.tenant != caller.ask("a", key="l").terms.tenant
 
 
+def test_a_repeat_is_known_by_who_asks_and_what() -> None:
+    caller = Caller(rules=(RouteRule("chat", model="m", repeat_window_s=9.0),))
+    repeat = caller.ask("a").repeat
+    assert repeat is not None
+    assert repeat.window_s == 9.0
+    assert caller.ask("a", {"cache-control": "max-age=5"}).repeat == repeat
+    others = (
+        caller.ask("b"),
+        caller.ask("a", key="l"),
+        caller.ask("a", user="ann"),
+        caller.ask("a", {"x-headstart-scope": "1"}),
+        caller.ask("a", temperature=0.5),
+    )
+    assert repeat not in [other.repeat for other in others]
+    assert caller.ask("a", model="n").repeat is None
+
+
 def test_a_route_may_leave_exact_repeats_alone_to_answer() -> None:
     caller = Caller(rules=(RouteRule("code", model="m*", semantic=False),))
     assert caller.ask("a").semantic_refusal == "exact-only"
