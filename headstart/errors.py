@@ -72,7 +72,7 @@ class NoUpstream(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """The body exceeds ``server.max_body_bytes``."""
+    """The body exceeds ``server.max_body_bytes`` or ``server.max_body_values``."""
 
     status = 413
     code = "request_too_large"

@@ -43,6 +43,7 @@ class ServerSettings(Section):
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: Count = 32 * 1024 * 1024
+    max_body_values: Count = 100_000
     max_concurrency: Count = 512
     max_relays: Count = 128
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 1024

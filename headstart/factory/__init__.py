@@ -222,6 +222,7 @@ def _assemble(
             max_error=cache.max_error,
             learning=parts.learning,
             lifetimes=lifetimes(cache),
+            max_body_values=settings.server.max_body_values,
         ),
         pump=pump,
         flights=parts.flights,

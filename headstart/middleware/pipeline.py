@@ -168,9 +168,10 @@ class Engine:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         try:
             prepared = self._preparer.prepare(exchange.route, exchange.scope, body.data)
-        except InvalidRequest:
+        except (InvalidRequest, RequestTooLarge) as error:
             if self._router is None:
-                return await self._bypass(exchange, app, "unreadable")
+                reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
+                return await self._bypass(exchange, app, reason)
             raise
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
         exchange.rule = prepared.rule

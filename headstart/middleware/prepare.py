@@ -10,7 +10,8 @@ from urllib.parse import unquote
 import msgspec
 
 from headstart.decisions import Terms
-from headstart.errors import RequestError
+from headstart.errors import RequestError, RequestTooLarge
+from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.observe import StageFailed
@@ -99,7 +100,8 @@ class Preparer:
     ``upstream`` names who answers by dialect, model and rule. Unless ``semantic``, only exact
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the
     target where they set none, ``learning`` names the encoder and guards that a learning domain
-    belongs to, and ``lifetimes`` say how long answers are kept. A step that fails is told to
+    belongs to, ``lifetimes`` say how long answers are kept, and ``max_body_values`` how many JSON
+    values a body may hold. A step that fails is told to
     ``observer``, and its request goes on without the cache.
     """
 
@@ -118,6 +120,7 @@ class Preparer:
         max_error: float | None = None,
         learning: str = "",
         lifetimes: Lifetimes = _ONE_LIFE,
+        max_body_values: int = 100_000,
     ) -> None:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
@@ -130,6 +133,7 @@ class Preparer:
         self._max_error = max_error
         self._learning = learning
         self._lifetimes = lifetimes
+        self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched, self._callers.reads)
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
@@ -236,6 +240,10 @@ class Preparer:
         headers, found, directives = envelope.headers, envelope.found, envelope.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
+        if self._values.passed_by(body):
+            raise RequestTooLarge(
+                f"the body holds more JSON values than server.max_body_values ({self._values.most})"
+            )
         request = route.parse(body, target[1], envelope.query_string)
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:

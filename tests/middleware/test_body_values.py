@@ -1,0 +1,140 @@
+"""How many JSON values a body may hold, counted before any of them is made."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart import HeadstartMiddleware
+from headstart.config import ServerSettings, Settings
+from headstart.middleware.body import ValueLimit
+from support.proxied import CHAT, proxied, reply_of
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+
+MEGABYTE = 2**20
+LEAVES = st.none() | st.integers() | st.text('ab",[{}]\\: \n', max_size=5)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text('a,"\\[', max_size=3), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def values(document: Any) -> int:
+    """Count the values of a document, itself among them."""
+    if isinstance(document, dict):
+        return 1 + sum(map(values, document.values()))
+    return 1 + sum(map(values, document)) if isinstance(document, list) else 1
+
+
+@given(JSON, st.sampled_from([None, 1]), st.booleans())
+def test_values_are_counted_however_the_body_is_written(
+    document: Any, indent: int | None, ascii_only: bool
+) -> None:
+    body = json.dumps(document, indent=indent, ensure_ascii=ascii_only).encode()
+    count = values(document)
+    assert not ValueLimit(count).passed_by(body)
+    if count > 1:
+        assert ValueLimit(count - 1).passed_by(body)
+
+
+@given(JSON, st.binary(max_size=6))
+def test_what_is_no_json_counts_as_much_as_its_valid_beginning(document: Any, junk: bytes) -> None:
+    beginning = msgspec.json.encode([1, document, 2])[:-1]
+    assert ValueLimit(values(document) + 2).passed_by(beginning + junk)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [b"[]," * (3 * MEGABYTE), b'"",' * (3 * MEGABYTE), b'{"a":[1,2]},' * MEGABYTE],
+    ids=["lists", "strings", "objects"],
+)
+def test_nothing_is_made_of_a_body_with_millions_of_values(values: bytes) -> None:
+    limit, body = ValueLimit(100_000), b'{"x":[%b0]}' % values
+    tracemalloc.start()
+    try:
+        passed = limit.passed_by(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert passed
+    assert peak < MEGABYTE
+
+
+@pytest.mark.parametrize("text", ["a, b, [c], {", '\\",\\\\', "\\u002c,[", "\n\t,"])
+def test_a_text_of_any_length_is_one_value(text: str) -> None:
+    body = msgspec.json.encode({"x": text * MEGABYTE})
+    assert not ValueLimit(10).passed_by(body)
+
+
+# --- on sockets ---------------------------------------------------------------------------------
+
+MANY: dict[str, Any] = {"x": [[]] * 1000}
+FEW: dict[str, Any] = {"server": {"max_body_values": 1000}}
+REQUESTS: dict[str, Any] = {
+    CHAT: {"model": "m", "messages": [], **MANY},
+    "/v1/messages": {"model": "m", "messages": [], "max_tokens": 9, **MANY},
+    "/v1beta/models/m:generateContent": {"contents": [], **MANY},
+}
+CODE = {
+    CHAT: lambda error: error["code"],
+    "/v1/messages": lambda error: error["type"],
+    "/v1beta/models/m:generateContent": lambda error: error["code"],
+}
+
+
+@pytest.mark.anyio
+async def test_a_request_of_too_many_values_is_refused_in_the_callers_dialect() -> None:
+    async with proxied(**FEW) as proxy:
+        for path, body in REQUESTS.items():
+            async with proxy.session.post(
+                proxy.url + path, json=body, headers={"authorization": "Bearer k"}
+            ) as response:
+                reply = await reply_of(response)
+            assert reply.status == 413
+            error = json.loads(reply.body)["error"]
+            assert "server.max_body_values (1000)" in error["message"]
+            assert CODE[path](error) in ("request_too_large", 413)
+        text = await proxy.ask("a, [b], " * 10_000)
+        assert text.status == 200
+        assert len(proxy.upstream.calls) == 1
+
+
+@pytest.mark.anyio
+async def test_a_wrapped_app_gets_such_a_request_as_it_came() -> None:
+    seen: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        seen.append(body)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    settings = Settings(server=ServerSettings(max_body_values=1000))
+    body = json.dumps(REQUESTS[CHAT]).encode()
+    wrapped = HeadstartMiddleware(app, settings, mode="exact-only", store="memory:")
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.post(url + CHAT, data=body) as response:
+                reply = await reply_of(response)
+            assert (reply.status, reply.body) == (200, b"ok")
+            assert reply.verdict == "headstart; fwd=bypass; detail=body-too-large"
+    await wrapped.aclose()
+    assert seen == [body, body]
