@@ -7,6 +7,7 @@ HeadstartError
 │   ├── Unauthorized            401
 │   ├── Forbidden               403, from a web page that may not
 │   ├── NoUpstream              404, no upstream speaks the request's dialect
+│   ├── RequestTimeout          408, the body did not come in time
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
@@ -69,6 +70,13 @@ class NoUpstream(RequestError):
 
     status = 404
     code = "no_upstream"
+
+
+class RequestTimeout(RequestError):
+    """The client stopped sending, or sends too slowly: ``server.body_timeout_s``."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class RequestTooLarge(RequestError):

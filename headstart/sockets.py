@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 
 from headstart.errors import ConfigError
 
 BACKLOG = 2048
+DESCRIPTORS = 65_536
+"""Files and sockets that a server asks for."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -27,6 +30,27 @@ def bind(host: str, port: int) -> socket.socket:
             ) from error
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from error
     return sock
+
+
+def room_for_connections() -> int | None:
+    """Return how many connections leave room for upstreams' and files; None: any number does.
+
+    That is half of the files and sockets that the process may open. It raises that limit first, as
+    far as it may: many systems begin with a low one, for programs of another age.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    if limit < wanted:
+        with contextlib.suppress(ValueError, OSError):  # a system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            limit = wanted
+    return max(1, limit // 2)
 
 
 def url_of(sock: socket.socket) -> str:

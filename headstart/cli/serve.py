@@ -124,7 +124,7 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     from headstart.errors import HeadstartError
     from headstart.middleware.http_protocol import BoundedHeadProtocol, DrainingServer
     from headstart.sidecar import build_sidecar
-    from headstart.sockets import bind
+    from headstart.sockets import bind, room_for_connections
 
     sidecar = build_sidecar(settings)
     failures: list[HeadstartError] = []
@@ -133,6 +133,10 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     def begin_to_drain() -> None:
         sidecar.draining = True
         click.echo(f"draining for {drain_s:g} s (server.drain_s) before the server stops")
+
+    class Protocol(BoundedHeadProtocol):
+        head_timeout_s = settings.server.head_timeout_s
+        max_connections = settings.server.max_connections or room_for_connections()
 
     class Server(DrainingServer):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -160,7 +164,8 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             # The upstream's own Date and Server headers pass; ours would double them.
             date_header=False,
             server_header=False,
-            http=BoundedHeadProtocol,
+            http=Protocol,
+            ws="none",  # a request for a websocket is answered, not upgraded
             lifespan="on",
             # Longer than clients keep idle connections (httpx: 5 s, uvicorn's default): whoever
             # closes first must not be us, just as a request is on its way.

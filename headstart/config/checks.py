@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
 """Of the stores that come with Headstart."""
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|(?=.*:.*:)[0-9A-Fa-f:.]+")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\*$)[^/?#\s@]+")
+_RELAYED = re.compile(r"([A-Z]+ )?(/\S*|\*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -115,6 +116,12 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
                 f"server.allowed_origins[{index}]: {origin!r} is not an origin such as "
                 "https://app.example, http://localhost:3000 or chrome-extension://ID; a * stands "
                 "for any part of what follows ://, and to allow all set server.client_keys"
+            )
+    for index, path in enumerate(server.relay_paths):
+        if not _RELAYED.fullmatch(path):
+            yield (
+                f"server.relay_paths[{index}]: {path!r} is not a path such as /v1/models or "
+                '"GET /v1/files/*"; a * stands for any characters'
             )
     if server.admin_token_env is not None:
         yield from _variable_problems("server.admin_token_env", (server.admin_token_env,))

@@ -42,8 +42,13 @@ class ServerSettings(Section):
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    relay_paths: tuple[str, ...] = ("*",)
     max_body_bytes: Count = 32 * 1024 * 1024
     max_body_values: Count = 100_000
+    body_timeout_s: Seconds | None = 30.0
+    head_timeout_s: Seconds | None = 30.0
+    max_connections: Count | None = None
+    """None: half of the file descriptors that the process may open."""
     max_concurrency: Count = 512
     max_relays: Count = 128
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 1024

@@ -202,6 +202,8 @@ def _assemble(
     engine = Engine(
         EngineOptions(
             max_body_bytes=settings.server.max_body_bytes,
+            # An app around us has a server of its own, with its own limits.
+            body_timeout_s=None if wrapped else settings.server.body_timeout_s,
             deadline_s=settings.server.deadline_s,
             holdout=cache.holdout,
         ),
@@ -242,6 +244,8 @@ def _assemble(
         new_id=new_id,
         door=door,
         deadline_s=settings.server.deadline_s,
+        body_timeout_s=settings.server.body_timeout_s,
+        paths=settings.server.relay_paths,
     )
     return engine, relay
 

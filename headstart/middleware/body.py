@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
-from headstart.errors import HeadstartError
+from headstart.errors import HeadstartError, RequestTimeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from headstart.middleware.asgi_types import Message, Receive
+
+
+SLOWEST_BYTES_PER_S = 1024
+"""A client that sends less for long does not mean to finish."""
 
 
 class ClientGone(HeadstartError):
@@ -51,8 +56,42 @@ class ValueLimit:
         return marks >= self.most and self._too_many.match(body) is not None
 
 
+def paced(receive: Receive, patience_s: float | None) -> Receive:
+    """Return a ``receive`` that raises RequestTimeout when a body does not come on.
+
+    It waits for the client ``patience_s`` in all; what has come gives time back, a second for each
+    ``SLOWEST_BYTES_PER_S``. So a gap may last as long, and a body of any length may take its
+    time. Once the body is whole, it waits for the client's leaving without a limit.
+    """
+    if patience_s is None:
+        return receive
+    left_s = patience_s
+    whole = False
+
+    async def receive_in_time() -> Message:
+        nonlocal left_s, whole
+        if whole:
+            return await receive()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(left_s):
+                message = await receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the request's body stopped coming: server.body_timeout_s ({patience_s:g}) bounds "
+                f"the wait for it, and {SLOWEST_BYTES_PER_S} bytes a second is the slowest pace"
+            ) from None
+        came = len(message.get("body", b"")) / SLOWEST_BYTES_PER_S
+        left_s = min(patience_s, left_s - (loop.time() - began) + came)
+        whole = not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
 async def read_body(receive: Receive, limit: int) -> Body:
-    """Read the body up to ``limit`` bytes. Raises ClientGone."""
+    """Read the body up to ``limit`` bytes. Raises ClientGone, and RequestTimeout where paced."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
@@ -77,7 +116,10 @@ async def discard_body(receive: Receive, limit: int) -> None:
     """Read and drop what follows, up to ``limit`` more bytes, so that a refusal can be read."""
     size = 0
     while size <= limit:
-        message = await receive()
+        try:
+            message = await receive()
+        except RequestTimeout:
+            return
         if message["type"] == "http.disconnect":
             return
         size += len(message.get("body", b""))
@@ -100,7 +142,7 @@ def replay_body(body: Body, receive: Receive) -> Receive:
 
 
 async def iterate_body(body: Body | None, receive: Receive) -> AsyncIterator[bytes]:
-    """Yield a request body as it arrives. Raises ClientGone."""
+    """Yield a request body as it arrives. Raises ClientGone, and RequestTimeout where paced."""
     if body is not None:
         yield body.data
         if body.complete:

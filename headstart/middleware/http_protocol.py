@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headstart.errors import UpstreamError
+from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
+    b"connection: close\r\n\r\n"
+)
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
@@ -43,6 +47,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """
 
     head_timeout_s: float | None = None
+    max_connections: int | None = None
+    """Beyond so many, a new connection is answered with 503 and closed."""
 
     _in_head = False
     _in_body = False
@@ -52,7 +58,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
         super().connection_made(transport)
-        self._wait()
+        if self.max_connections is not None and len(self.connections) > self.max_connections:
+            # Descriptors are kept for upstreams and the store; others' connections go on.
+            transport.write(_FULL)
+            transport.close()
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing more."""
@@ -87,12 +98,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what arrived."""
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The request's headers are too large.")
-            else:
-                self._wait()
+                return self.send_400_response("The request's headers are too large.")
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._in_head or cycle is None or cycle.response_complete:
+            # uvicorn ends its wait for the next request with whatever comes, be it an empty line.
+            self._wait()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing to tell the operator: the request is answered without the upgrade."""
@@ -126,10 +141,10 @@ async def _break_off_quietly(
     receive: ASGIReceiveCallable,
     send: ASGISendCallable,
 ) -> None:
-    """Break an answer off where its upstream did, with a line in the log instead of a traceback."""
+    """Break an answer off where its upstream did, and say so in a line instead of a traceback."""
     try:
         await app(scope, receive, send)
-    except UpstreamError as error:
+    except (RequestError, UpstreamError) as error:
         if not cycle.response_started:
             raise
         logger.warning("an answer that had begun was broken off: %s", error)

@@ -20,7 +20,7 @@ from headstart.errors import (
     RequestTooLarge,
     UpstreamError,
 )
-from headstart.middleware.body import ClientGone, discard_body, read_body
+from headstart.middleware.body import ClientGone, discard_body, paced, read_body
 from headstart.middleware.deadlines import UNBOUNDED, deadlines
 from headstart.middleware.deliver import Deliverer, error_answer
 from headstart.middleware.exchange import Exchange
@@ -65,6 +65,7 @@ class EngineOptions:
     """Limits and modes of an engine (seconds, bytes, shares)."""
 
     max_body_bytes: int = 32 * 1024 * 1024
+    body_timeout_s: float | None = None
     deadline_s: float | None = 600.0
     holdout: float = 0.0
 
@@ -160,11 +161,12 @@ class Engine:
     async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
         self._door.admit(exchange.scope)
         limit = self._options.max_body_bytes
-        exchange.body = body = await read_body(exchange.receive, limit)
+        receive = paced(exchange.receive, self._options.body_timeout_s)
+        exchange.body = body = await read_body(receive, limit)
         if not body.complete:
             if self._router is None:
                 return await self._bypass(exchange, app, "body-too-large")
-            await discard_body(exchange.receive, 2 * limit)
+            await discard_body(receive, 2 * limit)
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         try:
             prepared = self._preparer.prepare(exchange.route, exchange.scope, body.data)

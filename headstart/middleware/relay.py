@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from headstart.errors import (
+    Forbidden,
     HeadstartError,
     InvalidRequest,
     RequestError,
     UpstreamError,
     UpstreamTimeout,
 )
-from headstart.middleware.body import ClientGone, iterate_body, watch
+from headstart.middleware.body import ClientGone, iterate_body, paced, watch
 from headstart.middleware.deadlines import deadlines
 from headstart.middleware.exchange import has_dot_segment, raw_path
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
@@ -36,7 +38,8 @@ class Relay:
     """Passes requests on. Fails closed: a wrong key never reaches the upstream.
 
     ``upstream_for`` picks it by path and headers; it may raise NoUpstream. ``gate`` bounds how many
-    requests are relayed at once, and ``deadline_s`` how long each may take.
+    requests are relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the
+    wait for its body. ``paths`` are patterns of what may be relayed, with or without a method.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Relay:
         new_id: Callable[[], str],
         door: Door,
         deadline_s: float | None,
+        body_timeout_s: float | None,
+        paths: tuple[str, ...] = ("*",),
     ) -> None:
         self._upstream_for = upstream_for
         self._gate = gate
@@ -55,11 +60,13 @@ class Relay:
         self._new_id = new_id
         self._door = door
         self._deadline_s = deadline_s
+        self._body_timeout_s = body_timeout_s
+        self._paths = tuple(each if " " in each else f"* {each}" for each in paths)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
 
-        Raises UpstreamError where an answer that has begun breaks off: the server then breaks the
+        Raises the error where an answer that has begun breaks off: the server then breaks the
         client's off too.
         """
         request_id = self._new_id()
@@ -86,7 +93,7 @@ class Relay:
         caller: _Caller | None = None
         try:
             async with asyncio.timeout(limit_s) as timer:
-                caller = _Caller(receive, timer, limit_s)
+                caller = _Caller(paced(receive, self._body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
                     await self._pass_on(call, upstream, caller, send)
@@ -108,6 +115,13 @@ class Relay:
             raise InvalidRequest(
                 "the path has a '.' or '..' segment, which could lead out of the upstream's "
                 "base_url: send the path without it"
+            )
+        asked = f"{scope['method']} {path.decode('latin-1')}"
+        if not any(fnmatchcase(asked, pattern) for pattern in self._paths):
+            raise Forbidden("this path is not cached, and server.relay_paths does not let it pass")
+        if (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in scope["headers"]]:
+            raise InvalidRequest(
+                "websockets are not relayed: connect to the provider itself for this path"
             )
         return Call(
             id=request_id,

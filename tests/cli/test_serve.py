@@ -7,6 +7,7 @@ import http.client
 import http.server
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from headstart.config import (
     providers,
     strategy_of,
 )
+from headstart.sockets import room_for_connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +116,43 @@ def test_told_to_stop_it_is_unready_but_still_answers_until_told_again(
 @pytest.mark.parametrize("draining", ["0.3"], indirect=True)
 def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> None:
     assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def test_its_limits_for_unfinished_requests_are_in_force(tmp_path: Path, free_port: int) -> None:
+    arguments = command(
+        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:"
+    )
+    variables = environment() | {
+        "HEADSTART_SERVER__HEAD_TIMEOUT_S": "0.2",
+        "HEADSTART_SERVER__BODY_TIMEOUT_S": "0.2",
+        "HEADSTART_SERVER__MAX_CONNECTIONS": "2",
+    }
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("headstart is ready")
+            address = ("127.0.0.1", free_port)
+            with socket.create_connection(address, 20) as silent:
+                assert silent.recv(1) == b""
+            with socket.create_connection(address, 20) as half:
+                half.sendall(head)
+                assert half.recv(100).startswith(b"HTTP/1.1 408")
+            with contextlib.ExitStack() as several:
+                open_ones = [
+                    several.enter_context(socket.create_connection(address, 20)) for _ in range(3)
+                ]
+                assert open_ones[2].recv(100).startswith(b"HTTP/1.1 503")
+        finally:
+            process.kill()
+
+
+def test_room_for_connections_leaves_half_of_the_descriptors() -> None:
+    room = room_for_connections()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert room is None or 0 < room <= limit // 2
 
 
 @pytest.mark.parametrize(

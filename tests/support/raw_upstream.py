@@ -23,6 +23,7 @@ class RawUpstream:
         self.answer = answer
         self.breaks_off = breaks_off
         self.requests: list[bytes] = []
+        self._waiting: list[asyncio.StreamWriter] = []
         self.open = 0
         """Connections whose other end has not closed them."""
 
@@ -41,6 +42,11 @@ class RawUpstream:
 
     def body(self, number: int = 0) -> bytes:
         return self.requests[number].partition(b"\r\n\r\n")[2]
+
+    def speak(self, answer: bytes) -> None:
+        """Answer those that were kept waiting."""
+        for writer in self._waiting:
+            writer.write(answer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -63,6 +69,7 @@ class RawUpstream:
         elif self.header(b"transfer-encoding", number):
             self.requests[number] += await reader.readuntil(b"0\r\n\r\n")
         if self.answer is None:
+            self._waiting.append(writer)
             await reader.readexactly(1)  # until the other end closes
         else:
             writer.write(self.answer)

@@ -1,0 +1,301 @@
+"""Clients that do not finish what they send, on real sockets with short limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart import HeadstartMiddleware
+from headstart.config import load_settings
+from headstart.errors import RequestTimeout
+from headstart.middleware.body import paced, read_body
+from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.sidecar import build_sidecar
+from support.raw_upstream import RawUpstream, ask_raw, open_raw, raw_upstream
+from support.scripted import ScriptedUpstream
+from support.serving import serving
+from support.simulated import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 20.0
+PATHS = ["/v1/chat/completions", "/v1/messages", "/v1beta/models/m:generateContent", "/v1/files"]
+ALIVE = b"GET /_headstart/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+ALIVE_ON = ALIVE.replace(b"Connection: close\r\n", b"")
+
+
+@contextlib.asynccontextmanager
+async def sidecar(
+    upstream: RawUpstream,
+    *,
+    head_s: float | None = None,
+    connections: int | None = None,
+    **server: Any,
+) -> AsyncIterator[str]:
+    """A sidecar with these limits, in front of an upstream of each dialect."""
+
+    class Protocol(BoundedHeadProtocol):
+        head_timeout_s = head_s
+        max_connections = connections
+
+    async with raw_upstream(upstream) as base:
+        dotted = {f"server.{name}": value for name, value in server.items()}
+        dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
+        dotted["upstream"] = [
+            {"name": name, "base_url": base, "dialect": name, "api_key_env": "PATH"}
+            for name in ("openai", "anthropic", "gemini")
+        ]
+        settings = await asyncio.to_thread(load_settings, None, {}, dotted)
+        async with serving(build_sidecar(settings), http=Protocol, ws="none") as url:
+            yield url
+
+
+def post(path: str, length: int, more: str = "") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{more}\r\n"
+    ).encode()
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionError):
+            return await reader.read()
+    return b""
+
+
+async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """Wait until the server closes, and return what it had sent."""
+    try:
+        return await read_all(reader)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+# --- heads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"\r\n",
+        b"G",
+        b"GET /v1/x HTTP/1.1\r\nHost: loc",
+        ALIVE_ON + b"\r\n",
+        ALIVE_ON + b"POST /v1/chat",
+    ],
+)
+async def test_connections_without_a_whole_head_are_closed_while_others_work(begun: bytes) -> None:
+    async with sidecar(RawUpstream(), head_s=0.2) as url:
+        late = [await open_raw(url, begun) for _ in range(50)]
+        assert b"alive" in await ask_raw(url, ALIVE)
+        answers = [await closed(*each) for each in late]
+    assert all((b"alive" in answer) is begun.startswith(ALIVE_ON) for answer in answers)
+
+
+async def test_a_head_that_trickles_is_closed() -> None:
+    async with sidecar(RawUpstream(), head_s=0.2) as url:
+        reader, writer = await open_raw(url, b"GET /v1/x HTTP/1.1\r\n")
+
+        async def trickle() -> None:
+            with contextlib.suppress(ConnectionError):
+                while not writer.is_closing():
+                    writer.write(b"X-More: 1\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+
+        async with asyncio.TaskGroup() as group:
+            trickling = group.create_task(trickle())
+            assert await read_all(reader) == b""
+            trickling.cancel()
+        writer.close()
+
+
+async def test_an_answer_on_its_way_outlives_a_late_next_head() -> None:
+    upstream = RawUpstream(answer=None)
+    async with sidecar(upstream, head_s=0.05) as url:
+        first = b"GET /v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        reader, writer = await open_raw(url, first + b"GET /v1/y HT")
+        await until(lambda: len(upstream.requests) == 1)
+        # Only now is the next head late; silent connections show when that is.
+        assert await closed(*await open_raw(url, b"")) == b""
+        assert await closed(*await open_raw(url, b"")) == b""
+        upstream.speak(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        answer = await closed(reader, writer)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"{}")
+
+
+async def test_beyond_its_connections_the_server_refuses_and_the_others_go_on() -> None:
+    async with sidecar(RawUpstream(), connections=3) as url:
+        kept = [await open_raw(url, ALIVE_ON) for _ in range(3)]
+        for reader, _ in kept:
+            assert b"alive" in await reader.readuntil(b"}")
+        refused = await closed(*await open_raw(url, b""))
+        for reader, writer in kept:
+            writer.write(ALIVE)
+            assert b"alive" in await closed(reader, writer)
+        assert b"alive" in await ask_raw(url, ALIVE)
+    assert refused.startswith(b"HTTP/1.1 503")
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_stops_is_a_408_in_the_callers_dialect(path: str) -> None:
+    upstream = RawUpstream(answer=None)
+    async with sidecar(upstream, head_s=0.2, body_timeout_s=0.2) as url:
+        late = [await open_raw(url, post(path, 100) + b'{"model"') for _ in range(20)]
+        assert b"alive" in await ask_raw(url, ALIVE)
+        answers = [await closed(*each) for each in late]
+        await until(lambda: upstream.open == 0)
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 408")
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert "server.body_timeout_s" in error["message"]
+
+
+async def test_a_body_that_trickles_is_a_408() -> None:
+    async with sidecar(RawUpstream(), head_s=0.1, body_timeout_s=0.2) as url:
+        reader, writer = await open_raw(url, post(PATHS[0], 10_000_000))
+
+        async def trickle() -> None:
+            with contextlib.suppress(ConnectionError):
+                while not writer.is_closing():
+                    writer.write(b" ")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+
+        async with asyncio.TaskGroup() as group:
+            trickling = group.create_task(trickle())
+            answer = await read_all(reader)
+            trickling.cancel()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files"])
+async def test_a_large_body_over_a_slow_line_comes_through(path: str) -> None:
+    upstream = RawUpstream()
+    pieces = [b" " * 4096] * 30
+    end = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    length = sum(map(len, pieces)) + len(end)
+    async with sidecar(upstream, head_s=30, body_timeout_s=1.0) as url:
+        reader, writer = await open_raw(url, post(path, length, "Connection: close\r\n"))
+        for piece in pieces:  # longer in all than the timeout
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        writer.write(end)
+        assert (await closed(reader, writer)).startswith(b"HTTP/1.1 ")
+    assert upstream.body() == b"".join(pieces) + end
+
+
+async def test_patience_is_not_saved_up() -> None:
+    """A client cannot send much at once and then keep its connection for hours."""
+    sent = [{"type": "http.request", "body": b"x" * 10_000_000, "more_body": True}]
+    never = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if sent:
+            return sent.pop()
+        await never.wait()
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(RequestTimeout):
+        async with asyncio.timeout(PATIENCE_S):
+            await read_body(paced(receive, 0.05), 20_000_000)
+
+
+async def test_a_wrapped_apps_server_has_limits_of_its_own() -> None:
+    app = HeadstartMiddleware(ScriptedUpstream())
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    async with serving(app) as url:
+        head = post(PATHS[0], len(body), "Connection: close\r\nAuthorization: Bearer k\r\n")
+        reader, writer = await open_raw(url, head)
+        writer.write(body)
+        assert (await closed(reader, writer)).startswith(b"HTTP/1.1 200")
+
+
+# --- the key before the body -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_wrong_key_is_refused_before_the_body_comes(path: str) -> None:
+    wrong = "Authorization: Bearer wrong\r\n"
+    async with sidecar(RawUpstream(), head_s=0.2, client_keys=["right"]) as url:
+        reader, writer = await open_raw(url, post(path, 30_000_000, wrong) + b"x" * 1000)
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
+        await closed(reader, writer)  # though the rest of the body never comes
+
+
+async def test_who_sends_the_whole_body_with_a_wrong_key_reads_the_refusal() -> None:
+    wrong = "Authorization: Bearer wrong\r\n"
+    async with sidecar(RawUpstream(), head_s=20, client_keys=["right"]) as url:
+        body = b"x" * 5_000_000
+        reader, writer = await open_raw(url, post(PATHS[0], len(body), wrong))
+        writer.write(body)
+        await writer.drain()
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            assert b"invalid_api_key" in await reader.readexactly(length)
+        writer.write(ALIVE)
+        answer = await closed(reader, writer)
+    assert head.startswith(b"HTTP/1.1 401")
+    assert b"alive" in answer  # the connection is still good: all of the body was dropped
+
+
+# --- what is not relayed ---------------------------------------------------------------------
+
+
+async def test_only_listed_paths_are_relayed_if_there_is_a_list() -> None:
+    upstream = RawUpstream()
+    listed = ["/v1/models", "GET /v1/models/*", "POST /v1/embeddings"]
+    cases = {
+        ("GET", "/v1/models"): 200,
+        ("GET", "/v1/models/m"): 200,
+        ("POST", "/v1/embeddings"): 200,
+        ("GET", "/v1/embeddings"): 403,
+        ("DELETE", "/v1/models/m"): 403,
+        ("GET", "/v1/files"): 403,
+        ("GET", "/v1//models"): 403,
+        ("GET", "/v1/%6dodels"): 403,
+        ("GET", "/v1/models/%2e%2e/files"): 400,
+    }
+    async with sidecar(upstream, relay_paths=listed) as url:
+        for (method, path), status in cases.items():
+            head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            head += "Content-Length: 0\r\n\r\n"
+            answer = await ask_raw(url, head.encode())
+            assert answer.startswith(f"HTTP/1.1 {status}".encode()), (method, path, answer)
+            assert (b"server.relay_paths" in answer) is (status == 403)
+    assert len(upstream.requests) == 3
+
+
+async def test_a_websocket_is_answered_clearly() -> None:
+    upgrade = (
+        b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    upstream = RawUpstream()
+    async with sidecar(upstream) as url:
+        reader, writer = await open_raw(url, upgrade)
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await reader.readuntil(b"}}")
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"websockets are not relayed" in answer
+    assert upstream.requests == []
