@@ -11,10 +11,11 @@ Another kind of partition, such as IVF-SQ8 for a million rows, implements ``Part
 
 from __future__ import annotations
 
+import logging
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-import faiss
 import msgspec
 import numpy as np
 
@@ -22,9 +23,26 @@ from headstart.decisions import Neighbor
 from headstart.errors import EncoderError, VectorIndexError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+
+@contextmanager
+def _unheard(name: str) -> Iterator[None]:
+    """Let a logger speak of errors alone."""
+    speaker = logging.getLogger(name)
+    level = speaker.level
+    speaker.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        speaker.setLevel(level)
+
+
+# It tries one build for each instruction set, and logs those that it does not have like failures.
+with _unheard("faiss.loader"):
+    import faiss
 
 SMALL_ROWS = 64
 """Copying 64 rows costs a search 5 µs; a FAISS index of its own costs a partition 390 bytes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -228,3 +230,13 @@ def test_searches_beside_a_writer_find_what_never_changes() -> None:
         searcher.join()
     assert not failures
     assert index.size("p") == 100
+
+
+def test_loading_logs_no_failure_that_is_none() -> None:
+    program = (
+        "import logging; logging.basicConfig(level='DEBUG'); import headstart.embeddings.index"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert not [line for line in done.stderr.splitlines() if "faiss" in line]
