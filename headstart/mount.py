@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from headstart.config import Settings, load_settings, override_cache
 from headstart.errors import ConfigError
@@ -17,13 +19,17 @@ from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     from headstart.factory import Parts
     from headstart.interfaces import Observer
-    from headstart.middleware.asgi_types import ASGIApp, Scope
+    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.policies.origins import OriginRules
+
+
+AnyASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI app in any framework's own types."""
 
 
 class CacheOptions(TypedDict, total=False):
@@ -54,6 +60,9 @@ class CacheOptions(TypedDict, total=False):
     judge: Mapping[str, object] | None
 
 
+_AS_SETTINGS = {"upstream": 'Settings(upstream=(UpstreamSettings(base_url="..."),))'}
+
+
 class HeadstartMiddleware(Gateway):
     """ASGI middleware: ``app.add_middleware(HeadstartMiddleware)``.
 
@@ -68,7 +77,7 @@ class HeadstartMiddleware(Gateway):
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: AnyASGIApp,
         settings: Settings | Path | str | None = None,
         *,
         endpoints: Sequence[Endpoint] = (),
@@ -78,7 +87,7 @@ class HeadstartMiddleware(Gateway):
     ) -> None:
         resolved = resolve_settings(settings, cache, store="memory:")
         super().__init__(
-            app,
+            _asgi_app(app),
             routes=_routes(endpoints),
             start=partial(
                 start_engine,
@@ -143,6 +152,45 @@ def build_gateway(
     )
 
 
+def _asgi_app(app: Any) -> ASGIApp:
+    """Return an app that takes scope, receive and send in one call. Raises ConfigError.
+
+    A callable that hides its arguments is believed. The older form, which takes the scope alone and
+    returns what takes the other two, is called as it wants to be.
+    """
+    wanted = "HeadstartMiddleware wraps an ASGI app"
+    if not callable(app):
+        raise ConfigError(f"{wanted}, not {app!r}")
+    try:
+        arguments = inspect.signature(app)
+    except (TypeError, ValueError):
+        return cast("ASGIApp", app)
+    if _takes(arguments, 3):
+        return cast("ASGIApp", app)
+    if _takes(arguments, 1):
+
+        async def single(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope)(receive, send)
+
+        return single
+    name = getattr(app, "__name__", type(app).__name__)
+    if _takes(arguments, 2):
+        raise ConfigError(
+            f"{wanted}, and {name} takes two arguments as WSGI apps do: wrap it first, with "
+            "asgiref.wsgi.WsgiToAsgi(app)"
+        )
+    hint = "give an instance of it" if inspect.isclass(app) else "if it makes the app, call it"
+    raise ConfigError(f"{wanted}, and {name} does not take scope, receive and send: {hint}")
+
+
+def _takes(arguments: inspect.Signature, count: int) -> bool:
+    try:
+        arguments.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
 def _checked_scope(
     scope: Callable[[Scope], str | None] | None,
 ) -> Callable[[Scope], str | None] | None:
@@ -175,6 +223,12 @@ def resolve_settings(
     ``store`` takes the place of the default where neither settings nor a file are given. Raises
     ConfigError.
     """
+    for name in cache.keys() & set(Settings.__struct_fields__):
+        raise ConfigError(
+            f"{name}=: keyword arguments are keys of [cache]; give this as settings, the first "
+            f"argument: {_AS_SETTINGS.get(name, f'Settings({name}=...)')}, or the path of a "
+            "headstart.toml"
+        )
     if isinstance(settings, Settings):
         return override_cache(settings, cache)
     overrides = {f"cache.{name}": value for name, value in cache.items()}

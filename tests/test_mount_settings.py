@@ -62,3 +62,20 @@ def test_arguments_override_settings() -> None:
 def test_settings_of_another_type_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"expected Settings, the path .* not dict"):
         resolve_settings({}, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [None, Settings()])
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("upstream", 'Settings(upstream=(UpstreamSettings(base_url="..."),))'),
+        ("server", "Settings(server=...)"),
+    ],
+)
+def test_a_section_among_the_keyword_arguments_is_told_where_it_belongs(
+    settings: Settings | None, name: str, right: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_settings(settings, {name: ["https://api.openai.com/v1"]})
+    assert str(caught.value).startswith(f"{name}=: keyword arguments are keys of [cache]")
+    assert right in str(caught.value)
