@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         race,
         route,
     )
+    from headstart.middleware.after_checks import after_checks
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
 
@@ -77,6 +78,7 @@ __all__ = [
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "after_checks",
     "cascade",
     "cheapest",
     "compress",
@@ -94,6 +96,7 @@ _LAZY = {
     "HeadstartMiddleware": "headstart.mount",
     "Settings": "headstart.config",
     "UpstreamSettings": "headstart.config",
+    "after_checks": "headstart.middleware.after_checks",
     "compress": "headstart.compression.compress",
     "gateway": "headstart.mount",
     **dict.fromkeys(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
+from headstart.middleware.after_checks import Visit, looked_up_before
 from headstart.middleware.browsers import allowed_origin, answer_preflight, sandboxed
 from headstart.middleware.exchange import raw_path
 from headstart.middleware.respond import JSON, plain_error, send_whole
@@ -84,8 +85,11 @@ class Gateway:
         running = self._started or await self._try_to_start()
         if running is None:
             return await self._without_engine(scope, receive, send)
-        if route is not None:
-            await running.engine.handle(route, scope, receive, send, self.app)
+        if route is not None and route.after_checks:
+            await Visit(running.engine, route, scope, receive, send).run(self.app)
+        elif route is not None:
+            with looked_up_before(route):
+                await running.engine.handle(route, scope, receive, send, self.app)
         elif running.relay is not None:
             await running.relay.handle(scope, receive, send)
 

@@ -47,6 +47,9 @@ class Endpoint:
     ``on_repeat="fresh"`` asks the app again when a caller sends the same request within
     ``repeat_window_s`` of its answer, as a button "regenerate" does; the fresh answer replaces the
     stored one.
+
+    ``after_checks``: the app runs first, up to its handler, which is decorated with
+    ``headstart.after_checks`` and looks up when the app's own checks have let the request in.
     """
 
     path: str
@@ -56,6 +59,7 @@ class Endpoint:
     idempotent: bool = False
     on_repeat: Literal["hit", "fresh"] = "hit"
     repeat_window_s: float = REPEAT_WINDOW_S
+    after_checks: bool = False
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
@@ -88,7 +92,13 @@ class Route:
     @cached_property
     def idempotent(self) -> bool:
         """May the wrapped app be called once more for the same request?"""
-        return self.endpoint is not None and self.endpoint.idempotent
+        endpoint = self.endpoint
+        return endpoint is not None and endpoint.idempotent and not endpoint.after_checks
+
+    @cached_property
+    def after_checks(self) -> bool:
+        """Does the app's handler look up, in place of the middleware?"""
+        return self.endpoint is not None and self.endpoint.after_checks
 
     @cached_property
     def repeat_window_s(self) -> float | None:

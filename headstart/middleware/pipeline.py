@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.router import Router
-    from headstart.middleware.supervisor import Supervisor
+    from headstart.middleware.supervisor import Spawn, Supervisor
     from headstart.types import CacheKey, Entry
 
 
@@ -112,6 +112,16 @@ class Engine:
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Longest request body that is read."""
+        return self._options.max_body_bytes
+
+    @property
+    def spawn(self) -> Spawn:
+        """Starts work that the engine owns."""
+        return self._supervisor.spawn
 
     async def handle(
         self, route: Route, scope: Scope, receive: Receive, send: Send, app: ASGIApp

@@ -14,6 +14,7 @@ import pytest
 
 from examples import openai_client
 from headstart.simulator import Simulator
+from support.django_site import django_settings
 from support.proxied import Reply, reply_of
 from support.serving import serving
 from support.sidecar import sidecar
@@ -31,9 +32,12 @@ ASK = {"question": "What is a semantic cache?"}
 async def running(name: str) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
     """Serve an example, imported afresh so that no test finds another's answers."""
     sys.modules.pop(f"examples.{name}", None)
-    app = importlib.import_module(f"examples.{name}").app
-    async with serving(app) as url, aiohttp.ClientSession() as session:
-        yield url, session
+    with contextlib.ExitStack() as settings:
+        if name.startswith("django"):
+            settings.enter_context(django_settings(ROOT_URLCONF=f"examples.{name}"))
+        app = importlib.import_module(f"examples.{name}").app
+        async with serving(app) as url, aiohttp.ClientSession() as session:
+            yield url, session
 
 
 async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any], token: str) -> Reply:
@@ -68,6 +72,22 @@ async def test_a_login_that_is_revoked_gets_no_hit() -> None:
     assert revoked.status == 401
     assert "x-cache" not in revoked.headers
     assert json.loads(revoked.body) == {"error": "log in first"}
+
+
+@pytest.mark.parametrize("name", ["fastapi_depends", "litestar_guards", "django_login"])
+async def test_a_login_that_is_revoked_gets_no_hit_behind_the_apps_own_checks(name: str) -> None:
+    async with running(name) as (url, session):
+        sessions = sys.modules[f"examples.{name}"].SESSIONS
+        await post(session, url + "/ask", ASK, "token-of-ann")
+        hit = await post(session, url + "/ask", ASK, "token-of-ann")
+        others = await post(session, url + "/ask", ASK, "token-of-bob")
+        del sessions["token-of-ann"]
+        revoked = await post(session, url + "/ask", ASK, "token-of-ann")
+    assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
+    assert (others.status, others.headers["x-cache"]) == (200, "MISS")
+    assert revoked.status == 401
+    assert b"You asked" not in revoked.body
+    assert "x-cache" not in revoked.headers
 
 
 async def test_two_tokens_of_one_user_share_answers() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from asgiref.wsgi import WsgiToAsgi
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
+from flask import Flask
 from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
@@ -23,6 +26,7 @@ from headstart.config import ServerSettings, Settings
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.asgi import Gateway, Running
 from headstart.middleware.endpoints import Routes
+from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving
 
@@ -103,25 +107,15 @@ def quart_app(counted: Counted) -> Any:
 
 
 def django_app(counted: Counted) -> Any:
-    import django
-    from django.conf import settings
-    from django.core.asgi import get_asgi_application
     from django.http import HttpRequest, JsonResponse
-    from django.urls import path
 
     async def ask(request: HttpRequest) -> JsonResponse:
-        django_counted[0].asked += 1
+        counted.asked += 1
         return JsonResponse(answer(json.loads(request.body)["question"]))
 
-    django_counted[0] = counted
-    if not settings.configured:
-        urls = type("urls", (), {"urlpatterns": [path("ask", ask)]})
-        settings.configure(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], SECRET_KEY="test")
-        django.setup()
-    return get_asgi_application()
+    return django_site({"/ask": ask})
 
 
-django_counted: list[Counted] = [None]  # type: ignore[list-item]
 FRAMEWORKS = [fastapi_app, starlette_app, litestar_app, quart_app, django_app]
 
 
@@ -129,9 +123,12 @@ FRAMEWORKS = [fastapi_app, starlette_app, litestar_app, quart_app, django_app]
 async def mounted(app: Any, **options: Any) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
     endpoints = [Endpoint("/ask", prompt="question"), Endpoint("/stream")]
     options = {"mode": "exact-only", **options}
-    wrapped = HeadstartMiddleware(app, endpoints=endpoints, **options)
-    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
-        yield url, session
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(app, contextlib.AbstractContextManager):  # a Django site has its settings
+            app = stack.enter_context(app)
+        wrapped = HeadstartMiddleware(app, endpoints=endpoints, **options)
+        url = await stack.enter_async_context(serving(wrapped))
+        yield url, await stack.enter_async_context(aiohttp.ClientSession())
 
 
 async def ask_app(
@@ -213,7 +210,9 @@ async def test_answers_that_forbid_it_are_not_stored(headers: dict[str, str]) ->
         assert (await ask_app(session, url)).headers["x-cache"] == "MISS"
 
 
-async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
+async def test_an_exception_of_the_app_reaches_its_own_error_handling_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
 
     app = FastAPI()
 
@@ -223,6 +222,7 @@ async def test_an_exception_of_the_app_reaches_its_own_error_handling() -> None:
 
     async with mounted(app) as (url, session):
         assert (await ask_app(session, url)).status == 500
+    assert "ValueError: broken" in caplog.text
 
 
 async def test_bad_json_is_the_apps_to_answer() -> None:
@@ -383,3 +383,94 @@ async def test_an_app_may_answer_in_its_own_shape_under_the_dialects_path(stream
             ) as response:
                 assert (response.status, await response.read()) == (200, b'{"mine": 1}\n\n')
     assert counted.asked == 2
+
+
+class Older:
+    """An app of the first ASGI: made of the scope, then called with the other two."""
+
+    def __init__(self, scope: Any) -> None:
+        self.scope = scope
+
+    async def __call__(self, receive: Any, send: Any) -> None:
+        await inner(self.scope, receive, send)
+
+
+class Instance:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    async def method(self, scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+
+async def inner(scope: Any, receive: Any, send: Any, greeting: bytes = b"hi") -> None:
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": greeting})
+
+
+def decorated(app: Any) -> Any:
+    @functools.wraps(app)
+    async def outer(*args: Any) -> None:
+        await app(*args)
+
+    return outer
+
+
+def bare(*args: Any, **kwargs: Any) -> Any:
+    return inner(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        inner,
+        Instance(),
+        Instance().method,
+        Older,
+        functools.partial(Older),
+        functools.partial(inner, greeting=b"hi"),
+        decorated(inner),
+        decorated(Instance()),
+        bare,
+        WsgiToAsgi(lambda _, start: [start("200 OK", []), b"hi"][1:]),  # type: ignore[no-untyped-call]
+    ],
+)
+async def test_every_form_of_an_asgi_app_is_wrapped(app: Any) -> None:
+    wrapped = HeadstartMiddleware(app, endpoints=[Endpoint("/ask")], mode="exact-only")
+    async with serving(wrapped, lifespan="off") as url, aiohttp.ClientSession() as session:
+        replies = [await ask_app(session, url) for _ in range(2)]
+        await wrapped.aclose()
+    assert [(reply.body, reply.headers["x-cache"]) for reply in replies] == [
+        (b"hi", "MISS"),
+        (b"hi", "HIT"),
+    ]
+
+
+def wsgi(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+def make_app() -> Any:
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        (wsgi, "wsgi takes two arguments as WSGI apps do: wrap it first, with asgiref"),
+        (Flask(__name__), "Flask takes two arguments as WSGI apps do"),
+        (FastAPI, "FastAPI does not take scope, receive and send: give an instance of it"),
+        (make_app, "make_app does not take scope, receive and send: if it makes the app, call it"),
+        ("app", "an ASGI app, not 'app'"),
+        (None, "an ASGI app, not None"),
+    ],
+)
+async def test_what_is_no_asgi_app_is_refused_when_it_is_wrapped(app: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HeadstartMiddleware(app)
+    assert words in str(caught.value)

@@ -31,6 +31,7 @@ PUBLIC = [
     "UpstreamUnreachable",
     "VectorIndexError",
     "__version__",
+    "after_checks",
     "cascade",
     "cheapest",
     "compress",

@@ -50,7 +50,7 @@ class AppUpstream:
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AppReply]:
         """Call the app; entering waits for ``http.response.start``. Raises what the app raises."""
-        run = _Run(self._app, _for_all(self._scope), call.body)
+        run = _Run(self._app, for_all(self._scope), call.body)
         self._spawn(run.main)
         try:
             start = await run.started
@@ -60,7 +60,8 @@ class AppUpstream:
             run.messages.close()
 
 
-def _for_all(scope: Scope) -> Scope:
+def for_all(scope: Scope) -> Scope:
+    """Return the scope in which an app is asked for an answer that others may get as well."""
     headers = [pair for pair in scope["headers"] if pair[0] not in _OF_ONE_CLIENT]
     # The server's extensions (a file by its path, trailers) say what a body message does not.
     offered = scope.get("extensions") or {}
@@ -79,6 +80,7 @@ class _Run:
         self._app = app
         self._scope = scope
         self._body: bytes | None = body
+        self._whole = False
         self.gone = asyncio.Event()
         self.started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.failure: list[Exception] = []
@@ -93,8 +95,8 @@ class _Run:
             self.failure.append(error)
             if not self.started.done():
                 self.started.set_exception(error)
-            elif self.gone.is_set():
-                raise
+            elif self._whole or self.gone.is_set():
+                raise  # to the log: a server logs what an app raises after its answer
         finally:
             self._sender.close()
             if not self.started.done():
@@ -113,6 +115,7 @@ class _Run:
         if message["type"] == "http.response.start" and not self.started.done():
             self.started.set_result(message)
         elif message["type"] == "http.response.body" and not self.gone.is_set():
+            self._whole = not message.get("more_body", False)
             try:
                 await self._sender.send(message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -1,0 +1,403 @@
+"""Looking up after the app's own checks: in its handler, when the framework has let the request in.
+
+The middleware passes such a request into the app first. Dependencies, guards and decorators run,
+and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
+response of its framework, so all that stands around the handler sees it. On a miss the handler
+runs, and what the app sends is its answer to the engine's call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import anyio
+
+from headstart.errors import ConfigError
+from headstart.middleware.asgi_types import Message
+from headstart.middleware.body import watch
+from headstart.middleware.upstreams.app import for_all
+from headstart.observe import logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.endpoints import Route
+    from headstart.middleware.pipeline import Engine
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+LEFT = 499
+"""Given to the framework where the client has left, so that nobody will read it."""
+_PLACES = ("path", "raw_path", "root_path")
+"""What frameworks change in a scope on the way to their handler; the cache goes by the client's."""
+
+
+class Answer(NamedTuple):
+    """An answer that the handler need not give."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | AsyncIterator[bytes]
+    """Whole, or as it arrives."""
+
+
+class Visit:
+    """One request on its way through the app. The handler looks up once; later calls find nothing.
+
+    The engine's side runs beside the framework's. The client's messages are read once, for both.
+    """
+
+    def __init__(
+        self, engine: Engine, route: Route, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.scope = for_all(scope)
+        """The scope that the framework works with, and writes into."""
+        self.loop = asyncio.get_running_loop()
+        self._engine = engine
+        self._route = route
+        self._places = {name: scope[name] for name in _PLACES if name in scope}
+        self._host_send = send
+        self._incoming = _Incoming(receive, engine.max_body_bytes)
+        self._engine_side: asyncio.Task[None] | None = None
+        self._to_engine: Send | None = None
+        """Takes the app's answer, once the engine has called for it."""
+        self._shared = False
+        """Others may wait for the app's answer, so that this client's leaving does not end it."""
+        self._decided = asyncio.Event()
+        self._released = asyncio.Event()
+        """Nobody waits for the app's answer any more."""
+        self._over = asyncio.Event()
+        self._error: BaseException | None = None
+        self._refusal: Exception | None = None
+        self._answered = False
+        self._status = 0
+        self._give, self._take = anyio.create_memory_object_stream[Message](2)
+
+    async def run(self, app: ASGIApp) -> None:
+        """Let the app answer; raises what it raises."""
+        token = _current.set(self)
+        try:
+            await app(self.scope, self._receive, self._send)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            _current.reset(token)
+            self._over.set()
+            await self._end()
+        if self._to_engine is not None and self._refusal is not None:
+            raise self._refusal
+        if self._engine_side is None and self._status == 200:
+            _say_once(
+                f"{self._route.name} has an Endpoint with after_checks=True, but its handler is "
+                "not decorated with headstart.after_checks, next to def: nothing is cached"
+            )
+
+    async def _end(self) -> None:
+        side = self._engine_side
+        self._take.close()
+        if side is None:
+            self._give.close()
+            return
+        if self._to_engine is None and not self._answered:
+            side.cancel()  # the framework has answered in another way: nobody reads this answer
+        await asyncio.wait((side,))
+
+    async def look_up(self) -> Answer | None:
+        """Return the answer to give in the handler's place, or None: it must run.
+
+        Raises what the engine raises, and what another client's run of the handler raised.
+        """
+        if self._engine_side is not None or self._incoming.too_long:
+            return None
+        self._incoming.wanted = True
+        self._engine_side = self._engine.spawn(self._ask, {**self.scope, **self._places})
+        await self._decided.wait()
+        if self._to_engine is not None:
+            return None
+        try:
+            start, first = await self._take.receive(), await self._take.receive()
+        except anyio.EndOfStream:
+            if self._refusal is not None:
+                raise self._refusal from None
+            return Answer(LEFT, [], b"")
+        body, more = first.get("body", b""), first.get("more_body", False)
+        return Answer(start["status"], start["headers"], self._rest(body) if more else body)
+
+    async def _rest(self, first: bytes) -> AsyncIterator[bytes]:
+        yield first
+        async for message in self._take:
+            yield message.get("body", b"")
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _ask(self, scope: Scope) -> None:
+        """Let the engine answer."""
+        receive = self._incoming.for_engine
+        try:
+            await self._engine.handle(self._route, scope, receive, self._answer, self._call)
+        except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
+            self._refusal = error
+        finally:
+            self._decided.set()
+            self._give.close()
+
+    async def _answer(self, message: Message) -> None:
+        """Send for the engine: to the client on a miss, else to the handler."""
+        if self._to_engine is not None:
+            return await self._host_send(message)
+        self._decided.set()
+        try:
+            await self._give.send(message)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+        self._answered = not message.get("more_body", True)
+
+    async def _call(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Be the app that the engine calls: let the handler run, and stay until it has answered."""
+        body = await receive()
+        self._shared = not body.get("more_body", False)
+        self._incoming.wanted = self._shared
+        self._to_engine = send
+        self._decided.set()
+        watcher = self._engine.spawn(watch, receive, self._released.set) if self._shared else None
+        try:
+            await self._over.wait()
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        if isinstance(self._error, Exception) and not self._released.is_set():
+            raise self._error
+
+    async def _send(self, message: Message) -> None:
+        """Send for the framework."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            if self._engine_side is not None:  # it carries our headers: Django writes capitals
+                named = [(name.lower(), value) for name, value in message.get("headers", ())]
+                message = {**message, "headers": named}
+        await (self._host_send if self._to_engine is None else self._to_engine)(message)
+
+    async def _receive(self) -> Message:
+        """Receive for the framework: what the client sent, and its leaving unless others wait."""
+        found: Message = {"type": "http.disconnect"}
+        async with anyio.create_task_group() as group:
+
+            async def read() -> None:
+                nonlocal found
+                message = await self._incoming.for_app()
+                if message["type"] == "http.disconnect" and self._shared:
+                    return  # it is told once nobody waits any more
+                found = message
+                group.cancel_scope.cancel()
+
+            group.start_soon(read)
+            await self._released.wait()
+            group.cancel_scope.cancel()
+        return found
+
+
+class _Incoming:
+    """The client's messages, read once, for two readers that each go at their own pace.
+
+    They are kept for the engine up to ``limit`` bytes, or while it wants them.
+    """
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.wanted = False
+        self._receive = receive
+        self._left = limit
+        self._messages: list[Message] = []
+        self._dropped = 0
+        self._positions = {"app": 0, "engine": 0}
+        self._reading = asyncio.Lock()
+
+    @property
+    def too_long(self) -> bool:
+        """More was read than the engine would read."""
+        return self._left < 0
+
+    async def for_app(self) -> Message:
+        return await self._next("app")
+
+    async def for_engine(self) -> Message:
+        return await self._next("engine")
+
+    async def _next(self, reader: str) -> Message:
+        at = self._positions[reader]
+        while at - self._dropped >= len(self._messages):
+            async with self._reading:
+                if at - self._dropped < len(self._messages):
+                    break
+                message = await self._receive()
+                self._messages.append(message)
+                self._left -= len(message.get("body", b""))
+        message = self._messages[at - self._dropped]
+        if message["type"] != "http.disconnect":  # the last one: both get it as often as they ask
+            self._positions[reader] = at + 1
+            self._drop()
+        return message
+
+    def _drop(self) -> None:
+        kept = self.wanted or not self.too_long
+        done = min(self._positions.values()) if kept else self._positions["app"]
+        del self._messages[: done - self._dropped]
+        self._dropped = done
+
+
+_current: ContextVar[Visit | None] = ContextVar("headstart_visit", default=None)
+_before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
+_said: set[str] = set()
+"""What was said of handlers that are not set up as they should be."""
+
+
+@contextlib.contextmanager
+def looked_up_before(route: Route) -> Iterator[None]:
+    """Mark what runs inside as called for a request that was looked up before its checks."""
+    token = _before.set(route)
+    try:
+        yield
+    finally:
+        _before.reset(token)
+
+
+def after_checks(handler: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a handler so that the cache is asked when the app's own checks have passed.
+
+    It stands next to the function, below the framework's decorators and those that check, such as
+    ``login_required``. ``HeadstartMiddleware`` needs ``Endpoint(path, after_checks=True)`` for the
+    path. On a hit the handler does not run; dependencies, guards and middleware do. It works in
+    FastAPI, Starlette, Litestar, Quart and Django; with ``async def``, and with ``def`` where the
+    framework runs it in a thread.
+    """
+    if not (inspect.isroutine(handler) or isinstance(handler, functools.partial)):
+        raise ConfigError(
+            f"after_checks takes a function, not {handler!r}: put it below the framework's "
+            "decorator, next to def"
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigError(
+            f"after_checks cannot wrap {_name(handler)}, which yields: let it return a "
+            "streaming response"
+        )
+    if inspect.iscoroutinefunction(handler):
+
+        @functools.wraps(handler)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            visit = _visit_of(handler)
+            answer = None if visit is None else await visit.look_up()
+            if visit is None or answer is None:
+                return await handler(*args, **kwargs)
+            return _response(visit.scope, args, answer)
+
+        return cast("Callable[P, R]", awaited)
+
+    @functools.wraps(handler)
+    def called(*args: P.args, **kwargs: P.kwargs) -> Any:
+        visit = _visit_of(handler)
+        if visit is None:
+            return handler(*args, **kwargs)
+        answer = asyncio.run_coroutine_threadsafe(visit.look_up(), _outside(visit.loop)).result()
+        if answer is None:
+            return handler(*args, **kwargs)
+        return _response(visit.scope, args, answer)
+
+    return cast("Callable[P, R]", called)
+
+
+def _visit_of(handler: Callable[..., Any]) -> Visit | None:
+    visit, route = _current.get(), _before.get()
+    name = _name(handler)
+    if visit is None and route is not None:
+        raise ConfigError(
+            f"{name} is decorated with after_checks, but the cache was asked before it: give "
+            f"Endpoint({route.name!r}) after_checks=True"
+        )
+    if visit is None:
+        _say_once(
+            f"{name} is decorated with after_checks, but no HeadstartMiddleware around it has an "
+            "Endpoint(..., after_checks=True) for its path: nothing is cached"
+        )
+    return visit
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    return getattr(handler, "__qualname__", repr(handler))
+
+
+def _say_once(what: str) -> None:
+    if what not in _said:
+        _said.add(what)
+        logger.warning("%s", what)
+
+
+def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+    """Return the loop, unless it is the one that would have to wait for itself."""
+    with contextlib.suppress(RuntimeError):
+        if asyncio.get_running_loop() is loop:
+            raise ConfigError(
+                "after_checks: a handler that is no coroutine must run in a thread: write async "
+                "def, or in Litestar sync_to_thread=True"
+            )
+    return loop
+
+
+def _response(scope: Scope, args: tuple[object, ...], answer: Answer) -> object:
+    """Return an answer as a response of the framework that called the handler."""
+    if "django" in sys.modules:
+        from django.http import HttpRequest
+
+        if any(isinstance(each, HttpRequest) for each in args):
+            return _django(answer)
+    if "quart" in sys.modules:
+        import quart
+
+        if quart.has_request_context():
+            return quart.Response(answer.body, answer.status, headers=_texts(answer.headers))
+    if "litestar_app" in scope:
+        return _litestar(answer)
+    return _starlette(answer)
+
+
+def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers as text; of two with one name, both values in one line."""
+    texts: dict[str, str] = {}
+    for name, value in headers:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        texts[key] = f"{texts[key]}, {text}" if key in texts else text
+    return texts
+
+
+def _starlette(answer: Answer) -> object:
+    from starlette.responses import Response, StreamingResponse
+
+    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
+    response = (Response if whole else StreamingResponse)(body, answer.status)
+    response.raw_headers = [*answer.headers]
+    return response
+
+
+def _litestar(answer: Answer) -> object:
+    from litestar.response import Response, Stream
+
+    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
+    return (Response if whole else Stream)(
+        body, status_code=answer.status, headers=_texts(answer.headers)
+    )
+
+
+def _django(answer: Answer) -> object:
+    from django.http import HttpResponse, StreamingHttpResponse
+
+    whole = isinstance(answer.body, bytes)
+    return (HttpResponse if whole else StreamingHttpResponse)(
+        answer.body, status=answer.status, headers=_texts(answer.headers)
+    )
