@@ -2,25 +2,54 @@
 
     python benchmarks/convert.py banking77 train.csv --sample 6000 --seed 1 > banking77.jsonl
     python benchmarks/convert.py clinc150 data_full.json --sample 6000 --seed 1 > clinc150.jsonl
+    python benchmarks/convert.py text2sql geography.json scholar.json > questions.jsonl
+    python benchmarks/convert.py paws train.tsv --part 1/4 > reordered.jsonl
 
-Banking77 is PolyAI's CSV of ``text,category``; CLINC150 is oos-eval's JSON of splits, each a list
-of ``[text, intent]``. The sample is drawn and shuffled with the seed, so it can be made again.
+Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out.
+
+    banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
+    clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
+    nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
+    overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
+               ``*_test.tsv``: the class is the logical form
+    sgd        google-research-datasets/dstc8-schema-guided-dialogue, ``*/dialogues_*.json``: the
+               opening turn of each dialogue; the class is the intent with its slots and values
+    text2sql   jkkummerfeld/text2sql-data, ``data/*.json``: the class is the SQL query with its
+               values filled in, as they are in the question
+
+Pairs are ``{"a", "b", "same_answer"}``. Pairs of equal texts are left out.
+
+    mqp        curai/medical-question-pair-dataset, ``mqp.csv``: questions of patients
+    paws       google-research-datasets/paws names the files (``id sentence1 sentence2 label``, with
+               tabs): the same words, often in another order. The tokens are joined again.
+    qqp        Quora question pairs as anikl9705/NLP-Project-Paws has them, ``data_qqp/*.tsv``
+    sick       kkalouli/SICK-processing, ``SICK.txt``: entailment in both directions is the same
+
+The sample is drawn and shuffled with the seed, so it can be made again. ``--part K/N`` keeps one of
+N equal parts; pairs that share a text are in one part, so another part was never seen.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import json
 import random
+import re
 import sys
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Row = tuple[str, str]
+Pair = tuple[str, str, bool]
+
+_SPACED = re.compile(r" (?=[?!.,;:%)]|n't\b|'(?:s|m|re|ve|ll|d)\b)|(?<=[($]) ")
+_QUOTED = re.compile(r'(``|") (.*?) (\'\'|")')
 
 
 def banking77(path: Path) -> Iterator[Row]:
@@ -38,21 +67,161 @@ def clinc150(path: Path) -> Iterator[Row]:
             yield text, f"{split}-{place}" if intent == "oos" else intent
 
 
-READERS = {"banking77": banking77, "clinc150": clinc150}
+def nlupp(path: Path) -> Iterator[Row]:
+    """Yield (text, intents and slots), the slots as they were written. A fold is a list."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        slots = [f"{name}={slot['text'].lower()}" for name, slot in row.get("slots", {}).items()]
+        yield row["text"], " ".join([*sorted(row.get("intents", [])), *sorted(slots)])
+
+
+def overnight(path: Path) -> Iterator[Row]:
+    """Yield (text, logical form)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text, _, form = line.split("\t")
+        yield text, form
+
+
+def sgd(path: Path) -> Iterator[Row]:
+    """Yield (opening turn, intent and slots with their values)."""
+    for dialogue in json.loads(path.read_text(encoding="utf-8")):
+        turn = dialogue["turns"][0]
+        acts = [
+            f"{act['act']} {act['slot']}={'/'.join(act['canonical_values']).lower()}"
+            for frame in turn["frames"]
+            for act in frame["actions"]
+        ]
+        services = [frame["service"].partition("_")[0] for frame in turn["frames"]]
+        yield turn["utterance"], " ".join([*services, *sorted(acts)])
+
+
+def text2sql(path: Path) -> Iterator[Row]:
+    """Yield (question, SQL), both with the question's values."""
+    for query in json.loads(path.read_text(encoding="utf-8")):
+        defaults = {variable["name"]: variable["example"] for variable in query["variables"]}
+        for sentence in query["sentences"]:
+            given = {name: value for name, value in sentence["variables"].items() if value}
+            values = defaults | given
+            yield _joined(_filled(sentence["text"], values)), _filled(query["sql"][0], values)
+
+
+def mqp(path: Path) -> Iterator[Pair]:
+    """Yield pairs of a doctor's: (question, question, same)."""
+    with path.open(encoding="utf-8", newline="") as file:
+        for _, one, other, label in csv.reader(file):
+            yield one, other, label == "1"
+
+
+def paws(path: Path) -> Iterator[Pair]:
+    """Yield (sentence, sentence, paraphrase), joined as people write them."""
+    for row in _table(path):
+        yield _joined(_text(row["sentence1"])), _joined(_text(row["sentence2"])), _is_one(row)
+
+
+def qqp(path: Path) -> Iterator[Pair]:
+    """Yield (question, question, duplicate)."""
+    for row in _table(path, csv.QUOTE_MINIMAL):
+        yield row["sentence1"], row["sentence2"], _is_one(row)
+
+
+def sick(path: Path) -> Iterator[Pair]:
+    """Yield (sentence, sentence, each entails the other)."""
+    for row in _table(path):
+        same = row["entailment_AB"] == "A_entails_B" and row["entailment_BA"] == "B_entails_A"
+        yield row["sentence_A"], row["sentence_B"], same
+
+
+STREAMS = {
+    "banking77": banking77, "clinc150": clinc150, "nlupp": nlupp, "overnight": overnight,
+    "sgd": sgd, "text2sql": text2sql,
+}  # fmt: skip
+PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick}
+
+
+def _table(path: Path, quoting: Literal[0, 3] = csv.QUOTE_NONE) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        start = file.readline()
+        file.seek(0)
+        names = None if "sentence" in start else ("id", "sentence1", "sentence2", "label")
+        yield from csv.DictReader(file, names, delimiter="\t", quoting=quoting)
+
+
+def _is_one(row: dict[str, str]) -> bool:
+    return row["label"] == "1"
+
+
+def _text(cell: str) -> str:
+    """Read a cell; those that the generator of PAWS writes are Python's bytes."""
+    if cell[:2] in {"b'", 'b"'}:
+        decoded: str = ast.literal_eval(cell).decode("utf-8", "replace")
+        return decoded
+    return cell
+
+
+def _joined(tokens: str) -> str:
+    """Join tokens as people write them: "does n't it ?" is "doesn't it?"."""
+    return _SPACED.sub("", _QUOTED.sub(r'"\2"', tokens.replace(" - ", "-")))
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    names = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
+    return re.sub(rf"\b(?:{names})\b", lambda found: values[found[0]], text) if names else text
+
+
+def _stream_lines(name: str, paths: list[Path]) -> list[dict[str, Any]]:
+    rows: dict[str, str] = {}
+    for path in paths:
+        for prompt, label in STREAMS[name](path):
+            rows.setdefault(prompt, label)
+    return [{"prompt": prompt, "class": label} for prompt, label in rows.items()]
+
+
+def _pair_lines(name: str, paths: list[Path], part: str) -> list[dict[str, Any]]:
+    found = (pair for path in paths for pair in PAIRS[name](path))
+    pairs = dict.fromkeys((one, other, same) for one, other, same in found if one != other)
+    number, _, parts = part.partition("/")
+    groups = _groups(list(pairs))
+    return [
+        {"a": one, "b": other, "same_answer": same}
+        for one, other, same in pairs
+        if _hashed(groups(one)) % int(parts) == int(number)
+    ]
+
+
+def _groups(pairs: list[Pair]) -> Any:
+    """Return the function that names a text's group: texts that pairs join are in one."""
+    parent: dict[str, str] = {}
+
+    def find(text: str) -> str:
+        while (above := parent.setdefault(text, text)) != text:
+            text = parent[text] = parent.setdefault(above, above)
+        return text
+
+    for one, other, _ in pairs:
+        first, second = sorted((find(one), find(other)))
+        parent[second] = first
+    return find
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
 
 
 def main() -> None:
-    """Write the stream to standard output."""
+    """Write the lines to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("set", choices=READERS)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--sample", type=int, help="how many texts; without it, all")
+    parser.add_argument("set", choices=[*STREAMS, *PAIRS])
+    parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--sample", type=int, help="how many lines; without it, all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="0/1", help="of pairs: K/N, the Kth of N parts, from 0")
     arguments = parser.parse_args()
-    rows = list(READERS[arguments.set](arguments.path))
-    random.Random(arguments.seed).shuffle(rows)
-    for text, label in rows[: arguments.sample]:
-        sys.stdout.write(json.dumps({"prompt": text, "class": label}, ensure_ascii=False) + "\n")
+    if arguments.set in STREAMS:
+        lines = _stream_lines(arguments.set, arguments.paths)
+    else:
+        lines = _pair_lines(arguments.set, arguments.paths, arguments.part)
+    random.Random(arguments.seed).shuffle(lines)
+    for line in lines[: arguments.sample]:
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

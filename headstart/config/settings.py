@@ -20,7 +20,7 @@ from headstart.config.upstreams import UpstreamSettings  # noqa: TC001 - the sam
 
 Guard: TypeAlias = Literal[
     "number", "unit", "date", "name", "quantifier", "comparative", "negation", "role-swap",
-    "scope", "antonym", "substitution",
+    "scope", "antonym", "crossing", "substitution",
 ]  # fmt: skip
 GUARDS: tuple[Guard, ...] = get_args(Guard)
 

@@ -12,6 +12,7 @@ from headstart.decisions import Verdict
 from headstart.errors import ConfigError
 from headstart.policies.guards.antonyms import opposites_used
 from headstart.policies.guards.comparative import comparisons_differ
+from headstart.policies.guards.crossing import words_crossed
 from headstart.policies.guards.dates import dates_differ
 from headstart.policies.guards.names import names_differ
 from headstart.policies.guards.negation import negations_differ
@@ -46,6 +47,7 @@ GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
     "role-swap": roles_swapped,
     "scope": scopes_differ,
     "antonym": opposites_used,
+    "crossing": words_crossed,
     "substitution": words_substituted,
 }
 """All guards by name, cheapest first."""

@@ -123,6 +123,11 @@ def is_number_word(word: str) -> bool:
     return word in _SMALL
 
 
+def number_values() -> dict[str, str]:
+    """Return the number words' stems with what they stand for: "seven", "seventh", "dozen"."""
+    return {stem(word): str(value) for word, value in _SMALL.items()}
+
+
 def numbers_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts hold the same numbers, each as often."""
     return [value for value, _ in a.quantities] != [value for value, _ in b.quantities]

@@ -26,7 +26,11 @@ MOST_VECTORS = 64
 """Different words beyond which no vectors are kept: 12 KB an entry at 384 dimensions."""
 
 PARSE_VERSION = 2
-"""Raise it whenever a stored parse or a guard's verdict could change meaning."""
+"""Raise it whenever a stored parse or a guard's verdict could change meaning. Stored prompts of
+another version are not compared, and what was learned is forgotten: a new guard does not need that,
+since it only takes candidates away, nor does a new field of the parse with a default."""
+
+_SEPARATING = frozenset(",;/&")
 
 
 class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
@@ -53,6 +57,9 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     degrees: frozenset[tuple[str, str]] = frozenset()
     names: tuple[str, ...] = ()
     symbols: frozenset[str] = frozenset()
+    commas: tuple[int, ...] = ()
+    """Places of the stems that follow a comma, a semicolon, "/" or "&". Entries that were stored
+    before there was this field have none: lists without "and" or "or" are then in one order."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,13 +70,19 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     """Parse a prompt. ``encoding`` must be of the same text: its spans locate the words."""
     words = split_words(text)
     negators, negated, tone = negation(words)
-    stems = []
+    stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
+    commas = []
+    end = 0
     for word in words:
         if word.kind == "sign":
             continue
         stemmed = stem(word.text)
+        gap = text[end : word.start]
+        if stems and gap != " " and not _SEPARATING.isdisjoint(gap):
+            commas.append(len(stems))
+        end = word.end
         stems.append(stemmed)
         places.setdefault(stemmed, word)
         if word.kind == "word" and not is_function_word(word.text):
@@ -89,6 +102,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         degrees=degrees(words),
         names=names(text, words),
         symbols=symbols(text, words),
+        commas=tuple(commas),
     )
 
 

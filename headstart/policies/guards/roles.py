@@ -18,7 +18,6 @@ _DIRECTED = frozenset(listed("from than before after"))
 _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
-_SYMMETRIC = frozenset(listed("and or vs versus"))
 _MOST = 24
 """Roles of a prompt that are compared, each with each of the other's."""
 _LONGEST = 3
@@ -62,16 +61,12 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
 
 
 def roles_swapped(a: Parse, b: Parse) -> bool:
-    """Veto when a preposition's arguments changed places, or two words did and nothing else.
+    """Veto when a preposition's arguments changed places.
 
     A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
-    pharmacy" asks. Nor is one around "and", "or" or "versus".
+    pharmacy" asks. The order of all other words is the crossing guard's.
     """
-    if a.stems == b.stems:
-        return False
-    return _arguments_swapped(a, b) or _words_swapped(
-        _without_greeting(a, b), _without_greeting(b, a)
-    )
+    return a.stems != b.stems and _arguments_swapped(a, b)
 
 
 def _arguments_swapped(a: Parse, b: Parse) -> bool:
@@ -106,25 +101,3 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
     return frozenset(
         word for role in parse.roles if role.preposition == preposition for word in role.argument
     )
-
-
-def _words_swapped(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Find two words that changed places where all else is equal."""
-    if len(a) != len(b):
-        return False
-    changed = [place for place, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]
-    if len(changed) != 2:
-        return False
-    first, second = changed
-    if a[first] != b[second] or a[second] != b[first]:
-        return False
-    if is_function_word(a[first]) or is_function_word(a[second]):
-        return False
-    return _SYMMETRIC.isdisjoint(a[first:second])
-
-
-def _without_greeting(a: Parse, b: Parse) -> tuple[str, ...]:
-    """Return the words of ``a`` less those at either end that ``b`` has not."""
-    known = frozenset(b.stems)
-    places = [place for place, word in enumerate(a.stems) if word in known]
-    return a.stems[places[0] : places[-1] + 1] if places else ()
