@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 LEAST_ALIKE = 0.85
 """Share of their words that texts have in common from which their order must be the same."""
+LEAST_ALIKE_LONG = 0.75
+LONG = 12
+"""Words of a long text: it can change more of them and still be the same text, reordered."""
 LEAST_COMPARABLE = 0.5
 """Share from which an exchange of two words is looked for."""
 MOST_WORDS = 40
@@ -44,7 +47,7 @@ _PASSED_OVER = (
     | _ARTICLES
     | stems_of(
         """
-        do does did done doing have has had having can could will would shall should may might must
+        do does did have has had can could will would shall should may might must
         there it its s t d m ll re ve etc
         please thanks thank hi hello hey ok okay kindly basically
         """
@@ -123,7 +126,8 @@ def words_crossed(a: Parse, b: Parse) -> bool:
         return False
     if _reversed_route(one, other) or _voice_changed(one, other):
         return True
-    if alike < LEAST_ALIKE:
+    is_long = max(len(one.words), len(other.words)) >= LONG
+    if alike < (LEAST_ALIKE_LONG if is_long else LEAST_ALIKE):
         return _places_exchanged(one, other)
     return one.words != other.words and _reordered(one, other)
 
