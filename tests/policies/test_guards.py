@@ -241,7 +241,8 @@ def test_guard_leaves_rewordings_alone(guard: str, one: str, other: str) -> None
 
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize(
-    "text", ["", "?!", "Hello", "$5", "II", "12%", "один два", "日本語で", "🙂"]
+    "text",
+    ["", "?!", "Hello", "$5", "II", "12%", "один два", "日本語で", "🙂", "my stop, our stop"],
 )
 def test_a_prompt_never_vetoes_itself(guard: str, text: str) -> None:
     assert not GUARDS[guard](parse(text), parse(text))

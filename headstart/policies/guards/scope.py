@@ -118,8 +118,15 @@ def _people(parse: Parse) -> set[int]:
 
 
 def _owners_differ(a: Parse, b: Parse) -> bool:
-    owners = dict(_owned(a))
-    return any(owners.get(thing, owner) != owner for thing, owner in _owned(b))
+    ours, theirs = _owners(a), _owners(b)
+    return any(ours[thing] != theirs[thing] for thing in ours.keys() & theirs.keys())
+
+
+def _owners(parse: Parse) -> dict[str, set[str]]:
+    owners: dict[str, set[str]] = {}
+    for thing, owner in _owned(parse):
+        owners.setdefault(thing, set()).add(owner)
+    return owners
 
 
 def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
