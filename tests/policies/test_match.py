@@ -68,7 +68,8 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
         "comparative": ("Exactly 5 kilos", "Up to 5 kilos"),
         "name": ("Read it in C", "Read it in C++"),
         "antonym": ("Look up", "Look down"),
-        "role-swap": ("Rome by Paris", "Paris by Rome"),
+        "role-swap": ("A parcel from Rome", "A parcel to Rome"),
+        "crossing": ("Did Ann call Bob", "Did Bob call Ann"),
         "scope": ("My insurance", "Our insurance"),
         "substitution": ("in rome", "in paris"),
     }
