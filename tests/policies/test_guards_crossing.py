@@ -235,3 +235,12 @@ def test_words_far_apart_are_seen(far: int) -> None:
     assert not words_crossed(
         one, parse(f"Please mail the contract to Anna {filler} and the invoice to Boris, thanks")
     )
+
+
+@pytest.mark.parametrize(
+    "words", [("x", "y"), ("and", "x", ",", "y"), ("by", "was", "x", "between")]
+)
+def test_hostile_orders_are_compared(words: tuple[str, ...]) -> None:
+    for count in (MOST_WORDS, 40 * MOST_WORDS):
+        one, other = parse(" ".join(words * count)), parse(" ".join(words[::-1] * count))
+        assert words_crossed(one, other) == words_crossed(other, one)
