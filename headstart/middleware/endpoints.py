@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest
+from headstart.middleware.dialects.request_body import decode_object, repeats_keys
 from headstart.middleware.exchange import has_dot_segment
 from headstart.policies.questions import GROUP
 from headstart.policies.terms import REPEAT_WINDOW_S
@@ -18,6 +19,14 @@ from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
     from headstart.middleware.dialects.dialect import Dialect, Operations
+
+METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")
+"""Methods that an endpoint may have. The others have no content (HEAD), or are never repeats."""
+_SEGMENT = re.compile(r"(?:[A-Za-z0-9._~!$&'()+,;=:@-]|%[0-9A-Fa-f]{2})*")
+"""What a URL's path may hold between two slashes (RFC 3986, section 3.3); ``*`` is not meant."""
+_PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VALUE = rb"(?:[^/%]|%(?!2[Ff]))+"
+"""A parameter's value: an app would take an encoded slash for the end of a segment."""
 
 OPERATION = "/v1beta/models/{model}:generateContent"
 """Name of the route of Gemini's operations, whichever model and mode their path names."""
@@ -29,7 +38,10 @@ Query: TypeAlias = str | re.Pattern[str] | Callable[[Mapping[str, Any]], str | N
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A path of your own app whose whole 200 answers are cached.
+    """A path of your own app whose whole answers are cached (``docs/endpoints.md``).
+
+    ``path`` may have parameters, each a whole segment: ``/projects/{id}/ask``. Requests to two
+    projects never share an answer.
 
     ``prompt`` names the question in the JSON body: ``"question"``, ``"input.text"``,
     ``"messages.-1.content"``, or a function that returns the prompt and everything else.
@@ -62,11 +74,12 @@ class Endpoint:
     after_checks: bool = False
 
     def __post_init__(self) -> None:
-        if not self.path.startswith("/"):
-            raise ConfigError(f"Endpoint path {self.path!r} must start with '/'")
-        if "{" in self.path:
+        if wrong := _wrong_path(self.path):
+            raise ConfigError(f"Endpoint path {self.path!r} {wrong}")
+        if self.method.upper() not in METHODS:
             raise ConfigError(
-                f"Endpoint path {self.path!r}: paths are compared as they are, without parameters"
+                f"Endpoint {self.path!r}: method {self.method!r} has no answer that could be "
+                f"cached; use one of {', '.join(METHODS)}"
             )
         if self.on_repeat not in ("hit", "fresh"):
             raise ConfigError(f'Endpoint on_repeat is {self.on_repeat!r}; use "hit" or "fresh"')
@@ -140,7 +153,11 @@ class Route:
 
 
 class Routes:
-    """Lookup by method and raw path: exact, but for the dialect whose paths name the model."""
+    """Lookup by method and raw path, which must be equal but for the parameters of a pattern.
+
+    A path without parameters comes before one with them. ``operations`` is the dialect whose
+    paths name the model.
+    """
 
     def __init__(
         self,
@@ -153,6 +170,7 @@ class Routes:
         self._table = {
             ("POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
         }
+        patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
             if not isinstance(endpoint, Endpoint):
                 raise ConfigError(f"endpoints holds {endpoint!r}, which is no headstart.Endpoint")
@@ -162,27 +180,96 @@ class Routes:
                 dialect = dialects.get(endpoint.path)
             if dialect is None and endpoint.prompt is None and endpoint.query is not None:
                 raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
-            self._table[key] = Route(endpoint.path, dialect, endpoint)
+            known = self._table.get(key)
+            if known is not None and known.endpoint is not None:
+                raise ConfigError(f"endpoints has {endpoint.method} {endpoint.path!r} twice")
+            if "{" in endpoint.path:
+                patterns.setdefault(key[0], []).append(endpoint)
+            else:
+                self._table[key] = Route(endpoint.path, dialect, endpoint)
+        self._patterns = {method: _Patterns(each) for method, each in patterns.items()}
 
     def match(self, method: str, path: bytes, query: bytes = b"") -> Route | None:
         """Return the route of a request, or None."""
         route = self._table.get((method, path))
-        named = self._operations
-        if route is not None or named is None or method != "POST" or b"/models/" not in path:
+        if route is not None:
             return route
-        if has_dot_segment(path) or not named.answers(path, query):
+        named = self._operations
+        if named is not None and method == "POST" and b"/models/" in path:
+            if has_dot_segment(path):
+                return None
+            if named.answers(path, query):
+                return self._operation
+        patterns = self._patterns.get(method)
+        return None if patterns is None else patterns.match(path)
+
+
+class _Patterns:
+    """The endpoints of one method whose paths have parameters, as one regular expression."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        for place, endpoint in enumerate(endpoints):
+            for other in endpoints[:place]:
+                if _overlap(endpoint.path, other.path):
+                    raise ConfigError(
+                        f"endpoints {other.path!r} and {endpoint.path!r} match the same paths: "
+                        "leave one out, or let them differ in a segment that is no parameter"
+                    )
+        self._routes = [Route(endpoint.path, None, endpoint) for endpoint in endpoints]
+        self._any = re.compile(b"|".join(b"(%b)" % _regex(each.path) for each in endpoints))
+
+    def match(self, path: bytes) -> Route | None:
+        match = self._any.fullmatch(path)
+        if match is None or match.lastindex is None or has_dot_segment(path):
             return None
-        return self._operation
+        return self._routes[match.lastindex - 1]
+
+
+def _regex(path: str) -> bytes:
+    segments = path.split("/")
+    return b"/".join(
+        _VALUE if _PARAMETER.fullmatch(each) else re.escape(each.encode()) for each in segments
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Is there a path that both patterns match?"""
+    pairs = list(zip(one.split("/"), other.split("/"), strict=False))
+    if one.count("/") != other.count("/"):
+        return False
+    return all(a == b or _PARAMETER.fullmatch(a) or _PARAMETER.fullmatch(b) for a, b in pairs)
+
+
+def _wrong_path(path: str) -> str | None:
+    """Say why no request could have such a path."""
+    if not path.startswith("/"):
+        return "must start with '/'"
+    if "?" in path or "#" in path:
+        return "must be a path alone: a query is part of the cache key by itself"
+    segments = path.split("/")
+    wrong = next(filter(None, map(_wrong_segment, segments)), None)
+    names = [segment for segment in segments if _PARAMETER.fullmatch(segment)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return wrong or (twice and f"names the parameter {twice} twice")
+
+
+def _wrong_segment(segment: str) -> str | None:
+    if _PARAMETER.fullmatch(segment):
+        return None
+    if "{" in segment or "}" in segment:
+        return f"has {segment!r}: a parameter is a whole segment with a plain name, as in /{{id}}/"
+    if "*" in segment:
+        return "has a '*', which stands for nothing here: name a parameter, as in /items/{id}/ask"
+    if segment in (".", ".."):
+        return f"has {segment!r}, which clients resolve before they send a request"
+    if not _SEGMENT.fullmatch(segment):
+        return f"has {segment!r}: write it percent-encoded, as clients send it"
+    return None
 
 
 def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
     """Split a custom endpoint's JSON body into its prompt and everything else."""
-    try:
-        document = msgspec.json.decode(body) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body is not a JSON object")
+    document: dict[str, Any] = decode_object(body) if body else {}
     query: str | None = None
     rest: Any = document
     if callable(endpoint.prompt):
@@ -193,7 +280,12 @@ def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
         query, rest = None, document
     question = _named(endpoint, document)
     return ChatRequest(
-        model="", stream=False, document={"rest": rest}, query=query, question=question
+        model="",
+        stream=False,
+        document={"rest": rest},
+        query=query,
+        question=question,
+        duplicate_keys=bool(body) and repeats_keys(body, document),
     )
 
 

@@ -43,8 +43,11 @@ MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
 MEMO_ENVELOPES = 1024
 MEMO_ENVELOPE_BYTES = 8 * 1024
+_CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
+_CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
+"""Headers under which an answer is a refusal, a part, or nothing new (RFC 9110, 13 and 14)."""
 _READ_HEADERS = PROTOCOL_HEADERS.union(
-    CREDENTIAL_HEADERS, (b"cookie", b"cache-control", b"content-encoding")
+    CREDENTIAL_HEADERS, _CONDITIONS, (b"cookie", b"cache-control", b"content-encoding")
 )
 
 _ANY_TERMS = Terms()
@@ -270,8 +273,12 @@ class Preparer:
             identity, found.get(b"x-headstart-scope"), request.user
         )
         refusal = "no-store" if directives.no_store else None
+        if refusal is None and self._depends_on_state(target[0], found):
+            refusal = "conditional"
         if refusal is None and route.dialect is not None:
             refusal = self._admission.refuse_lookup(request)
+        elif refusal is None and request.duplicate_keys:
+            refusal = "duplicate-keys"
         if refusal is not None:
             return Prepared(request, None, directives, scope_name, refusal, rule=rule.name)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
@@ -315,6 +322,14 @@ class Preparer:
             return None
         who = self._callers.asker(*asker)
         return Repeat(sha256(f"{who}{key.exact}".encode()).digest(), window_s)
+
+    def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
+        """Does the request ask its answerer to look at something first, or for a part alone?
+
+        A wrapped app is asked for the whole of what a client has in part, or may have already.
+        """
+        asked = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
+        return not asked.isdisjoint(found)
 
     def _context(
         self, dialect: str, target: tuple[str, bytes], envelope: Envelope, answerer: str

@@ -100,6 +100,9 @@ def chat_key(
     ``semantic``, only equal conversations share answers and none is split for comparison. Raises
     nothing on odd shapes: what it does not understand is keyed as it came.
     """
+    query_string = _without_credential(context.query_string)
+    if query_string is not context.query_string:
+        context = msgspec.structs.replace(context, query_string=query_string)
     omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body = {name: value for name, value in request.document.items() if name not in omitted}
     if context.dialect == "gemini-generate":
@@ -144,7 +147,7 @@ def raw_key(
 
     ``document`` is the decoded body without its prompt when ``query`` holds that prompt, else the
     whole body; of the prompt, ``question`` alone is compared by meaning if given. No field is
-    left out: only the endpoint's owner knows what its fields mean.
+    left out, nor any part of the query: only the endpoint's owner knows what they mean.
     """
     return _key(scope, context, document, query, query, question)
 
@@ -178,7 +181,7 @@ def _key(
         scope,
         context.dialect,
         context.path,
-        _without_credential(context.query_string),
+        context.query_string,
         context.upstream,
         context.headers,
         query is None,

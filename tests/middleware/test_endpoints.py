@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.middleware.dialects.openai_chat import OpenAIChat
@@ -53,26 +56,113 @@ def test_routes_match_method_and_exact_path() -> None:
     assert routes.match("POST", b"/ask/") is None
 
 
-def test_a_relative_endpoint_path_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must start with"):
-        Endpoint("ask")
-
-
-def test_a_path_with_parameters_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without parameters"):
-        Endpoint("/ask/{id}")
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("ask", "must start with"),
+        ("", "must start with"),
+        ("/api/*/ask", r"name a parameter, as in /items/\{id\}/ask"),
+        ("/api/**", "name a parameter"),
+        ("/ask?verbose=1", "a query is part of the cache key"),
+        ("/ask#top", "a path alone"),
+        ("/projects/{id/ask", "a parameter is a whole segment"),
+        ("/projects/id}/ask", "a parameter is a whole segment"),
+        ("/projects/{}/ask", "with a plain name"),
+        ("/projects/{id:int}/ask", "with a plain name"),
+        ("/files/{path:path}", "with a plain name"),
+        ("/projects/p-{id}/ask", "a whole segment"),
+        ("/{a}{b}", "a whole segment"),
+        ("/projects/{id}/chats/{id}", r"names the parameter \{id\} twice"),
+        ("/fr\u00e5ga", "percent-encoded"),
+        ("/two words", "percent-encoded"),
+        ("/100%", "percent-encoded"),
+        ("/a/../ask", "clients resolve"),
+        ("/./ask", "clients resolve"),
+    ],
+)
+def test_a_path_that_no_request_has_is_refused(path: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Endpoint(path)
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    "method", ["HEAD", "DELETE", "OPTIONS", "CONNECT", "TRACE", "", "GET POST"]
+)
+def test_a_method_without_an_answer_to_keep_is_refused(method: str) -> None:
+    with pytest.raises(ConfigError, match="method"):
+        Endpoint("/ask", method=method)
+
+
+PROJECTS = Routes({}, (Endpoint("/projects/{id}/ask"), Endpoint("/projects/all/ask")))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
     [
-        ({"on_repeat": "again"}, 'use "hit" or "fresh"'),
-        ({"on_repeat": "fresh", "repeat_window_s": 0.0}, "above 0 seconds"),
+        (b"/projects/7/ask", "/projects/{id}/ask"),
+        (b"/projects/a%20b%C3%A9;v=1/ask", "/projects/{id}/ask"),
+        (b"/projects/all/ask", "/projects/all/ask"),
+        (b"/projects/%61ll/ask", "/projects/{id}/ask"),
+        (b"/projects//ask", None),
+        (b"/projects/7/ask/", None),
+        (b"/projects/7/8/ask", None),
+        (b"/projects/7%2F8/ask", None),
+        (b"/projects/7%2f8/ask", None),
+        (b"/projects/../ask", None),
+        (b"/projects/%2e%2e/ask", None),
+        (b"/projects/7%", None),
+        (b"/x/projects/7/ask", None),
+        (b"/projects/7/ask\n", None),
     ],
 )
-def test_a_repeat_setting_that_means_nothing_is_refused(fields: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Endpoint("/ask", **fields)
+def test_a_parameter_is_one_segment_and_a_plain_path_comes_first(
+    path: bytes, name: str | None
+) -> None:
+    route = PROJECTS.match("POST", path)
+    assert (None if route is None else route.name) == name
+    assert PROJECTS.match("GET", path) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("/a/{x}", "/a/{y}", True),
+        ("/a/{x}/c", "/a/b/{y}", True),
+        ("/{x}/b", "/a/{y}", True),
+        ("/a/{x}/c", "/a/{x}/d", False),
+        ("/a/{x}", "/b/{x}", False),
+        ("/a/{x}", "/a/{x}/b", False),
+        ("/a/{x}", "/a/b", False),
+        ("/ask", "/ask", True),
+    ],
+)
+def test_two_endpoints_for_one_path_are_refused(one: str, other: str, *, both: bool) -> None:
+    endpoints = (Endpoint(one), Endpoint(other))
+    if both:
+        with pytest.raises(ConfigError, match="endpoints"):
+            Routes({}, endpoints)
+    else:
+        Routes({}, endpoints)
+    Routes({}, (Endpoint(one), Endpoint(other, method="GET")))
+
+
+SEGMENTS = st.lists(
+    st.sampled_from(
+        [b"a", b"b", b"%61", b"%2F", b"%2f", b"%", b"..", b"%2e", b"", b"a;b", b"\xc3"]
+    ),
+    max_size=4,
+)
+
+
+@given(SEGMENTS)
+def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segment(
+    segments: list[bytes],
+) -> None:
+    path = b"/" + b"/".join(segments)
+    route = Routes({}, (Endpoint("/{one}/x/{two}"), Endpoint("/a/{one}"))).match("POST", path)
+    if route is not None:
+        assert unquote_to_bytes(path).count(b"/") == route.name.count("/")
+        assert b"" not in segments
 
 
 def test_what_is_no_endpoint_is_refused() -> None:

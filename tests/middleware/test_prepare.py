@@ -61,7 +61,12 @@ class Caller:
         return self.post(CHAT, body, {"authorization": key, **(headers or {})})
 
     def post(
-        self, path: str, body: object, headers: Mapping[str, str | bytes], method: str = "POST"
+        self,
+        path: str,
+        body: object,
+        headers: Mapping[str, str | bytes],
+        method: str = "POST",
+        query: bytes = b"",
     ) -> Prepared:
         route = self.routes.match(method, path.encode())
         assert route is not None
@@ -69,8 +74,9 @@ class Caller:
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in headers.items()
         ]
-        scope = {"method": method, "path": path, "query_string": b"", "headers": pairs}
-        return self.preparer.prepare(route, scope, json.dumps(body).encode())
+        scope = {"method": method, "path": path, "query_string": query, "headers": pairs}
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.preparer.prepare(route, scope, sent)
 
 
 def partition(prepared: Prepared) -> str:
@@ -276,6 +282,49 @@ def test_methods_of_one_path_are_prepared_apart() -> None:
     caller = Caller(Endpoint("/ask"), Endpoint("/ask", method="PUT"))
     posted = caller.post("/ask", {}, {"authorization": "k"})
     assert exact(posted) != exact(caller.post("/ask", {}, {"authorization": "k"}, "PUT"))
+
+
+def test_parameters_of_a_path_join_the_key_as_they_were_sent() -> None:
+    caller = Caller(Endpoint("/projects/{id}/ask", prompt="text"))
+    asked = [
+        caller.post(f"/projects/{id}/ask", {"text": "why?"}, {"authorization": "k"})
+        for id in ("7", "8", "%37")
+    ]
+    assert len({partition(each) for each in asked}) == 3
+    assert len({each.terms.domain for each in asked}) == 1
+
+
+def test_the_whole_query_of_a_custom_path_is_keyed() -> None:
+    team = SharingOptions(resolve=lambda _: "team")
+    caller = Caller(Endpoint("/ask", method="GET"), wrapped=True, sharing=team)
+    asked = [
+        caller.post("/ask", {}, {}, "GET", query=query)
+        for query in (b"", b"key=1", b"key=2", b"q=a", b"q=%61", b"q=a&key=1")
+    ]
+    assert len({exact(each) for each in asked}) == 6
+
+
+def test_a_custom_body_that_repeats_a_key_is_not_cached() -> None:
+    caller = Caller(Endpoint("/ask", prompt="text"))
+    body = b'{"text": "why?", "text": "how?"}'
+    assert caller.post("/ask", body, {"authorization": "k"}).bypass == "duplicate-keys"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"],
+)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_request_for_a_part_or_on_a_condition_is_not_cached(
+    header: str, *, wrapped: bool
+) -> None:
+    caller = Caller(Endpoint("/ask"), Endpoint("/ask", method="GET"), wrapped=wrapped)
+    headers = {"authorization": "k", header: "x"}
+    assert caller.ask("why?", headers).bypass == "conditional"
+    assert caller.post("/ask", {}, headers).bypass == "conditional"
+    # A wrapped app is asked for the whole of what may only be read.
+    whole = wrapped and header not in ("if-match", "if-unmodified-since")
+    assert caller.post("/ask", {}, headers, "GET").bypass == (None if whole else "conditional")
 
 
 def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgotten() -> None:
