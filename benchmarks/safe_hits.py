@@ -4,11 +4,13 @@
         [--orderings 0 1 2] [--requests 6000] [--judges oracle real noise=0.087,0.22]
         [--targets 0.005 0.01 0.02 0.05] [--confidence 0.84]
         [--streams clinc banking slots mix] [--cache FOLDER] [--processes 2] [--out FILE]
+    python -m benchmarks.safe_hits --files geography.jsonl advising.jsonl [...]
 
 Streams: CLINC150 and Banking77 as ``benchmarks/convert.py`` draws them (same intent, same answer),
 the synthetic slots of the tests, a mix of the three, and ``shift``: 4,000 of CLINC150, then the
-slots, only on demand. Each is played as ``headstart evaluate`` plays a file, with the same numbers.
-The pairs (fow-cache's, by category) meet the cold-start rule.
+slots, only on demand. ``--files`` plays files of ``{"prompt", "class"}`` lines instead, each in as
+many orders. All are played as ``headstart evaluate`` plays a file, with the same numbers.
+The pairs (fow-cache's, by category) meet the cold-start rule as it is after an uneventful start.
 
 A run breaks the promise when the exact one-sided 95 % lower bound of its error exceeds the target.
 "hit" counts all hits by meaning, "saved" those that were not audited: an audit asks upstream.
@@ -60,24 +62,31 @@ class Entrant(NamedTuple):
     policy: str
     judge: str
     confidence: float
+    settled: bool = False
 
     def __call__(self) -> Contender:
-        """Return the policy at the start of its life."""
+        """Return the policy at the start of its life, its first near misses behind it if so set."""
         noise = judge_noise(self.judge.rpartition("@")[2])
         kind, _, value = self.policy.partition(":")
         if kind != "verified":
             return contender_of(self.policy, Setup(guards=True, noise=noise))()
-        promise = Promise(max_error=float(value), confidence=self.confidence, judge=noise)
+        promise = Promise(
+            max_error=float(value),
+            confidence=self.confidence,
+            judge=noise,
+            cold_start="optimistic" if self.settled else "strict",
+        )
         domain = Domain(promise)
         return Contender(VerifiedMatch(promise, lambda _: domain), domain)
 
 
 class Source(NamedTuple):
-    """Where streams come from."""
+    """Where streams come from. ``files`` are streams by name."""
 
-    clinc: Path
-    banking: Path
+    clinc: Path | None
+    banking: Path | None
     requests: int
+    files: Mapping[str, Path]
 
     def read(self, name: str, ordering: int) -> Sequence[Labelled]:
         """Return a stream's rows in the order in which they are asked."""
@@ -105,12 +114,20 @@ class Source(NamedTuple):
             ]
             random.Random(ordering).shuffle(mixed)
             return mixed
+        rows = self._unordered(name)
+        random.Random(ordering).shuffle(rows)
+        return rows[: self.requests]
+
+    def _unordered(self, name: str) -> list[tuple[str, str]]:
+        if name in self.files:
+            lines = self.files[name].read_bytes().splitlines()
+            return [(line["prompt"], line["class"]) for line in map(json.loads, lines)]
         reader, path = {"clinc": ("clinc150", self.clinc), "banking": ("banking77", self.banking)}[
             name
         ]
-        rows = list(READERS[reader](path))
-        random.Random(ordering).shuffle(rows)
-        return rows[: self.requests]
+        if path is None:
+            raise SystemExit(f"--{name} is missing: it is the file of the stream {name!r}")
+        return list(READERS[reader](path))
 
 
 def run(
@@ -161,14 +178,17 @@ def _same(fresh: Labelled, cached: Labelled) -> bool:
 
 
 def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[str, PairReport]:
-    """Judge a file of pairs by each policy at its start."""
+    """Judge a file of pairs by each policy, as ``headstart evaluate`` does."""
     with path.open("rb") as lines:
         pairs = read_labelled(lines)
     if not isinstance(pairs, Pairs):
         raise TypeError(f"{path} holds no pairs")
+    confidence = Promise().confidence
     return {
         policy: judge_pairs(
-            pairs.rows, prompts.prepare, Entrant(policy, "oracle", Promise().confidence)().policy
+            pairs.rows,
+            prompts.prepare,
+            Entrant(policy, "oracle", confidence, settled=True)().policy,
         )
         for policy in policies
     }
@@ -207,8 +227,9 @@ def play_all(
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--clinc", type=Path, required=True)
-    parser.add_argument("--banking", type=Path, required=True)
+    parser.add_argument("--clinc", type=Path)
+    parser.add_argument("--banking", type=Path)
+    parser.add_argument("--files", type=Path, nargs="+", default=[], help="streams to play")
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--orderings", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--requests", type=int, default=6000)
@@ -216,7 +237,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--targets", nargs="*", default=["0.005", "0.01", "0.02", "0.05"])
     parser.add_argument("--static", nargs="*", default=STATIC, help="policies that never learn")
     parser.add_argument("--confidence", type=float, nargs="+", default=[Promise().confidence])
-    parser.add_argument("--streams", nargs="*", default=["clinc", "banking", "slots", "mix"])
+    parser.add_argument("--streams", nargs="*")
     parser.add_argument("--cache", type=Path, help="folder for encodings")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
@@ -234,8 +255,11 @@ def main(argv: Sequence[str]) -> None:
         for target in args.targets
     ]
     prompts = Prompts(args.cache)
-    source = Source(args.clinc, args.banking, args.requests)
-    runs = play_all(source, args.streams, args.orderings, entrants, prompts, args.processes)
+    source = Source(args.clinc, args.banking, args.requests, {p.stem: p for p in args.files})
+    streams = args.streams
+    if streams is None:
+        streams = source.files or ["clinc", "banking", "slots", "mix"]
+    runs = play_all(source, list(streams), args.orderings, entrants, prompts, args.processes)
     policies = [*args.static, *(f"verified:{target}" for target in args.targets)]
     pairs = judge_file(args.pairs, policies, prompts) if args.pairs else {}
     prompts.keep()

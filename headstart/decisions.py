@@ -89,8 +89,9 @@ class Rule(StrEnum):
 class Verdict(Frozen):
     """A MatchPolicy's word on one neighbour.
 
-    ``veto`` names the guard that fired, or else ``threshold``, ``alarm`` or ``unqualified``
-    (enough was learned, and no threshold keeps the promise).
+    ``veto`` names the guard that fired, or else ``threshold``, ``alarm``, ``unlearned`` (nothing
+    may be served before enough was learned) or ``unqualified`` (enough was learned, and no
+    threshold keeps the promise).
     """
 
     serve: bool

@@ -41,6 +41,7 @@ class CacheOptions(TypedDict, total=False):
     max_error: float | None
     error_of: Literal["hits", "requests"]
     confidence: float | None
+    cold_start: Literal["strict", "optimistic"]
     shadow_first: int
     state: str | None
     threshold: float | None

@@ -87,7 +87,16 @@ def test_a_judge_on_this_machine_needs_no_key() -> None:
     ("toml", "words"),
     [
         ("[cache]\nmax_error = 5", ["cache.max_error", "for 5 % write 0.05"]),
-        ("[cache]\nmax_error = 0", ["cache.max_error", "0.01 is 1 %"]),
+        ("[cache]\nmax_error = 0", ["cache.max_error", 'cache.mode = "exact-only"']),
+        (
+            "[[route]]\nname = 'a'\nmax_error = 0",
+            ["route[0].max_error", "semantic = false"],
+        ),
+        ("[cache]\nmax_error = -0.1", ["cache.max_error", "0.01 is 1 %"]),
+        (
+            "[cache]\nthreshold = 0.9\ncold_start = 'optimistic'",
+            ["cache.cold_start", 'match = "verified"'],
+        ),
         ("[[route]]\nname = 'a'\nmax_error = -1", ["route[0].max_error", "above 0"]),
         ("[cache]\nconfidence = 0.9", ["cache.confidence", "0.69, 0.84 or 0.95"]),
         ("[cache]\nmatch = 'verfied'", ["cache.match", "did you mean 'verified'?"]),

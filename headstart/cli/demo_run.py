@@ -173,7 +173,8 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
         failing = await stack.enter_async_context(failing_providers(profile, seed, speed, prices))
         settings = checked(
             Settings(
-                cache=CacheSettings(store=store),
+                # So few requests are no time to watch near misses first.
+                cache=CacheSettings(store=store, cold_start="optimistic"),
                 upstream=(upstream, *failing),
                 route=routes(upstream.name),
             )

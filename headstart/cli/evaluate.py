@@ -88,18 +88,20 @@ def evaluate(
 ) -> None:
     """Judge the match policy on labelled pairs or on a stream with classes.
 
-    Pairs meet a fresh deployment, so verified judges them by its cold-start rule. A stream is
-    played in order into an empty cache, and verified learns from it as it goes.
+    Pairs teach nothing, so verified judges them by its cold-start rule, as if the first near
+    misses had had the same answers; before those it would serve pairs from similarity 0.98 alone.
+    A stream is played in order into an empty cache, and verified learns from it as it goes.
     """
     from headstart.lab.contenders import Setup, contender_of
     from headstart.lab.judges import judge_noise
     from headstart.lab.labelled import Pairs, read_labelled
 
     noise = judge_noise(judge)
-    setup = Setup(guards, noise, max_error, state.read_bytes() if state else None)
-    contender = contender_of(policy, setup)
     with path.open("rb") as lines:
         labelled = read_labelled(lines)
+    prior = state.read_bytes() if state else None
+    setup = Setup(guards, noise, max_error, prior, settled=isinstance(labelled, Pairs))
+    contender = contender_of(policy, setup)
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):
         report = _judge_pairs(labelled, contender())

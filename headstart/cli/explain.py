@@ -33,6 +33,13 @@ RULES = {
     "learned": "learned: the score of what this domain's labels taught",
     "static": "static: every guard and a fixed similarity",
 }
+TRUST = {
+    "strict": "These are too few to tell, so near repeats alone are served.",
+    "full": "So the cold-start threshold holds.",
+    "raised": "So the cold-start threshold was raised.",
+    "none": "These are too many, so nothing is matched by meaning before enough was learned.",
+}
+"""What the near misses of a cold start led to."""
 LEAST_SHOWN = 0.05
 """Smaller contributions are summed up."""
 
@@ -122,6 +129,8 @@ def _decision(verdict: Explanation) -> str:
         return f"refused: {_comparison(verdict)}"
     if verdict.veto == "unqualified":
         return "refused: no threshold keeps max_error here by what was learned"
+    if verdict.veto == "unlearned":
+        return "refused: nothing is matched by meaning here before enough was learned"
     if verdict.veto == "alarm":
         return "refused: audits raised the alarm; nothing is served until it has learned again"
     return f"refused by the guard {verdict.veto}; {_comparison(verdict)}"
@@ -161,6 +170,8 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
 
 def _print_domain(console: Console, status: Status) -> None:
     threshold = "nothing qualifies" if status.threshold is None else f"{status.threshold:.3f}"
+    if status.rule == "cold-start" and status.threshold is None:
+        threshold = "none before enough was learned"
     if status.alarm:
         threshold = "none, by the alarm"
     console.print(
@@ -168,6 +179,11 @@ def _print_domain(console: Console, status: Status) -> None:
         f"({status.unsure:,} unsure), {status.audits:,} audits ({status.audits_wrong:,} wrong), "
         f"{status.alarms:,} alarms"
     )
+    if status.rule == "cold-start":
+        console.print(
+            f"Near misses compared: {status.near_misses:,}, of which "
+            f"{status.near_misses_different:,} had another answer. {TRUST[status.trust]}"
+        )
     if status.serves < status.cold_start_serves:
         console.print(
             f"It serves {status.serves:.0%} of such candidates, less than the cold start's "

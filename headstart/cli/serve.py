@@ -227,16 +227,21 @@ def _learned(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.ratchet.cold_start import cold_start_threshold
+    from headstart.policies.ratchet.cold_start import STRICT, cold_start_threshold
     from headstart.policies.ratchet.expectations import expected_hit_rate
     from headstart.policies.ratchet.settings import Promise
 
     target = Promise().max_error if cache.max_error is None else cache.max_error
     of = "semantic hits" if cache.error_of == "hits" else "requests"
     audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
+    similarity = cold_start_threshold(target)
+    cold = "nothing by meaning"
+    if similarity is not None:
+        first = f"first at similarity {STRICT}, then " if cache.cold_start == "strict" else ""
+        cold = f"{first}at {similarity} where near misses prove right (not covered)"
     text = (
         f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; until labels "
-        f"suffice, cold start at similarity {cold_start_threshold(target)} (not covered)"
+        f"suffice, {cold}"
     )
     if target < Promise().max_error:
         text += (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONFIDENCES = (0.69, 0.84, 0.95)
 _MOST_ERRORS = 0.5
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_LEARNED = ("max_error", "error_of", "confidence", "shadow_first", "state")
+_LEARNED = ("max_error", "error_of", "confidence", "cold_start", "shadow_first", "state")
 """Settings of verified matching alone."""
 
 
@@ -57,10 +57,14 @@ def _match_problems(cache: CacheSettings) -> Iterator[str]:
 
 
 _DEFAULTS = CacheSettings()
+_NO_MEANING = ("set semantic = false for this route", 'set cache.mode = "exact-only"')
 
 
 def _error_problems(setting: str, share: float | None) -> Iterator[str]:
     if share is None or 0 < share <= _MOST_ERRORS:
+        return
+    if share == 0:
+        yield f"{setting}: 0 accepts no hit by meaning; {_NO_MEANING[setting == 'cache.max_error']}"
         return
     hint = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
     yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {hint}"

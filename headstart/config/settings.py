@@ -109,6 +109,7 @@ class CacheSettings(Section):
     max_error: float | None = None
     error_of: Literal["hits", "requests"] = "hits"
     confidence: float | None = None
+    cold_start: Literal["strict", "optimistic"] = "strict"
     shadow_first: Annotated[int, msgspec.Meta(ge=0)] = 0
     state: str | None = None
     threshold: Share | None = None

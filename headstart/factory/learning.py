@@ -134,6 +134,7 @@ def promise_of(cache: CacheSettings) -> Promise:
         max_error=default.max_error if cache.max_error is None else cache.max_error,
         error_of=cache.error_of,
         confidence=default.confidence if cache.confidence is None else cache.confidence,
+        cold_start=cache.cold_start,
     )
 
 
@@ -145,7 +146,7 @@ def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | 
 
     try:
         prior = Path(cache.state).read_bytes()
-        Domain.restore(promise, prior, version=version)
+        Domain(promise, prior, version=version)
     except OSError as error:
         raise ConfigError(f"cache.state: {cache.state} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from headstart.errors import ConfigError
 from headstart.policies.match import GUARDS, StaticMatch
@@ -28,12 +28,16 @@ class Contender(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """How contenders are made. ``state`` is what a domain starts from."""
+    """How contenders are made. ``state`` is what a domain starts from.
+
+    ``settled``: as if the first near misses had just been compared, and none had another answer.
+    """
 
     guards: bool
     noise: JudgeNoise
     max_error: float | None = None
     state: bytes | None = None
+    settled: bool = False
 
 
 def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
@@ -68,8 +72,9 @@ def _promise(max_error: float | None, setup: Setup) -> Promise:
     if max_error is None:
         max_error = setup.max_error
     if max_error is None:
-        return Promise(judge=setup.noise)
-    return Promise(max_error=max_error, judge=setup.noise)
+        max_error = Promise().max_error
+    cold_start: Literal["strict", "optimistic"] = "optimistic" if setup.settled else "strict"
+    return Promise(max_error=max_error, judge=setup.noise, cold_start=cold_start)
 
 
 class _Off(StaticMatch):

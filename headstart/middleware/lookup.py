@@ -107,9 +107,7 @@ class Finder:
                 return _miss(reason)
             spent = time.perf_counter() - began
             return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent)
-        refusal = prepared.semantic_refusal
-        if refusal is None and self._oversight is not None:
-            refusal = await self._oversight.refuse(prepared.terms)
+        refusal = await self._refuse_meaning(prepared)
         if refusal is not None:
             return _miss(refusal)
         return await self._cache.find_semantic(key, refuse, prepared.terms)
@@ -122,6 +120,14 @@ class Finder:
         if repeat is None or prepared.directives.only_if_cached or repeat not in self._answered:
             return None
         return "repeat"
+
+    async def _refuse_meaning(self, prepared: Prepared) -> str | None:
+        """Return why a request may be answered by an exact repeat alone, or None."""
+        if prepared.semantic_refusal is not None:
+            return prepared.semantic_refusal
+        if prepared.terms.max_error == 0:
+            return "exact-only"
+        return None if self._oversight is None else await self._oversight.refuse(prepared.terms)
 
 
 def _miss(reason: str) -> Lookup:

@@ -81,7 +81,7 @@ def _named(rules: Sequence[RouteRule], name: str) -> RouteRule:
 def requested_max_error(headers: Headers) -> float | None:
     """Return the share of wrong hits that ``x-headstart-max-error`` accepts: 0.01 or 1%.
 
-    Raises RequestError for a value that is no share above 0 and below 1.
+    0 accepts no hit by meaning at all. Raises RequestError for a value that is no share below 1.
     """
     values = [value for name, value in headers if name == MAX_ERROR_HEADER]
     return min(map(_share, values), default=None)
@@ -126,10 +126,10 @@ def _share(value: bytes) -> float:
     try:
         share = float(number) / (100 if percent else 1)
     except ValueError:
-        share = 0.0
-    if rest or not 0 < share < 1:
+        share = -1.0
+    if rest or not 0 <= share < 1:
         raise RequestError(
             f"{MAX_ERROR_HEADER.decode()}: {value.decode('latin-1')!r} is not a share of wrong "
-            "answers above 0 and below 1, such as 0.01 or 1%"
+            "answers from 0 (exact repeats only) to below 1, such as 0.01 or 1%"
         )
     return share

@@ -57,7 +57,8 @@ class VerifiedMatch(Guarded):
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
     ) -> Comparison:
         """Compare two histories; a lax target lets one side have said more than the other."""
-        target = min(max_error or 1.0, self.promise.max_error)
+        target = self.promise.max_error if max_error is None else max_error
+        target = min(target, self.promise.max_error)
         return compare_histories(one, other, self.any_veto, additions=target >= ADDITIONS_FROM)
 
     def judge(
@@ -96,5 +97,5 @@ def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | N
     if domain.alarmed:
         return "alarm"
     if threshold is None:
-        return "unqualified"
+        return "unlearned" if domain.rule is Rule.COLD_START else "unqualified"
     return None if reached >= threshold else "threshold"

@@ -356,7 +356,7 @@ UNSTORED = {"x-sim-fault": '{"fault":"status","status":404}'}
 
 async def test_a_target_that_is_nonsense_is_refused() -> None:
     async with sidecar(cache=UNAUDITED) as running:
-        for value in ("nan", "inf", "-0.1", "0", "1", "1e-400", "%", "", "0.01, 1"):
+        for value in ("nan", "inf", "-0.1", "1", "%", "", "0.01, 1"):
             reply = await running.ask(PROMPT, headers={"x-headstart-max-error": value})
             assert reply.status == 400, value
         assert running.provider.calls == 0

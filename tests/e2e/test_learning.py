@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.simulator.faults import Status
+from support.learned import make_label
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -189,3 +191,52 @@ async def test_answers_to_questions_that_age_are_kept_less_long() -> None:
         live = await running.ask("What is the weather in Oslo right now?")
     assert "hit; ttl=99" in lasting.verdict
     assert "hit; ttl=5" in live.verdict or "hit; ttl=60" in live.verdict
+
+
+def near_misses(domain: str, number: int, *, wrong: int) -> list[Label]:
+    """Return labels of misses whose neighbours were nearly similar enough."""
+    like = make_label(0, domain=domain, closeness=0.0)
+    return [
+        msgspec.structs.replace(like, id=f"near-{place}", similarity=0.85, same=place >= wrong)
+        for place in range(number)
+    ]
+
+
+@pytest.mark.parametrize(("wrong", "then"), [(0, "detail=semantic"), (10, "detail=veto")])
+async def test_a_cold_start_is_strict_until_near_misses_tell_traps_from_easy_traffic(
+    wrong: int, then: str
+) -> None:
+    async with sidecar(cache={"cold_start": "strict", **never()}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        strict = await running.ask(REWORDED)
+        (label,) = await labels(running, 1)
+        await learned(running, 1)
+        oversight = running.parts[0].oversight
+        assert oversight is not None
+        domain = oversight.learner.domains.get(label.domain)
+        assert domain.status().near_misses == 1  # the strict start's own miss is one of them
+        await running.parts[0].store.label(near_misses(label.domain, 15, wrong=wrong))
+        await learned(running, 16)
+        asked = await running.ask("I want to sign up to ChatGPT")
+        explained = oversight.explain(asked.headers["x-headstart-request-id"])
+    assert 0.9 < label.similarity < 0.98
+    assert strict.headers["x-headstart-veto"] == "threshold"
+    assert then in asked.verdict
+    assert asked.headers.get("x-headstart-veto") == ("unlearned" if wrong else None)
+    assert explained is not None
+    assert explained.domain.trust == ("none" if wrong else "full")
+
+
+async def test_a_caller_who_accepts_no_error_gets_exact_repeats_alone() -> None:
+    none = {"x-headstart-max-error": "0"}
+    async with sidecar(cache=never()) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        reworded = await running.ask(REWORDED, headers=none)
+        exact = await running.ask(REWORDED, headers=none)
+        await running.indexed(2)
+        other = await running.ask("I want to sign up to ChatGPT")
+    assert "fwd=miss; detail=exact-only" in reworded.verdict
+    assert "detail=exact" in exact.verdict
+    assert "detail=semantic" in other.verdict  # its own answer is there for others

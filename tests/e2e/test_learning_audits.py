@@ -228,6 +228,7 @@ async def mounted(mode: str, *, idempotent: bool) -> AsyncIterator[Mounted]:
             "cache.audit.mode": mode,
             "cache.audit.rate": 1.0,
             "cache.audit.null_rate": 0.0,
+            "cache.cold_start": "optimistic",
             "encoder.max_wait_ms": 20_000.0,
             "server.shutdown_s": 0.1,
         },

@@ -12,7 +12,9 @@ from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import ConfigError
 from headstart.policies.ratchet import settings
 from headstart.policies.ratchet.alarm import Alarm
-from headstart.policies.ratchet.cold_start import cold_start_threshold
+from headstart.policies.ratchet.cold_start import (
+    STRICT,
+)
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.expectations import expected_hit_rate
 from headstart.policies.ratchet.features import NAMES, VERSION, pack_features, unpack_features
@@ -22,6 +24,7 @@ from headstart.policies.ratchet.snapshot import SnapshotError
 from headstart.policies.ratchet.standings import Standings
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
+SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
 
 
 def label(number: int, strength: float, same: bool | None, **fields: object) -> Label:
@@ -63,11 +66,11 @@ def taught(count: int, promise: Promise = PROMISE) -> Domain:
 
 
 def test_a_fresh_domain_follows_the_cold_start_rule() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(SETTLED)
     assert domain.rule is Rule.COLD_START
-    assert domain.threshold() == cold_start_threshold(0.05)
-    assert domain.threshold(0.01) == cold_start_threshold(0.01) > cold_start_threshold(0.05)
+    assert (domain.threshold(), domain.threshold(0.01)) == (0.86, 0.94)
     assert domain.threshold(0.5) == domain.threshold()
+    assert Domain(PROMISE).threshold() == Domain(PROMISE).threshold(0.01) == STRICT
 
 
 def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -> None:

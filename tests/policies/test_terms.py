@@ -34,7 +34,8 @@ def test_the_first_rule_that_fits_holds(model: str, path: str, headers: Headers,
 
 
 @pytest.mark.parametrize(
-    ("value", "share"), [(b"0.01", 0.01), (b"1%", 0.01), (b" 0.5 % ", 0.005), (b"1e-3", 0.001)]
+    ("value", "share"),
+    [(b"0.01", 0.01), (b"1%", 0.01), (b" 0.5 % ", 0.005), (b"1e-3", 0.001), (b"0", 0), (b"0%", 0)],
 )
 def test_a_caller_states_a_share_or_a_percentage(value: bytes, share: float) -> None:
     assert requested_max_error(((b"x-headstart-max-error", value),)) == pytest.approx(share)
@@ -47,7 +48,7 @@ def test_of_several_headers_the_strictest_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"low", b"0", b"1", b"100%", b"-1%", b"1%%", b"nan", b"\xff"]
+    "value", [b"", b"low", b"-0.1", b"1", b"100%", b"-1%", b"1%%", b"nan", b"\xff"]
 )
 def test_a_value_that_is_no_share_is_the_callers_fault(value: bytes) -> None:
     with pytest.raises(RequestError, match="x-headstart-max-error") as caught:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headstart.policies.guards.parse import Parse
 
-PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
+PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE, cold_start="optimistic")
 
 
 def policy(domain: Domain | None = None, guards: Collection[str] = tuple(GUARDS)) -> VerifiedMatch:

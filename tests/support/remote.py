@@ -68,6 +68,7 @@ def remote(
         settings = {
             "cache.store": "memory:",
             "cache.audit.mode": "off",
+            **({} if "match" in cache else {"cache.cold_start": "optimistic"}),
             "encoder.max_wait_ms": 20_000.0,
             "server.admin_token_env": token_env,
             "upstream": [{"name": "sim", "base_url": upstream + "/v1"}],

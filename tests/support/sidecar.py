@@ -140,10 +140,14 @@ async def sidecar(
     """
     provider = provider or Provider()
     async with simulated(provider) as base, aiohttp.ClientSession() as session:
+        cache = {"store": "memory:", "audit.mode": "off", **sections.get("cache", {})}
+        if not cache.keys() & {"match", "threshold"}:
+            # A few rewordings are to be hits without the near misses that a strict start waits for.
+            cache = {"cold_start": "optimistic", **cache}
         sections = {
             **sections,
             # Audits are drawn at random: a test that wants them asks for all.
-            "cache": {"store": "memory:", "audit.mode": "off", **sections.get("cache", {})},
+            "cache": cache,
             # However busy the machine is, a lookup waits for its encoding.
             "encoder": {"max_wait_ms": 20_000.0},
         }

@@ -14,8 +14,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
+from headstart.policies.ratchet.cold_start import Trust
 from headstart.policies.ratchet.settings import MAX_STANDINGS
 from headstart.policies.ratchet.snapshot import SnapshotError
 from headstart.types import Frozen
@@ -58,12 +60,14 @@ class Saved(Frozen):
 class _Held:
     """A domain in memory, the last label it saw, and whether its snapshot is behind."""
 
-    __slots__ = ("changed", "cursor", "domain")
+    __slots__ = ("changed", "cursor", "domain", "tripped")
 
     def __init__(self, domain: Domain, cursor: str) -> None:
         self.domain = domain
         self.cursor = cursor
         self.changed = False
+        self.tripped = False
+        """It was told that near misses stopped the cold start."""
 
 
 class Domains:
@@ -243,6 +247,9 @@ class Domains:
             return
         if change.alarm or (change.redrawn and change.rule is not before):
             self._tell(name, held.domain, change)
+        if change.rule is Rule.COLD_START and change.trust is Trust.NONE and not held.tripped:
+            held.tripped = True
+            self._tell(name, held.domain, change)
 
     def _tell(self, name: str, domain: Domain, change: Change) -> None:
         """Say that a domain changed its ways, and why if it serves less than it did at first."""
@@ -257,7 +264,15 @@ class Domains:
                 cold_start_serves=status.cold_start_serves,
             )
         )
-        if change.alarm:
+        if status.rule is Rule.COLD_START:
+            logger.warning(
+                "learning domain %s: %d of %d near misses had another answer; nothing is matched by"
+                " meaning there before enough was learned",
+                name[:12],
+                status.near_misses_different,
+                status.near_misses,
+            )
+        elif change.alarm:
             logger.warning(
                 "learning domain %s: audits found more wrong hits than max_error allows; nothing is"
                 " matched by meaning there until it has learned again",

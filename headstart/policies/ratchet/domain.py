@@ -10,7 +10,7 @@ import numpy as np
 
 from headstart.decisions import LabelSource, Rule
 from headstart.policies.ratchet import snapshot
-from headstart.policies.ratchet.cold_start import cold_start_threshold
+from headstart.policies.ratchet.cold_start import Trust, cold_start_threshold, is_near_miss
 from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
 from headstart.policies.ratchet.memory import Row
 from headstart.policies.ratchet.settings import (
@@ -32,6 +32,7 @@ from headstart.policies.ratchet.state import (
     noise_of,
     redrawn,
     score,
+    trust,
 )
 from headstart.types import Frozen
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from headstart.policies.ratchet.settings import Promise
     from headstart.policies.ratchet.standings import Standing
     from headstart.policies.ratchet.state import State
+
+
+_COMPARED = (LabelSource.MISS, LabelSource.AUDIT)
 
 
 class Change(Frozen, frozen=True, kw_only=True):
@@ -57,6 +61,8 @@ class Change(Frozen, frozen=True, kw_only=True):
     """The rule in force after it."""
     threshold: float | None = None
     """The threshold in force after it: of the score, or at cold start of the similarity."""
+    trust: Trust = Trust.STRICT
+    """How far the cold-start threshold is trusted after it."""
 
 
 class Status(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -70,6 +76,12 @@ class Status(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     rule: Rule
     threshold: float | None
     """Of the score; at cold start of the similarity; None: nothing qualifies."""
+    trust: Trust
+    """How far the cold-start threshold is trusted."""
+    near_misses: int
+    """Misses compared whose neighbour was nearly similar enough for the cold start."""
+    near_misses_different: int
+    """Those of them that had another answer: they decide about ``trust``."""
     alarm: bool
     alarms: int
     audits: int
@@ -107,9 +119,12 @@ class Domain:
 
     @classmethod
     def restore(cls, promise: Promise, data: bytes, *, version: str = VERSION) -> Domain:
-        """Return the domain whose ``snapshot`` this is. Raises SnapshotError."""
+        """Return the domain whose ``snapshot`` this is.
+
+        Raises SnapshotError where its labels, applied anew, would lead to another state.
+        """
         domain = cls(promise, version=version)
-        domain._state, domain._standings = snapshot.load(data, version)
+        domain._state, domain._standings = snapshot.load(data, version, exact=True)
         return domain
 
     def snapshot(self) -> bytes:
@@ -132,6 +147,11 @@ class Domain:
         return self._state.counts.labels
 
     @property
+    def trust(self) -> Trust:
+        """How far the cold-start threshold is trusted."""
+        return trust(self._state, self.promise)
+
+    @property
     def alarmed(self) -> bool:
         """True from an alarm until labels enough came after it: nothing may be served."""
         return self._state.alarmed
@@ -141,11 +161,12 @@ class Domain:
 
         ``max_error`` may only be stricter than the promise's.
         """
-        target = min(max_error or 1.0, self.promise.max_error)
+        target = self.promise.max_error if max_error is None else max_error
+        target = min(target, self.promise.max_error)
         if self._state.alarmed:
             return None
         if self.rule is Rule.COLD_START:
-            return cold_start_threshold(target)
+            return cold_start_threshold(target, self.trust)
         return self._learned_threshold(target)
 
     def _learned_threshold(self, target: float) -> float | None:
@@ -192,6 +213,7 @@ class Domain:
             redrawn=state.curve is not before.curve,
             rule=self.rule,
             threshold=self.threshold(),
+            trust=self.trust,
         )
 
     def _apply(self, label: Label) -> bool:
@@ -212,6 +234,7 @@ class Domain:
             similarity=label.similarity,
             principal=_hashed(label.principal),
         )
+        self._count_near_miss(label)
         self._state, residual, weight = learn(
             self._state, row, self.promise, vetoed=_by_guard(label.veto)
         )
@@ -227,6 +250,17 @@ class Domain:
             counts, labels=counts.labels + 1, unsure=counts.unsure + (label.same is None)
         )
         self._state = msgspec.structs.replace(self._state, counts=counts)
+
+    def _count_near_miss(self, label: Label) -> None:
+        """Count a compared miss, or an audited hit, that says how far the cold start may go.
+
+        People's words are not counted: they choose on which answers to say them.
+        """
+        if label.same is None or label.source not in _COMPARED or _by_guard(label.veto):
+            return
+        if is_near_miss(label.similarity, self.promise.max_error):
+            tripwire = self._state.tripwire.taught(same=label.same)
+            self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
 
     def _count_null(self, label: Label) -> bool:
         if label.same is None:
@@ -251,6 +285,9 @@ class Domain:
             candidates=state.remembered,
             rule=self.rule,
             threshold=threshold,
+            trust=self.trust,
+            near_misses=state.tripwire.compared,
+            near_misses_different=state.tripwire.different,
             alarm=state.alarmed,
             alarms=counts.alarms,
             audits=counts.audits,
@@ -269,7 +306,8 @@ class Domain:
         total = float(memory.mass.sum())
         if not total:
             return 0.0, 0.0, None, None
-        similar = memory.similarity >= cold_start_threshold(self.promise.max_error)
+        similarity = cold_start_threshold(self.promise.max_error, self.trust)
+        similar = memory.similarity >= (2.0 if similarity is None else similarity)
         cold = float(memory.mass[similar].sum()) / total
         if self.rule is Rule.COLD_START:
             return cold, cold, None, None

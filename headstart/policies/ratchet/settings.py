@@ -44,10 +44,16 @@ class Promise(Frozen, frozen=True, kw_only=True):
     confidence: float = 0.84
     """One-sided confidence at each threshold update: 0.69, 0.84 or 0.95."""
     judge: JudgeNoise = JudgeNoise()
+    cold_start: Literal["strict", "optimistic"] = "strict"
+    """What is served while too few near misses were compared to tell traps from easy traffic:
+    near repeats alone, or what the cold-start threshold lets pass."""
 
     def __post_init__(self) -> None:
         if not 0 < self.max_error <= 0.5:
-            raise ConfigError(f"cache.max_error = {self.max_error}: use a share in (0, 0.5]")
+            raise ConfigError(
+                f"cache.max_error = {self.max_error}: use a share in (0, 0.5]; for exact repeats "
+                'alone set cache.mode = "exact-only"'
+            )
         if self.confidence not in MARGINS:
             raise ConfigError(f"cache.confidence = {self.confidence}: use one of {list(MARGINS)}")
 
@@ -104,5 +110,5 @@ MAX_STANDINGS = 10_000
 SOFT_GUARDS = frozenset({"substitution"})
 """Guards that are obeyed at cold start and weighed as evidence once labels were learned: where one
 answer serves many wordings, four of five exchanged words change nothing, and labels tell where."""
-OWN_VETOES = frozenset({"threshold", "unqualified", "alarm", "unrelated"})
+OWN_VETOES = frozenset({"threshold", "unlearned", "unqualified", "alarm", "unrelated"})
 """Vetoes that are the rule's own word, not a guard's."""

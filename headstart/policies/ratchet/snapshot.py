@@ -9,9 +9,11 @@ import numpy as np
 
 from headstart.errors import HeadstartError
 from headstart.policies.ratchet.alarm import Alarm  # noqa: TC001 - msgspec reads it
+from headstart.policies.ratchet.cold_start import Tripwire
 from headstart.policies.ratchet.features import NAMES
 from headstart.policies.ratchet.memory import Memory, Row, no_memory, remembered
 from headstart.policies.ratchet.model import Model
+from headstart.policies.ratchet.settings import ENOUGH_LABELS
 from headstart.policies.ratchet.standings import Standings
 from headstart.policies.ratchet.state import Counts, State
 from headstart.policies.ratchet.threshold import Curve
@@ -51,6 +53,8 @@ class _Envelope(_Head):
     since_update: int
     counts: Counts
     standings: dict[str, tuple[str, float, float]]
+    tripwire: Tripwire | None = None
+    """None in snapshots that were written before near misses were counted."""
 
 
 def dump(state: State, standings: Standings, version: str) -> bytes:
@@ -70,12 +74,17 @@ def dump(state: State, standings: Standings, version: str) -> bytes:
             since_update=state.since_update,
             counts=state.counts,
             standings=standings.rows(),
+            tripwire=state.tripwire,
         )
     )
 
 
-def load(data: bytes, version: str) -> tuple[State, Standings]:
-    """Read what ``dump`` wrote. Raises SnapshotError for another version's or a damaged one."""
+def load(data: bytes, version: str, *, exact: bool = False) -> tuple[State, Standings]:
+    """Read what ``dump`` wrote. Raises SnapshotError for another version's or a damaged one.
+
+    ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
+    its labels, applied anew, lead to another state.
+    """
     try:
         head = msgspec.msgpack.decode(data, type=_Head)
         if head != _Head(format=FORMAT, version=version, features=NAMES):
@@ -94,9 +103,12 @@ def load(data: bytes, version: str) -> tuple[State, Standings]:
             lessons=envelope.lessons,
             since_update=envelope.since_update,
             counts=envelope.counts,
+            tripwire=envelope.tripwire or Tripwire(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
+    if exact and envelope.tripwire is None and state.lessons < ENOUGH_LABELS:
+        raise SnapshotError("the snapshot is older than the count of near misses")
     return state, Standings(envelope.standings)
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from headstart.policies.ratchet.alarm import Alarm
+from headstart.policies.ratchet.cold_start import Tripwire, Trust
 from headstart.policies.ratchet.memory import Memory, Row, no_memory, remembered
 from headstart.policies.ratchet.model import (
     Model,
@@ -69,6 +70,7 @@ class State(msgspec.Struct, frozen=True):
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: Counts = Counts()
+    tripwire: Tripwire = Tripwire()
 
     @property
     def remembered(self) -> int:
@@ -185,6 +187,15 @@ def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
     return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
+
+
+def trust(state: State, promise: Promise) -> Trust:
+    """Return how far the cold-start threshold is trusted, by what near misses have shown."""
+    return state.tripwire.trust(
+        promise.max_error,
+        lambda rate: _observed(min(rate, 1.0), state, promise),
+        optimistic=promise.cold_start == "optimistic",
+    )
 
 
 def _observed(rate: float, state: State, promise: Promise) -> float:

@@ -1,0 +1,231 @@
+"""The cold start watches its near misses: traps stop it, easy traffic opens it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Rule, Terms
+from headstart.policies.guards.parse import parse_prompt
+from headstart.policies.ratchet import snapshot
+from headstart.policies.ratchet.cold_start import (
+    BAND,
+    ENOUGH_COMPARED,
+    STRICT,
+    Trust,
+    cold_start_threshold,
+)
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
+from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
+from headstart.policies.ratchet.snapshot import SnapshotError
+from headstart.policies.verified import VerifiedMatch
+from policies.test_verified import QUESTION, encoded
+
+PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
+TARGETS = (0.001, 0.004, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
+
+
+def near_miss(number: int, *, same: bool | None, **fields: Any) -> Label:
+    features = np.zeros(len(NAMES))
+    features[0] = 1
+    label = Label(
+        id=f"q{number}",
+        entry=f"e{number}",
+        domain="d",
+        source=LabelSource.MISS,
+        same=same,
+        at=float(number),
+        similarity=0.85,
+        version=VERSION,
+        features=pack_features(features),
+        veto="threshold",
+        stored=True,
+    )
+    return msgspec.structs.replace(label, **fields)
+
+
+def after(right: int, wrong: int, promise: Promise = PROMISE, **fields: Any) -> Domain:
+    """Return a domain that compared so many near misses."""
+    domain = Domain(promise)
+    said = [True] * right + [False] * wrong
+    for number, same in enumerate(said):
+        domain.apply(near_miss(number, same=same, **fields))
+    return domain
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "trust", "threshold"),
+    [
+        (0, 0, Trust.STRICT, STRICT),
+        (14, 0, Trust.STRICT, STRICT),
+        (0, 14, Trust.STRICT, STRICT),
+        (15, 0, Trust.FULL, 0.90),
+        (28, 1, Trust.FULL, 0.90),
+        (14, 1, Trust.RAISED, 0.94),
+        (17, 3, Trust.RAISED, 0.94),
+        (12, 3, Trust.NONE, None),
+        (0, 15, Trust.NONE, None),
+    ],
+)
+def test_near_misses_decide_how_far_the_cold_start_goes(
+    right: int, wrong: int, trust: Trust, threshold: float | None
+) -> None:
+    domain = after(right, wrong)
+    assert domain.rule is Rule.COLD_START
+    assert (domain.trust, domain.threshold()) == (trust, threshold)
+    status = domain.status()
+    assert (status.trust, status.threshold) == (trust, threshold)
+    assert (status.near_misses, status.near_misses_different) == (right + wrong, wrong)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"same": None},
+        {"similarity": 0.90 - BAND - 0.01},
+        {"veto": "number"},
+        {"veto": "negation"},
+        {"source": LabelSource.FEEDBACK},
+        {"source": LabelSource.REVIEW},
+        {"source": LabelSource.NULL},
+        {"version": "another"},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.items())),
+)
+def test_what_is_no_near_miss_is_not_counted(fields: dict[str, Any]) -> None:
+    domain = Domain(PROMISE)
+    for number in range(30):
+        domain.apply(near_miss(number, **{"same": False, **fields}))
+    assert domain.status().near_misses == 0
+    assert domain.trust is Trust.STRICT
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"similarity": 0.99},
+        {"veto": None},
+        {"veto": "unlearned"},
+        {"veto": "substitution"},
+        {"source": LabelSource.AUDIT, "served": True, "veto": None, "similarity": 0.99},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.items())),
+)
+def test_what_could_have_been_served_or_was_is_counted(fields: dict[str, Any]) -> None:
+    domain = Domain(PROMISE)
+    domain.apply(near_miss(0, **{"same": False, **fields}))
+    assert domain.status().near_misses_different == 1
+
+
+def test_a_judge_that_errs_does_not_close_easy_traffic() -> None:
+    """Of equal answers, one in four is called different: null audits have measured it."""
+    exact, measured = Domain(PROMISE), Domain(Promise(max_error=0.02))
+    for number in range(400):
+        null = near_miss(number, same=number % 4 > 0, source=LabelSource.NULL, entry="")
+        measured.apply(null)
+    for number in range(40):
+        label = near_miss(number, same=number % 4 > 0)
+        exact.apply(label)
+        measured.apply(label)
+    assert exact.trust is Trust.NONE
+    assert measured.trust is Trust.FULL
+
+
+@pytest.mark.parametrize("trust", Trust)
+def test_a_stricter_target_never_asks_for_less(trust: Trust) -> None:
+    found = [cold_start_threshold(target, trust) for target in TARGETS]
+    asked = [2.0 if each is None else each for each in found]
+    assert asked == sorted(asked, reverse=True)
+    assert found[:2] == [None, None]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_less_trust_never_asks_for_less(target: float) -> None:
+    full, raised, strict, none = (
+        2.0 if each is None else each
+        for each in (
+            cold_start_threshold(target, trust)
+            for trust in (Trust.FULL, Trust.RAISED, Trust.STRICT, Trust.NONE)
+        )
+    )
+    assert full <= raised <= strict <= none
+
+
+@pytest.mark.parametrize(("max_error", "trust"), [(0.02, Trust.NONE), (0.1, Trust.FULL)])
+def test_a_laxer_target_lets_more_near_misses_differ(max_error: float, trust: Trust) -> None:
+    """One in four: too many for 2 %; for 10 %, whose near misses are less similar, not."""
+    assert after(30, 9, Promise(max_error=max_error, judge=EXACT_JUDGE)).trust is trust
+
+
+def test_a_target_below_half_a_percent_serves_nothing_before_it_learned() -> None:
+    domain = Domain(Promise(max_error=0.004, judge=EXACT_JUDGE, cold_start="optimistic"))
+    assert domain.threshold() is None
+    assert after(15, 0).threshold(0.004) is None
+    assert after(15, 0).threshold(0.005) == 0.97
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_labels_decides_and_a_snapshot_goes_on(seed: int) -> None:
+    rng = random.Random(seed)
+    labels = [
+        near_miss(n, same=rng.random() < 0.8, similarity=rng.uniform(0.7, 1.0)) for n in range(60)
+    ]
+    whole, first = Domain(PROMISE), Domain(PROMISE)
+    for each in labels[:25]:
+        whole.apply(each)
+        first.apply(each)
+    second = Domain.restore(PROMISE, first.snapshot())
+    for each in labels[25:]:
+        assert whole.apply(each) == second.apply(each)
+    assert whole.snapshot() == second.snapshot()
+    assert whole.status() == second.status()
+
+
+def older(domain: Domain) -> bytes:
+    """Return a snapshot as it was written before near misses were counted."""
+    envelope = msgspec.msgpack.decode(domain.snapshot())
+    del envelope["tripwire"]
+    return msgspec.msgpack.encode(envelope)
+
+
+def test_an_older_snapshot_of_a_cold_start_is_learned_again_from_the_labels() -> None:
+    with pytest.raises(SnapshotError, match="near misses"):
+        Domain.restore(PROMISE, older(after(20, 0)))
+    prior = Domain(PROMISE, older(after(20, 0)))
+    assert prior.labels == 20
+    assert prior.trust is Trust.STRICT
+
+
+def test_an_older_snapshot_of_what_was_learned_is_used() -> None:
+    domain = after(900, 0)
+    assert domain.rule is Rule.LEARNED
+    restored = Domain.restore(PROMISE, older(domain))
+    assert restored.rule is Rule.LEARNED
+    assert restored.threshold() == domain.threshold()
+    assert snapshot.load(older(domain), VERSION)[0].lessons == 900
+
+
+def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() -> None:
+    domain = after(0, 15)
+    match = VerifiedMatch(PROMISE, lambda _: domain)
+    parse = parse_prompt(QUESTION, encoded(QUESTION))
+    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=1.0)], 0)
+    verdict = match.judge(parse, parse, nearby)
+    assert (verdict.serve, verdict.veto, verdict.threshold) == (False, "unlearned", None)
+    assert verdict.rule is Rule.COLD_START
+    for number in range(900):
+        domain.apply(near_miss(number, same=True, features=verdict.features))
+    assert domain.rule is Rule.LEARNED
+    assert domain.threshold() is not None
+
+
+def test_enough_is_reached_by_misses_alone() -> None:
+    """A strict start serves nearly nothing, so what it waits for must come from misses."""
+    domain = Domain(PROMISE)
+    changes = [domain.apply(near_miss(n, same=True)).trust for n in range(ENOUGH_COMPARED)]
+    assert changes == [Trust.STRICT] * (ENOUGH_COMPARED - 1) + [Trust.FULL]
