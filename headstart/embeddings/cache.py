@@ -155,6 +155,14 @@ class SemanticCache:
             self._touched.add(lookup.entry.id)
         return lookup
 
+    def keep(self, entry: Entry) -> bool:
+        """Let exact lookups of this process find an entry from now on; ``put`` stores it.
+
+        Returns whether memory holds it.
+        """
+        self._hot.put(entry)
+        return entry.id in self._hot
+
     async def put(self, entry: Entry, text: str | None = None, *, tenant: str = "") -> bool:
         """Keep an entry, comparable by ``text`` if given. Exact lookups see it before any wait.
 

@@ -82,6 +82,10 @@ class Collector:
                 case Ended():
                     self.ended = True
 
+    def has_finished(self, choices: int) -> bool:
+        """Tell whether so many choices have their finish reasons, and no other one began."""
+        return len(self._choices) >= choices and self.finished
+
     @property
     def finished(self) -> bool:
         """At least one choice began, and each that began has a finish reason."""

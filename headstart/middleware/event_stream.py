@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headstart.middleware.sse import SSEDecoder
 from headstart.middleware.text_shape import learn_shape
+from headstart.types import Ended, ErrorReported, Finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,13 +17,26 @@ if TYPE_CHECKING:
 
 
 class EventStream:
-    """Cuts a stream into frames and decodes them. ``join``: a run of texts becomes one event."""
+    """Cuts a stream into frames and decodes them, up to the terminal event.
 
-    def __init__(self, dialect: UpstreamDialect, *, join: bool) -> None:
+    ``join``: a run of texts becomes one event. ``choices``: how many were asked for.
+    """
+
+    def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
+        self.ended = False
+        """The terminal event came. What follows it is no part of the answer, and is not read."""
+        self._choices = choices
+        self._ends_at_finish = dialect.ends_at_finish
+        self._finished: set[int] = set()
         self._frames = SSEDecoder()
         self._decoder = dialect.decoder()
         self._join = join
         self._shape: TextShape | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Each choice that was asked for has its finish reason."""
+        return len(self._finished) >= self._choices
 
     def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
         """Return what the frames of text say that ``data`` begins with, and where they end.
@@ -39,7 +53,7 @@ class EventStream:
         To be read to its end, unless the stream ends with what was read. Raises
         UpstreamProtocolError.
         """
-        block = self._frames.receive(data)
+        block = b"" if self.ended else self._frames.receive(data)
         at = 0
         while at < len(block):
             if self._shape is not None:
@@ -52,9 +66,26 @@ class EventStream:
                 return
             at += len(frame.raw)
             events = self._decoder.feed(frame)
+            if self._ends_with(events):
+                return
             if frame.data:
-                self._shape = learn_shape(frame.raw, events)
+                self._shape = None if self.ended else learn_shape(frame.raw, events)
             yield frame.raw, events
+            if self.ended:
+                return
+
+    def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
+        """Follow the events; True where they are no part of the answer, which is whole."""
+        whole = self._ends_at_finish and self.finished
+        for event in events:
+            if type(event) is Finished:
+                self._finished.add(event.choice)
+            elif type(event) is Ended:
+                self.ended = True
+            elif whole and type(event) is ErrorReported:
+                self.ended = True
+                return True
+        return False
 
     def rest(self) -> bytes:
         """Return what came after the last whole frame."""

@@ -58,6 +58,7 @@ class Exchange:
         "completion_tokens",
         "cost_usd",
         "deadline",
+        "delivered",
         "domain",
         "error",
         "estimated",
@@ -123,6 +124,8 @@ class Exchange:
         self.upstream_s: float | None = None
         self.holdout = False
         self.stored = False
+        self.delivered = False
+        """The client has all of the answer, so it may leave."""
         self.error: str | None = None
         self.prompt_tokens = 0
         self.completion_tokens = 0

@@ -2,7 +2,8 @@
 
 A flight belongs to no client. Its pump reads the upstream and appends to a bounded replay log;
 each client reads the log at its own pace: a latecomer gets what was already streamed at once and
-the rest live. The last client to leave cancels the pump. Once the log is full nobody may join,
+the rest live. The last client to leave cancels the pump, unless the answer is whole by then: a
+whole answer is always stored. Once the log is full nobody may join,
 pieces that every client has read are dropped, a lone client slows the upstream down, and among
 several the slowest one is dropped so that it never stalls the others.
 """
@@ -21,12 +22,17 @@ from headstart.middleware.reading import is_event_stream
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    import anyio
+
     from headstart.attempts import Attempt
     from headstart.observe import Shaped
-    from headstart.types import Headers, Origin
+    from headstart.types import Entry, Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
 """Bound of a flight's replay log."""
+
+REST_S = 0.5
+"""How long a call may go on when its answer is whole and nobody reads it any more."""
 
 _LATE = "no answer in time: the client's timeout, x-headstart-deadline-ms, or a deadline_s"
 
@@ -72,6 +78,11 @@ class Client:
     @property
     def aborted(self) -> bool:
         return self._gone is not None
+
+    @property
+    def has_all(self) -> bool:
+        """It has read all of a whole answer."""
+        return self._flight.whole and self.position >= self._flight.end
 
     def wake(self) -> None:
         """Let a pending read look again."""
@@ -155,8 +166,8 @@ class Flight:
     """One upstream call and its readers.
 
     The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
-    content passes, ``origin`` and ``stored`` before it publishes the clean end, and ``attempts``
-    and ``shaped`` before it publishes any end.
+    content passes, ``whole`` before it publishes the answer's last event, ``origin`` and ``entry``
+    before it publishes the clean end, and ``attempts`` and ``shaped`` before it publishes any end.
     """
 
     def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
@@ -171,7 +182,12 @@ class Flight:
         self.shaped: tuple[Shaped, ...] = ()
         self.settled = asyncio.Event()
         """Set when no attempt will be added any more."""
-        self.stored = False
+        self.whole = False
+        """The answer's terminal event was read: nothing that happens now makes it less."""
+        self.entry: Entry | None = None
+        """What is stored of the answer."""
+        self.reading: anyio.CancelScope | None = None
+        """In which the pump reads the answer."""
         self.pump: asyncio.Task[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
@@ -191,14 +207,20 @@ class Flight:
         return client
 
     def leave(self, client: Client) -> bool:
-        """Remove a reader; True when it was the last one. The pump is then cancelled."""
+        """Remove a reader; True when it was the last one. The pump is then cancelled.
+
+        It gets ``REST_S`` instead to come to the end of a whole answer.
+        """
         client.forget_deadline()
         self._clients.remove(client)
         self._trim()
         if self._clients:
             return False
         if self.pump is not None and not self.done:
-            self.pump.cancel()
+            if not self.whole:
+                self.pump.cancel()
+            elif self.reading is not None:
+                self.reading.deadline = asyncio.get_running_loop().time() + REST_S
         return True
 
     def claim(self, client: Client) -> tuple[Attempt, ...]:
@@ -225,6 +247,16 @@ class Flight:
     def clients(self) -> int:
         """Number of readers."""
         return len(self._clients)
+
+    @property
+    def stored(self) -> bool:
+        """The answer is kept for other requests."""
+        return self.entry is not None
+
+    @property
+    def end(self) -> int:
+        """Index of the piece that comes next, counted from the start of the answer."""
+        return self._dropped + len(self._log)
 
     @property
     def done(self) -> bool:
@@ -270,7 +302,7 @@ class Flight:
             if len(readers) > 1:
                 slowest = min(readers, key=lambda client: client.position)
                 slowest.abort(SlowClient("this client reads too slowly and was dropped"))
-                slowest.position = self._dropped + len(self._log)
+                slowest.position = self.end
             else:
                 self._room = asyncio.get_running_loop().create_future()
                 await self._room

@@ -19,7 +19,14 @@ SETTLE_S = 1.0
 
 
 async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
-    """Leave, the last one cancelling the call, and take over what is this request's to book."""
+    """Leave, and take over what is this request's to book.
+
+    The last one to leave cancels a call whose answer is not whole.
+    """
+    if client.has_all:
+        exchange.delivered = True
+        if exchange.total_s is None:
+            exchange.over()
     last = flight.leave(client)
     if (last or flight.done) and not flight.settled.is_set():
         with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
@@ -30,6 +37,7 @@ async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
             exchange.upstream_s = upstream_s
     if flight.origin is not None:
         exchange.take_origin(flight.origin)
+    exchange.stored = exchange.stored or flight.stored
     exchange.pay(flight.claim(client), flight.shaped)
 
 

@@ -131,8 +131,9 @@ class Engine:
         try:
             await self._answer(exchange, app)
         except ClientGone:
-            exchange.error = "client-gone"
-            exchange.status = exchange.status or CLIENT_GONE
+            if not exchange.delivered:
+                exchange.error = "client-gone"
+                exchange.status = exchange.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
             exchange.error = getattr(error, "code", "error")
             if exchange.status:
@@ -320,7 +321,7 @@ class Engine:
             prepared.directives.compress,
         )
         flight = self._flights.find(identity, exchange.begin_by)
-        if flight is not None and flight.ended and exchange.lookup.reason in _ANEW:
+        if flight is not None and flight.whole and exchange.lookup.reason in _ANEW:
             flight = None  # its answer is the one that the caller wants no more
         if flight is not None and not exchange.holdout:
             exchange.lookup = Lookup(outcome=Outcome.JOINED)

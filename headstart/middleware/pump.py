@@ -1,4 +1,4 @@
-"""Runs one flight: reads the upstream, feeds the flight, and stores what ended cleanly."""
+"""Runs one flight: reads the upstream, feeds the flight, and stores what is whole."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
 from headstart.middleware.tokenizers import load_soon
 from headstart.middleware.upstreams.opening import AnswerWithheld
+from headstart.middleware.upstreams.recording import CHARACTERS_PER_TOKEN
 from headstart.policies.responses import refuse_app_response
 from headstart.types import Ended, Entry, Frozen, Origin, RawResponse, ToolCall
 
@@ -96,61 +97,95 @@ class Pump:
 
     async def run(self, flight: Flight, plan: Plan) -> None:
         """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
-        entry: Entry | None = None
+        unseen: Exception | None = None
         try:
             if flight.clients:
                 async with self._gate:
-                    entry = await self._call(flight, plan)
+                    await self._call(flight, plan)
             else:
                 with self._gate.spare():
-                    entry = await self._audit(flight, plan)
-        except Exception as error:
+                    await self._audit(flight, plan)
+        except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle(flight, plan)
             if plan.credential_scope is not None and isinstance(error, UpstreamRefused):
                 self._note_credential(plan.credential_scope, error.status)
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
-                raise
+                unseen = error
         finally:
             self._settle(flight, plan)
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
             flight.settled.set()
+            if flight.entry is None:
+                self._flights.remove(plan.identity, flight)
+        try:
+            await self._store(flight, plan)
+        finally:
+            # Only now, where memory has no room for the entry: until here others may join.
             self._flights.remove(plan.identity, flight)
-        if entry is not None and self._cache is not None:
-            if self._recorder is not None:
-                self._recorder.add(plan.call, plan.route.dialect, entry)
-            text = entry.key.query if plan.semantic else None
-            stored = await self._cache.put(entry, text=text, tenant=plan.tenant)
-            if plan.lesson is not None and self._learner is not None:
-                self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
+        if unseen is not None:
+            raise unseen
+
+    async def _store(self, flight: Flight, plan: Plan) -> None:
+        """Store a whole answer, whatever became of its clients and of its body's end."""
+        entry = flight.entry
+        if entry is None or self._cache is None:
+            return
+        if self._recorder is not None:
+            self._recorder.add(plan.call, plan.route.dialect, entry)
+        text = entry.key.query if plan.semantic else None
+        stored = await self._cache.put(entry, text=text, tenant=plan.tenant)
+        if plan.lesson is not None and self._learner is not None:
+            self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
 
     def _settle(self, flight: Flight, plan: Plan) -> None:
         """Hand over what the calls cost, also where the answer never came."""
         flight.attempts += self._ledger.take(plan.call.id)
         flight.shaped += self._ledger.shaped(plan.call.id)
 
-    async def _audit(self, flight: Flight, plan: Plan) -> Entry | None:
+    async def _audit(self, flight: Flight, plan: Plan) -> None:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""
         with anyio.move_on_after(UNATTENDED_S):
             return await self._call(flight, plan)
         raise UpstreamTimeout("the audit took too long")
 
-    async def _call(self, flight: Flight, plan: Plan) -> Entry | None:
+    async def _call(self, flight: Flight, plan: Plan) -> None:
         try:
             async with plan.upstream.stream(plan.call) as reply:
-                return await self._carry(flight, plan, reply)
+                await self._carry(flight, plan, reply)
         except AnswerWithheld as withheld:  # an answer without content is an answer all the same
-            return await self._carry(flight, plan, withheld.reply)
+            await self._carry(flight, plan, withheld.reply)
 
-    async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> Entry | None:
+    async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> None:
         head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
         flight.open(head)
         if plan.credential_scope is not None:
             self._note_credential(plan.credential_scope, reply.status)
-        collector = Collector(max_bytes=LOG_BYTES)
-        raw: list[bytes] | None = [] if plan.route.dialect is None and plan.key else None
-        async for piece in reply.chunks():
+        answer = _Answer(plan, reply, self._clock)
+        collector = answer.collector
+        with anyio.CancelScope() as flight.reading:
+            await self._read(flight, head, answer)
+        if head.stream:
+            await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
+        if answer.reads and not plan.wrapped:
+            # A wrapped app may answer as it likes: what it sends passes, and is just not stored.
+            _refuse_broken(collector, stream=head.stream, cacheable=plan.key is not None)
+        elif collector.finished and not collector.ended:
+            collector.feed((Ended(),))
+        flight.whole = True
+        tokens, booked = await answer.counted(), len(flight.attempts)
+        self._settle(flight, plan)
+        if flight.origin is None or tokens.estimated or len(flight.attempts) > booked:
+            self._sum_up(flight, answer, tokens)
+        flight.finish()
+
+    async def _read(self, flight: Flight, head: Head, answer: _Answer) -> None:
+        collector = answer.collector
+        raw: list[bytes] | None = None
+        if answer.plan.route.dialect is None and answer.plan.key:
+            raw = []
+        async for piece in answer.reply.chunks():
             if piece.events:
                 collector.feed(piece.events)
             if flight.first_content is None and (collector.content_started or raw is not None):
@@ -159,25 +194,23 @@ class Pump:
                 raw.append(piece.data)
                 if flight.full:
                     raw = None
+            if piece.events and not flight.whole and answer.is_whole:
+                flight.whole = True
+                if head.stream and collector.ended:
+                    # A client may ask again as soon as it has the terminal event.
+                    self._sum_up(flight, answer, answer.estimated())
             if piece.data:
                 await flight.push(piece.data)
-        if head.stream:
-            await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
-        reads = plan.route.dialect is not None and reply.status == 200 and is_plain(reply.headers)
-        if reads and not plan.wrapped:
-            # A wrapped app may answer as it likes: what it sends passes, and is just not stored.
-            _refuse_broken(collector, stream=head.stream, cacheable=plan.key is not None)
-        elif collector.finished and not collector.ended:
-            collector.feed((Ended(),))
-        total_s = time.perf_counter() - flight.began
-        completion = collector.completion(self._clock()) if reads else None
-        tokens = await _tokens(plan, completion, collector)
+        answer.raw = b"".join(raw) if raw else None
+
+    def _sum_up(self, flight: Flight, answer: _Answer, tokens: _Tokens) -> None:
+        """Tell what a whole answer took, and let exact lookups find it from now on."""
+        plan = answer.plan
         self._settle(flight, plan)
-        flight.origin = _origin(plan, reply, completion, tokens, flight, total_s)
-        entry = self._entry(plan, reply, completion, b"".join(raw) if raw else None, flight.origin)
-        flight.stored = entry is not None
-        flight.finish()
-        return entry
+        flight.origin = _origin(answer, tokens, flight)
+        flight.entry = entry = self._entry(answer, flight.origin)
+        if entry is not None and self._cache is not None and self._cache.keep(entry):
+            self._flights.remove(plan.identity, flight)
 
     def _note_credential(self, scope: str, status: int) -> None:
         if status == 200:
@@ -185,15 +218,9 @@ class Pump:
         elif status in (401, 403):
             self._accepted.reject(scope)
 
-    def _entry(
-        self,
-        plan: Plan,
-        reply: UpstreamReply,
-        completion: Completion | None,
-        raw: bytes | None,
-        origin: Origin,
-    ) -> Entry | None:
-        """Return what may be stored of a finished answer, or None."""
+    def _entry(self, whole: _Answer, origin: Origin) -> Entry | None:
+        """Return what may be stored of a whole answer, or None."""
+        plan, reply = whole.plan, whole.reply
         request = plan.call.request
         if plan.key is None or request is None or reply.status != 200 or self._cache is None:
             return None
@@ -203,20 +230,20 @@ class Pump:
             return None
         answer: Completion | RawResponse
         if plan.route.dialect is None:
-            if not raw:
+            if not whole.raw:
                 return None
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
-                body=raw,
+                body=whole.raw,
             )
-        elif completion is None or self._admission.refuse_store(request, completion):
+        elif whole.completion is None or self._admission.refuse_store(request, whole.completion):
             return None
         else:
-            answer = completion
+            answer = whole.completion
             if origin.estimated and not plan.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
-                answer = replace(completion, usage=plan.route.dialect.usage(tokens))
+                answer = replace(answer, usage=plan.route.dialect.usage(tokens))
         now, ttl_s = self._clock(), plan.lifetime.seconds
         return Entry(
             id=plan.call.id,
@@ -230,20 +257,82 @@ class Pump:
         )
 
 
-def _origin(
-    plan: Plan,
-    reply: UpstreamReply,
-    completion: Completion | None,
-    tokens: _Tokens,
-    flight: Flight,
-    total_s: float,
-) -> Origin:
-    request = plan.call.request
+class _Tokens(NamedTuple):
+    prompt: int
+    completion: int
+    estimated: bool
+
+
+class _Answer:
+    """The answer to a plan's call, read as it passes."""
+
+    def __init__(self, plan: Plan, reply: UpstreamReply, clock: Callable[[], float]) -> None:
+        dialect, request = plan.route.dialect, plan.call.request
+        self.plan = plan
+        self.reply = reply
+        self.collector = Collector(max_bytes=LOG_BYTES)
+        self.reads = dialect is not None and reply.status == 200 and is_plain(reply.headers)
+        self.raw: bytes | None = None
+        """The whole body of an answer that is in no dialect."""
+        self._clock = clock
+        self._ends_at_finish = self.reads and dialect is not None and dialect.ends_at_finish
+        self._choices = 1 if request is None else max(1, request.choices)
+        self._completion: Completion | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Its terminal event has come."""
+        collector = self.collector
+        if collector.ended:
+            return collector.error is None
+        return self._ends_at_finish and collector.has_finished(self._choices)
+
+    @property
+    def completion(self) -> Completion | None:
+        """The whole answer, if it could be read."""
+        if self._completion is None and self.reads:
+            self._completion = self.collector.completion(self._clock())
+        return self._completion
+
+    def estimated(self) -> _Tokens:
+        """Return the answer's usage, by a rough estimate where the upstream did not report it."""
+        reported = self._reported()
+        if reported is not None:
+            return reported
+        prompt = round(len(self.plan.call.body) / CHARACTERS_PER_TOKEN)
+        return _Tokens(prompt, round(len(self._said()) / CHARACTERS_PER_TOKEN), estimated=True)
+
+    async def counted(self) -> _Tokens:
+        """Return the answer's usage, counted and marked where the upstream did not report it."""
+        reported, request = self._reported(), self.plan.call.request
+        if reported is not None or request is None:
+            return reported or _Tokens(0, 0, estimated=False)
+        load_soon(request.model)
+        return await asyncio.to_thread(_count, self.plan.call.body, self._said(), request.model)
+
+    def _reported(self) -> _Tokens | None:
+        """Return the usage as it was reported, or nothing where none is to be reported."""
+        dialect, usage = self.plan.route.dialect, self.collector.usage
+        if dialect is not None and usage is not None and self.plan.call.request is not None:
+            used = dialect.tokens(usage)
+            return _Tokens(used.prompt, used.completion, estimated=False)
+        return _Tokens(0, 0, estimated=False) if self.completion is None else None
+
+    def _said(self) -> str:
+        choices = () if self.completion is None else self.completion.choices
+        parts = (part for choice in choices for part in choice.parts)
+        return "".join(
+            part.arguments if isinstance(part, ToolCall) else part.text for part in parts
+        )
+
+
+def _origin(answer: _Answer, tokens: _Tokens, flight: Flight) -> Origin:
+    request, completion = answer.plan.call.request, answer.completion
     model = completion.model if completion is not None else request.model if request else ""
-    first = flight.first_content
+    first, total_s = flight.first_content, time.perf_counter() - flight.began
     return Origin(
         model=model,
-        upstream=reply.upstream,
+        upstream=answer.reply.upstream,
         ttft_s=total_s if first is None else first - flight.began,
         total_s=total_s,
         prompt_tokens=tokens.prompt,
@@ -271,32 +360,10 @@ def _refuse_broken(collector: Collector, *, stream: bool, cacheable: bool) -> No
     collector.feed((Ended(),))
 
 
-class _Tokens(NamedTuple):
-    prompt: int
-    completion: int
-    estimated: bool
-
-
-async def _tokens(plan: Plan, completion: Completion | None, collector: Collector) -> _Tokens:
-    """Return the answer's usage; one that the upstream did not report is counted, and marked."""
-    request, dialect = plan.call.request, plan.route.dialect
-    if dialect is None or request is None:
-        return _Tokens(0, 0, estimated=False)
-    if collector.usage is not None:
-        used = dialect.tokens(collector.usage)
-        return _Tokens(used[0], used[1], estimated=False)
-    if completion is None:
-        return _Tokens(0, 0, estimated=False)
-    load_soon(request.model)
-    return await asyncio.to_thread(_count, plan.call.body, completion, request.model)
-
-
-def _count(body: bytes, completion: Completion, model: str) -> _Tokens:
-    parts = (part for choice in completion.choices for part in choice.parts)
-    answer = "".join(part.arguments if isinstance(part, ToolCall) else part.text for part in parts)
+def _count(body: bytes, said: str, model: str) -> _Tokens:
     # A request's body is its prompt and some JSON around it: close enough for an estimate.
     prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
-    return _Tokens(prompt, count_at_once(answer, model).tokens, estimated=True)
+    return _Tokens(prompt, count_at_once(said, model).tokens, estimated=True)
 
 
 def _tags(headers: Headers) -> tuple[str, ...]:

@@ -8,16 +8,18 @@ import msgspec
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.event_stream import EventStream
-from headstart.types import ErrorReported
+from headstart.types import Ended, ErrorReported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
     from headstart.types import Headers, StreamEvent
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """A longer JSON answer is forwarded but neither read nor stored."""
+MOST_TRIES = 8
+"""Bounds what is decoded in vain, in lengths of the answer, to find a JSON body's end."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +35,16 @@ class BodyReader:
     failed = False
     """The answer reported an error. ``end`` gives it as the last piece; nothing good follows."""
 
+    @property
+    def ended(self) -> bool:
+        """The answer is whole: its terminal event came, or all of its JSON. ``end`` follows."""
+        return False
+
+    @property
+    def finished(self) -> bool:
+        """Each choice has its finish reason: little may follow."""
+        return False
+
     def feed(self, data: bytes) -> Piece:
         """Return the piece for bytes that just arrived."""
         return Piece(data)
@@ -43,10 +55,14 @@ class BodyReader:
 
 
 class StreamReader(BodyReader):
-    """An event stream that passes as it comes, whatever it holds."""
+    """An event stream that passes as it comes, whatever it holds, to the last byte."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._stream = EventStream(dialect, join=True)
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended
 
     def feed(self, data: bytes) -> Piece:
         """Decode the frames that are whole."""
@@ -59,15 +75,26 @@ class FrameReader(BodyReader):
 
     So an answer that breaks off ends between two frames, where another can take over. An error
     waits for the end, apart from the frames before it; a frame that cannot be read is an error in
-    the client's dialect. ``strip`` removes the usage chunk that we asked for.
+    the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal event
+    is the last frame that passes.
     """
 
-    def __init__(self, dialect: Dialect, request_id: str, *, strip: bool = False) -> None:
+    def __init__(
+        self, dialect: Dialect, request_id: str, *, strip: bool = False, choices: int = 1
+    ) -> None:
         self._dialect = dialect
         self._request_id = request_id
-        self._stream = EventStream(dialect, join=True)
+        self._stream = EventStream(dialect, join=True, choices=choices)
         self._strip = strip
         self._error = Piece(b"")
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.finished
 
     def feed(self, data: bytes) -> Piece:
         """Return the whole frames, up to an error."""
@@ -97,27 +124,64 @@ class FrameReader(BodyReader):
         self._error = Piece(raw, found)
 
 
-class DocumentReader(BodyReader):
-    """A whole JSON answer, decoded at its end."""
+class Document:
+    """A whole JSON answer in the making, up to ``MAX_DOCUMENT_BYTES``."""
 
-    def __init__(self, dialect: Dialect, status: int) -> None:
+    def __init__(self, dialect: UpstreamDialect, status: int) -> None:
         self._dialect = dialect
         self._status = status
         self._parts: list[bytes] = []
         self._size = 0
+        self._tried = 0
+
+    @property
+    def too_long(self) -> bool:
+        return self._size > MAX_DOCUMENT_BYTES
+
+    @property
+    def ended(self) -> bool:
+        """What came is a whole answer. To be asked only while the body's own end is missing."""
+        if not self._parts or self.too_long or not self._parts[-1].rstrip().endswith(b"}"):
+            return False
+        self._tried += self._size
+        if self._tried > MOST_TRIES * self._size:
+            return False
+        events = self.events()
+        return bool(events) and type(events[-1]) is Ended
+
+    def add(self, data: bytes) -> None:
+        """Keep what came, unless it is too long."""
+        self._size += len(data)
+        if self.too_long:
+            self._parts.clear()
+        else:
+            self._parts.append(data)
+
+    def events(self) -> tuple[StreamEvent, ...]:
+        """Decode the answer."""
+        return self._dialect.decode_body(self._status, b"".join(self._parts))
+
+
+class DocumentReader(BodyReader):
+    """A whole JSON answer, decoded at its end."""
+
+    def __init__(self, dialect: Dialect, status: int) -> None:
+        self._document = Document(dialect, status)
+
+    @property
+    def ended(self) -> bool:
+        return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
         """Keep a copy of what passes."""
-        self._size += len(data)
-        if self._size <= MAX_DOCUMENT_BYTES:
-            self._parts.append(data)
+        self._document.add(data)
         return Piece(data)
 
     def end(self) -> Piece:
         """Decode the document, unless it was too long."""
-        if self._size > MAX_DOCUMENT_BYTES:
+        if self._document.too_long:
             return Piece(b"")
-        return Piece(b"", self._dialect.decode_body(self._status, b"".join(self._parts)))
+        return Piece(b"", self._document.events())
 
 
 def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:

@@ -14,6 +14,7 @@ from headstart.middleware.event_stream import EventStream
 from headstart.middleware.reading import (
     MAX_DOCUMENT_BYTES,
     BodyReader,
+    Document,
     Piece,
     error_in,
 )
@@ -43,6 +44,8 @@ class Naming:
     """By estimate, for a whole answer whose provider does not count."""
     shows_reasoning: bool = True
     """The client asked to see it."""
+    choices: int = 1
+    """As many were asked for."""
 
 
 class _Canonical:
@@ -90,13 +93,13 @@ class _Translated:
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
         self._canonical = _Canonical(source, target, naming)
         # Apart: what the client gets must not depend on how the upstream's bytes arrive.
-        self._stream = EventStream(source, join=False)
+        self.stream = EventStream(source, join=False, choices=naming.choices)
         self.error: tuple[StreamEvent, ...] = ()
         """The events of the frame that reported one."""
 
     def read(self, data: bytes) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
-        for _, read in self._stream.feed(data):
+        for _, read in self.stream.feed(data):
             found = self._canonical.read(read)
             if error_in(found) is not None:
                 self.error = found
@@ -105,7 +108,22 @@ class _Translated:
         return tuple(events)
 
 
-class Reencoder(BodyReader):
+class _TranslatingReader(BodyReader):
+    """What the readers of a translated stream share."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._stream = _Translated(source, target, naming)
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.stream.ended
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.stream.finished
+
+
+class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 
     An answer that ended without its dialect's terminal event gets the
@@ -115,10 +133,10 @@ class Reencoder(BodyReader):
     def __init__(
         self, source: UpstreamDialect, target: Dialect, naming: Naming, encoder: EventEncoder
     ) -> None:
-        self._stream = _Translated(source, target, naming)
+        super().__init__(source, target, naming)
         self._encoder = encoder
         self._finished: dict[int, bool] = {}
-        self._ended = False
+        self._said_end = False
 
     def feed(self, data: bytes) -> Piece:
         """Return what the whole frames say, up to an error."""
@@ -132,20 +150,20 @@ class Reencoder(BodyReader):
         """Return the error, or the terminal event where it is still to come."""
         events: tuple[StreamEvent, ...] = self._stream.error
         whole = bool(self._finished) and all(self._finished.values())
-        if not events and whole and not self._ended:
+        if not events and whole and not self._said_end:
             events = (Ended(),)
         return Piece(self._encoder.feed(events), events)
 
     def _follow(self, event: StreamEvent) -> None:
         if type(event) is Ended:
-            self._ended = True
+            self._said_end = True
         elif type(event) is Finished:
             self._finished[event.choice] = True
         elif (choice := getattr(event, "choice", None)) is not None:
             self._finished.setdefault(choice, False)
 
 
-class Folder(BodyReader):
+class Folder(_TranslatingReader):
     """An event stream, of any dialect, folded to one JSON answer in the client's.
 
     Its pieces hold events alone until the end, which gives the body. An error in the stream
@@ -153,8 +171,7 @@ class Folder(BodyReader):
     """
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
-        self._target = target
-        self._stream = _Translated(source, target, naming)
+        super().__init__(source, target, naming)
         self._answer = _WholeAnswer(target, naming)
 
     def feed(self, data: bytes) -> Piece:
@@ -186,26 +203,25 @@ class DocumentTranslator(BodyReader):
         naming: Naming,
         encoder: EventEncoder | None = None,
     ) -> None:
-        self._source = source
+        self._document = Document(source, status)
         self._canonical = _Canonical(source, target, naming)
-        self._status = status
         self._answer = _WholeAnswer(target, naming)
         self._encoder = encoder
-        self._parts: list[bytes] = []
-        self._size = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
         """Keep what comes. Raises UpstreamProtocolError past the bound."""
-        self._size += len(data)
-        if self._size > MAX_DOCUMENT_BYTES:
+        self._document.add(data)
+        if self._document.too_long:
             raise UpstreamProtocolError("the upstream's answer is too long to be translated")
-        self._parts.append(data)
         return Piece(b"")
 
     def end(self) -> Piece:
         """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
-        read = self._source.decode_body(self._status, b"".join(self._parts))
-        events = self._canonical.read(read)
+        events = self._canonical.read(self._document.events())
         if error_in(events) is not None:
             return Piece(self._answer.write_error(events), events)
         if self._encoder is not None:

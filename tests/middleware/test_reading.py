@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware import reading_translated
+from headstart.middleware import reading
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.reading import BodyReader, FrameReader
@@ -175,7 +175,7 @@ def test_document_that_is_no_answer_is_an_error() -> None:
 
 
 def test_document_past_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_translated, "MAX_DOCUMENT_BYTES", 3)
+    monkeypatch.setattr(reading, "MAX_DOCUMENT_BYTES", 3)
     reader = DocumentTranslator(ANTHROPIC, OPENAI, 200, NAMING)
     with pytest.raises(UpstreamProtocolError, match="too long"):
         reader.feed(b"long")

@@ -35,6 +35,7 @@ class AnthropicMessages:
     name = "anthropic-messages"
     content_types = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
     request_id_header = b"request-id"
+    ends_at_finish = False
     heartbeat = None
 
     def __init__(self, token: Callable[[int], str] = secrets.token_hex) -> None:

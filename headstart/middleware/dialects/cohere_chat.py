@@ -17,6 +17,7 @@ class CohereChat:
 
     name = cohere_write.NAME
     request_id_header = b"x-debug-trace-id"
+    ends_at_finish = False
 
     def decoder(self) -> cohere_events.ChatV2Decoder:
         """Return a decoder for one stream."""

@@ -66,6 +66,10 @@ class UpstreamDialect(Protocol):
     def request_id_header(self) -> bytes:
         """The header in which the provider names a request, and so do our own answers."""
 
+    @property
+    def ends_at_finish(self) -> bool:
+        """Its streams have no terminal event: the last choice's finish reason is their end."""
+
     def decoder(self) -> EventDecoder: ...
 
     def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:

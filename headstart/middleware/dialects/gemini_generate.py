@@ -36,6 +36,7 @@ class GeminiGenerate:
     name = gemini_read.NAME
     content_types = ContentTypes(b"application/json; charset=UTF-8", b"text/event-stream")
     request_id_header = b"x-request-id"
+    ends_at_finish = True
     heartbeat = None
 
     def __init__(self, token: Callable[[int], str] = secrets.token_urlsafe) -> None:

@@ -33,6 +33,7 @@ class OpenAIChat:
     name = "openai-chat"
     content_types = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
     request_id_header = b"x-request-id"
+    ends_at_finish = False
     heartbeat = b": waiting\n\n"
 
     def __init__(self, token: Callable[[int], str] = secrets.token_hex) -> None:

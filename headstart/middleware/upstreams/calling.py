@@ -57,7 +57,13 @@ class Calling:
         try:
             await self._close(kind, error, trace)
         finally:
-            self._recording.left(self._time())
+            progress, dialect, now = self._progress, self._dialect, self._time()
+            at_finish = dialect is not None and dialect.ends_at_finish and progress.finished
+            if progress.error is None and (progress.ended or at_finish):
+                self._recording.learn(progress, dialect)
+                self._recording.ended(now)
+            else:
+                self._recording.left(now)
 
     async def _close(
         self,

@@ -22,7 +22,7 @@ from headstart.middleware.translation import with_retry_after
 from headstart.middleware.upstreams.authorities import trusting
 from headstart.middleware.upstreams.connections import connector
 from headstart.middleware.upstreams.incoming import Incoming
-from headstart.middleware.upstreams.options import HTTPOptions
+from headstart.middleware.upstreams.options import AFTER_END_S, HTTPOptions
 from headstart.middleware.upstreams.outgoing import outgoing
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class HTTPUpstream:
         self._session: aiohttp.ClientSession | None = None
         self._spawn = spawn if options.warm else None
         self._warming = False
+        self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
+        """Answers that are over while their bodies are not, and when they are closed."""
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -89,6 +91,8 @@ class HTTPUpstream:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        for response in tuple(self._ending):
+            self._cut(response)
         if self._session is not None:
             await self._session.close()
 
@@ -105,7 +109,8 @@ class HTTPUpstream:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
         Entering waits for status and headers, and for the whole of an error.
-        Leaving closes the socket unless the answer was read to its end. Raises
+        Leaving closes the socket unless the body was read to its end. One that is late, after an
+        answer's terminal event, gets ``AFTER_END_S``, for which nobody waits. Raises
         UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
         request that the upstream's dialect cannot express.
         """
@@ -143,6 +148,16 @@ class HTTPUpstream:
     ) -> HTTPReply:
         """Return the answer that has begun. Raises UpstreamProtocolError if nobody can read it."""
         return HTTPReply(self.name, response, incoming, transforms, self._options)
+
+    def let_end(self, response: aiohttp.ClientResponse) -> None:
+        """Keep the connection if the body, of which nobody wants more, ends in time."""
+        loop = asyncio.get_running_loop()
+        self._ending[response] = loop.call_later(AFTER_END_S, self._cut, response)
+        response.content.on_eof(lambda: self._ending.pop(response).cancel())
+
+    def _cut(self, response: aiohttp.ClientResponse) -> None:
+        self._ending.pop(response).cancel()
+        response.close()
 
     def keep_warm(self) -> None:
         """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
@@ -183,11 +198,12 @@ class _Sending:
         self._call = call
         self._body = body
         self._response: aiohttp.ClientResponse
+        self._reply: HTTPReply | None = None
 
     async def __aenter__(self) -> HTTPReply:
         self._response, incoming, transforms = await self._upstream.send(self._call, self._body)
         try:
-            reply = self._upstream.reply(self._response, incoming, transforms)
+            self._reply = reply = self._upstream.reply(self._response, incoming, transforms)
             if incoming.own is not None and self._response.status >= 400:
                 await reply.read_ahead()
         except BaseException as error:
@@ -201,6 +217,8 @@ class _Sending:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._reply is not None and self._reply.is_late:
+            return self._upstream.let_end(self._response)
         if kind is not None and issubclass(kind, asyncio.CancelledError):
             self._upstream.keep_warm()
         try:
@@ -268,8 +286,15 @@ class HTTPReply:
         self._response = response
         self._options = options
         self._reader = incoming.reader(response.status, raw, strip=strip)
+        self._ends_at_finish = incoming.own is not None and incoming.own.ends_at_finish
         self._read: bytes | None = None
         """The body, where it was read ahead."""
+
+    @property
+    def is_late(self) -> bool:
+        """The answer is over, and its body has not ended, nor broken off."""
+        content = self._response.content
+        return not content.is_eof() and content.exception() is None and self._reader.ended
 
     async def read_ahead(self) -> None:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
@@ -285,8 +310,11 @@ class HTTPReply:
         self.headers = with_retry_after(self.headers, self._read)
 
     async def chunks(self) -> AsyncIterator[Piece]:
-        """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
-        reader = self._reader
+        """Yield the answer as it arrives. Raises UpstreamError when it breaks off.
+
+        It is over at its terminal event, whatever becomes of its body.
+        """
+        reader, until = self._reader, None
         if self._read is not None:
             yield reader.feed(self._read)
         else:
@@ -295,13 +323,28 @@ class HTTPReply:
                 data = await content.readany()
                 self._begun()
                 while data:
-                    yield reader.feed(data)
-                    if reader.failed:
+                    piece = reader.feed(data)
+                    yield piece
+                    if reader.failed or (not content.at_eof() and reader.ended):
                         break
-                    data = await content.readany()
+                    if not reader.finished:
+                        data = await content.readany()
+                        continue
+                    if piece.events or until is None:
+                        until = asyncio.get_running_loop().time() + AFTER_END_S
+                    data = await self._last(until)
             except _FAILURES as error:
-                raise _as_ours(self.upstream, error) from error
+                if not (reader.finished and self._ends_at_finish):
+                    raise _as_ours(self.upstream, error) from error
         yield reader.end()
+
+    async def _last(self, until: float) -> bytes:
+        """Return what follows the finish reasons, if it comes in time."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._response.content.readany()
+        except TimeoutError:
+            return b""
 
     def _begun(self) -> None:
         """The first piece came: from now on its bound is that of the gap between two."""

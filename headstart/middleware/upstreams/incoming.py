@@ -76,7 +76,9 @@ class Incoming(NamedTuple):
         if streams and self.call.fold:
             return Folder(self.own, self.client, self._naming(self.client))
         if streams:
-            return FrameReader(self.client, self.call.id, strip=strip)
+            return FrameReader(
+                self.client, self.call.id, strip=strip, choices=max(1, request.choices)
+            )
         return DocumentReader(self.client, status)
 
     def _translator(
@@ -111,6 +113,7 @@ class Incoming(NamedTuple):
             functions,
             self.call.prompt_tokens,
             shows_reasoning=request is None or client.shows_reasoning(request),
+            choices=1 if request is None else max(1, request.choices),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
     from headstart.types import Headers
 
+AFTER_END_S = 1.0
+"""How long a provider may take to end the body of an answer that is whole. A body that ends in time
+leaves its connection to the next call."""
+
 
 @dataclass(frozen=True)
 class HTTPOptions:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.upstreams.opening import judge, reported
+from headstart.middleware.upstreams.options import AFTER_END_S
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.opening import Progress
     from headstart.middleware.upstreams.patience import Patience
     from headstart.middleware.upstreams.recording import Recording
-
-AFTER_END_S = 1.0
-"""How long a finished answer's connection may stay open: its own end keeps it for reuse."""
-
 
 KEPT_ALIVE = 4
 """Stall limits for which pings and comments alone are waited for: they tell that the connection
@@ -67,6 +64,8 @@ class WatchedReply:
         self._close = close
         self._time = asyncio.get_running_loop().time
         self._over = False
+        request = recording.call.request
+        self._streams = request is not None and request.stream
 
     @property
     def transforms(self) -> tuple[str, ...]:
@@ -77,7 +76,10 @@ class WatchedReply:
         return self._reply.storable
 
     def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the pieces. Booked as won when the last one was followed by a clean end."""
+        """Yield the pieces. Booked as won when the terminal event came, or else a clean end.
+
+        A stream is booked before its last piece is passed on.
+        """
         # No generator: one that is left halfway would outlive its context until it is collected.
         return self
 
@@ -86,7 +88,10 @@ class WatchedReply:
 
     async def __anext__(self) -> Chunk:
         if self._held:
-            return self._held.popleft()
+            held = self._held.popleft()
+            if not self._held and self._progress.ended:
+                self._book_stream()
+            return held
         if self._over:
             raise StopAsyncIteration
         try:
@@ -100,10 +105,20 @@ class WatchedReply:
             raise
         if piece is None:
             self._over = True
-            self._recording.learn(self._progress, self._dialect)
-            self._recording.ended(self._time())
+            self._book()
             raise StopAsyncIteration
+        if self._progress.ended:
+            self._book_stream()
         return piece
+
+    def _book_stream(self) -> None:
+        # The end of a whole answer may still fail to be translated.
+        if self._streams and self._progress.error is None:
+            self._book()
+
+    def _book(self) -> None:
+        self._recording.learn(self._progress, self._dialect)
+        self._recording.ended(self._time())
 
     async def _next(self) -> Chunk | None:
         """Return the next piece, or None at the clean end."""
@@ -135,7 +150,8 @@ class WatchedReply:
 
     def _until(self, now: float) -> float:
         if self._progress.whole:
-            limit_s = AFTER_END_S
+            # The source bounds this by itself, where it can still say how the answer ends.
+            limit_s = 2 * AFTER_END_S
         else:
             limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
         deadline = self._recording.call.deadline
