@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -55,14 +56,20 @@ class OriginRules:
 
     def refusal(self, headers: Headers) -> str | None:
         """Return why a request is refused, or None if it may come in."""
-        hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        hosts, origins, foreign = [], [], False
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value.decode("latin-1").lower())
+            elif name == b"origin":
+                origins.append(value)
+            elif name == b"sec-fetch-site" and value not in _OWN_SITE:
+                foreign = True
         for host in hosts or [""]:
-            if not self._is_own(host):
+            if self.hosts is not None and _name(host) not in self.hosts and not _is_local(host):
                 return (
                     f"this server does not answer to the host {_shown(host)}: add its name to "
                     f"server.allowed_hosts, or set {self.instead}"
                 )
-        origins = [value for name, value in headers if name == b"origin"]
         for value in origins:
             origin = value.decode("latin-1").lower()
             if origin.partition("://")[2] not in hosts and not self.allows(value):
@@ -70,9 +77,7 @@ class OriginRules:
                     f"pages of the origin {_shown(origin)} may not use this server: add the origin "
                     f"to server.allowed_origins, or set {self.instead}"
                 )
-        if not origins and any(
-            name == b"sec-fetch-site" and value not in _OWN_SITE for name, value in headers
-        ):
+        if foreign and not origins:
             return (
                 "a page of another site may not use this server (Sec-Fetch-Site); "
                 f"{self.instead} opens it to all who know a key"
@@ -86,17 +91,20 @@ class OriginRules:
         # An IPv6 address in brackets is no set of characters.
         return text in patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
-    def _is_own(self, host: str) -> bool:
-        if self.hosts is None:
-            return True
-        match = _HOST.fullmatch(host)
-        if match is None:
-            return False
-        name: str = match[1] or match[2]
-        try:
-            return ip_address(name).is_loopback or name in self.hosts
-        except ValueError:
-            return name.rstrip(".") == "localhost" or name in self.hosts
+
+def _name(host: str) -> str:
+    """Return a host without its port; "" if it is none."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else str(match[1] or match[2])
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    name = _name(host)
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.rstrip(".") == "localhost"
 
 
 def forwarded(headers: Headers, http_version: str) -> str | None:
