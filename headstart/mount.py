@@ -89,7 +89,7 @@ class HeadstartMiddleware(Gateway):
         resolved = resolve_settings(settings, cache, store="memory:")
         super().__init__(
             _asgi_app(app),
-            routes=_routes(endpoints),
+            routes=_routes(endpoints, wrapped=True),
             start=partial(
                 start_engine,
                 resolved,
@@ -138,7 +138,7 @@ def build_gateway(
     """
     return Gateway(
         app,
-        routes=_routes(endpoints),
+        routes=_routes(endpoints, wrapped=False),
         start=partial(
             start_engine,
             settings,
@@ -210,9 +210,15 @@ def _checked_scope(
     return named
 
 
-def _routes(endpoints: Sequence[Endpoint]) -> Routes:
+def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
     if isinstance(endpoints, Endpoint):
         raise ConfigError("endpoints takes a list: endpoints=[Endpoint(…)]")
+    for endpoint in () if wrapped else endpoints:
+        if endpoint.after_checks:
+            raise ConfigError(
+                f"Endpoint({endpoint.path!r}): after_checks is for HeadstartMiddleware; behind a "
+                "gateway there is no handler that could look up"
+            )
     return Routes(paths(), tuple(endpoints), GeminiGenerate())
 
 

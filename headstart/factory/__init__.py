@@ -174,7 +174,10 @@ def _assemble(
         resolve=resolve,
         client_keys=() if wrapped else tuple(key.encode() for key in settings.server.client_keys),
         trusted_proxies=settings.server.trusted_proxies,
-        key_headers=tuple(name.lower().encode() for name in cache.key_headers),
+        key_headers=(
+            *(name.lower().encode() for name in cache.key_headers),
+            *((b"origin",) if wrapped else ()),  # the app's own CORS answers each in its own way
+        ),
     )
     pump = Pump(
         cache=parts.cache,

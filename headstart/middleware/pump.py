@@ -44,7 +44,15 @@ if TYPE_CHECKING:
 
 UNATTENDED_S = 600.0
 """Longest call that nobody waits for: no caller's deadline ends it."""
-STORED_HEADERS = frozenset((b"content-type", b"content-language", b"content-encoding"))
+CORS_HEADERS = frozenset(
+    (
+        b"access-control-allow-origin",
+        b"access-control-allow-credentials",
+        b"access-control-expose-headers",
+    )
+)
+"""Without them a browser keeps an answer from the page that asked for it."""
+STORED_HEADERS = CORS_HEADERS.union((b"content-type", b"content-language", b"content-encoding"))
 
 
 class Plan(Frozen):
@@ -218,6 +226,13 @@ class Pump:
         elif status in (401, 403):
             self._accepted.reject(scope)
 
+    def _is_the_apps_own(self, plan: Plan, headers: Headers) -> bool:
+        """May a wrapped app's answer not serve another request, by its own headers?"""
+        if refuse_app_response(headers, self._key_headers):
+            return True
+        # A completion is kept without headers, and the app's own CORS stands behind us.
+        return plan.route.dialect is not None and any(name in CORS_HEADERS for name, _ in headers)
+
     def _entry(self, whole: _Answer, origin: Origin) -> Entry | None:
         """Return what may be stored of a whole answer, or None."""
         plan, reply = whole.plan, whole.reply
@@ -226,7 +241,7 @@ class Pump:
             return None
         if not reply.storable:
             return None
-        if plan.wrapped and refuse_app_response(reply.headers, self._key_headers):
+        if plan.wrapped and self._is_the_apps_own(plan, reply.headers):
             return None
         answer: Completion | RawResponse
         if plan.route.dialect is None:

@@ -33,7 +33,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from headstart import Endpoint, HeadstartMiddleware, after_checks
+from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
 from headstart.config import ServerSettings, Settings
 from headstart.errors import ConfigError
 from support.django_site import django_site
@@ -578,3 +578,8 @@ async def test_a_decorated_handler_is_still_the_function_outside_a_request() -> 
 
     assert double(2) == 4
     assert double.__name__ == "double"
+
+
+async def test_a_gateway_has_no_handler_to_look_up() -> None:
+    with pytest.raises(ConfigError, match="after_checks is for HeadstartMiddleware"):
+        gateway(endpoints=[Endpoint("/v1/chat/completions", after_checks=True)])

@@ -16,6 +16,11 @@ import anyio
 import pytest
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
+from litestar import Litestar, post
+from litestar.config.compression import CompressionConfig
+from litestar.config.cors import CORSConfig
+from litestar.middleware.rate_limit import RateLimitConfig
+from litestar.response import Stream
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
 from starlette.middleware.cors import CORSMiddleware
@@ -23,12 +28,13 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware, gateway
 from headstart.config import Settings, UpstreamSettings
 from headstart.simulator import Simulator
+from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving
 from support.simulated import chat, simulated
@@ -87,6 +93,7 @@ MIDDLEWARE: dict[str, tuple[Callable[[FastAPI], None], str]] = {
         "",
     ),
 }
+CORS = ("cors", "any-origin")
 OUTSIDE, INSIDE = "outside", "inside"
 ENDPOINTS = [Endpoint("/ask", prompt="question"), Endpoint("/stream"), Endpoint("/boom")]
 
@@ -225,12 +232,15 @@ async def test_a_repeat_is_a_hit_on_either_side_of_a_middleware(
         miss = await client.post(path, body)
         hit = await client.post(path, body)
     assert (miss.status, miss.headers["x-cache"]) == (200, "MISS")
-    assert (hit.status, hit.headers["x-cache"]) == (200, "HIT")
+    # A chat answer is kept as what it says, without the headers that a browser asks for.
+    lost = name in CORS and side == INSIDE and kind.startswith("chat")
+    assert (hit.status, hit.headers["x-cache"]) == (200, "MISS" if lost else "HIT")
     assert says(miss) == says(hit)
-    assert asked.times == 1
+    assert asked.times == (2 if lost else 1)
     _, header = MIDDLEWARE[name]
     for reply in (miss, hit):
-        assert not header or side == INSIDE or header in reply.headers
+        if name in CORS or side == OUTSIDE:
+            assert not header or header in reply.headers
         if name == "gzip" and side == OUTSIDE and kind != "chat-stream":
             assert reply.headers["content-encoding"] == "gzip"
 
@@ -240,7 +250,8 @@ async def test_all_middleware_at_once(kind: str) -> None:
     asked = Asked()
     path, body = REQUESTS[kind]
     names = tuple(MIDDLEWARE)
-    async with served(stacked(asked, inside=names, outside=names)) as client:
+    within = tuple(name for name in names if name not in CORS)
+    async with served(stacked(asked, inside=within, outside=names)) as client:
         miss, hit = await client.post(path, body), await client.post(path, body)
     assert [reply.headers["x-cache"] for reply in (miss, hit)] == ["MISS", "HIT"]
     assert says(miss) == says(hit)
@@ -371,3 +382,187 @@ async def test_a_mounted_gateway_answers_and_relays_below_a_middleware(
                 assert failed.status == 404
         finally:
             await llm.aclose()
+
+
+@pytest.mark.parametrize("side", [OUTSIDE, INSIDE])
+async def test_each_page_is_let_in_by_its_own_origin(side: str) -> None:
+    async with served(stacked(Asked(), **{side: ("cors",)})) as client:
+        without = await client.post("/ask", {"question": "why?"}, origin="null")
+        page = [await client.post("/ask", {"question": "why?"}) for _ in range(2)]
+    assert "access-control-allow-origin" not in without.headers
+    assert [reply.headers["access-control-allow-origin"] for reply in page] == [ORIGIN, ORIGIN]
+    assert page[1].headers["x-cache"] == "HIT"
+
+
+def litestar_stack(asked: Asked) -> Any:
+    """Litestar with what it brings along: compression, CORS, a limit of the rate."""
+
+    @post("/ask", status_code=200)
+    async def ask() -> dict[str, str]:
+        asked.times += 1
+        return {"answer": LONG}
+
+    @post("/stream", status_code=200)
+    async def stream() -> Stream:
+        asked.times += 1
+        return Stream(iter(LONG.encode().split(b" ")), media_type="text/plain")
+
+    @post("/boom")
+    async def boom() -> None:
+        asked.times += 1
+        raise ValueError("broken")
+
+    return Litestar(
+        [ask, stream, boom],
+        compression_config=CompressionConfig(backend="gzip", minimum_size=10),
+        cors_config=CORSConfig(allow_origins=[ORIGIN]),
+        middleware=[RateLimitConfig(("minute", 99)).middleware],
+    )
+
+
+def quart_stack(asked: Asked) -> Any:
+    """Quart with hooks and its signed session."""
+    from quart import Quart, Response, session
+
+    app = Quart(__name__)
+    app.secret_key = "s"
+
+    @app.after_request
+    async def timed(response: Response) -> Response:
+        response.headers["X-Process-Time"] = "1"
+        return response
+
+    @app.post("/ask")
+    async def ask() -> dict[str, str]:
+        asked.times += 1
+        assert session.get("user") is None
+        return {"answer": LONG}
+
+    @app.post("/stream")
+    async def stream() -> Response:
+        asked.times += 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            for word in LONG.encode().split(b" "):
+                yield word
+
+        return Response(parts(), content_type="text/plain")
+
+    @app.post("/boom")
+    async def boom() -> Response:
+        asked.times += 1
+        raise ValueError("broken")
+
+    return app
+
+
+def django_stack(asked: Asked) -> Any:
+    """Django with the middleware of a new project, as far as it needs no database."""
+    from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+    from django.views.decorators.csrf import csrf_exempt
+
+    async def ask(request: HttpRequest) -> JsonResponse:
+        asked.times += 1
+        assert request.session.get("user") is None
+        return JsonResponse({"answer": LONG})
+
+    def stream(request: HttpRequest) -> StreamingHttpResponse:
+        asked.times += 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            for word in LONG.encode().split(b" "):
+                yield word
+
+        return StreamingHttpResponse(parts(), content_type="text/plain")
+
+    def boom(request: HttpRequest) -> HttpResponse:
+        asked.times += 1
+        raise ValueError("broken")
+
+    views = {"/ask": ask, "/stream": stream, "/boom": boom}
+    names = (
+        "security.SecurityMiddleware",
+        "gzip.GZipMiddleware",
+        "http.ConditionalGetMiddleware",
+        "common.CommonMiddleware",
+        "csrf.CsrfViewMiddleware",
+        "clickjacking.XFrameOptionsMiddleware",
+    )
+    return django_site(
+        {path: csrf_exempt(view) for path, view in views.items()},
+        ["django.contrib.sessions.middleware.SessionMiddleware"]
+        + [f"django.middleware.{name}" for name in names],
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+    )
+
+
+@pytest.mark.parametrize("around", [None, "gzip", "subclass"])
+@pytest.mark.parametrize("stack", [litestar_stack, quart_stack, django_stack])
+async def test_a_frameworks_own_stack_gets_hits(
+    stack: Callable[[Asked], Any], around: str | None
+) -> None:
+    asked = Asked()
+    async with contextlib.AsyncExitStack() as entered:
+        app = stack(asked)
+        if isinstance(app, contextlib.AbstractContextManager):  # a Django site has its settings
+            app = entered.enter_context(app)
+        app = HeadstartMiddleware(app, endpoints=ENDPOINTS, mode="exact-only")
+        if around == "gzip":
+            app = GZipMiddleware(app, minimum_size=10)
+        elif around == "subclass":
+            app = Timed(app)
+        client = await entered.enter_async_context(served(app))
+        for path in ("/ask", "/stream"):
+            plain = await client.post(path, {}, **{"accept-encoding": "identity"})
+            packed = await client.post(path, {})
+            assert [reply.headers["x-cache"] for reply in (plain, packed)] == ["MISS", "HIT"]
+            assert says(plain) == says(packed)
+            assert LONG.replace(" ", "") in plain.body.decode().replace(" ", "")
+            assert "content-encoding" not in plain.headers
+            assert ("content-encoding" in packed.headers) == (around == "gzip")
+            assert ("x-process-time" in packed.headers) or around != "subclass"
+        broken = [await client.post("/boom", {}) for _ in range(2)]
+        own = await client.post(path, {}, **{"cache-control": "no-store"})
+    assert [reply.status for reply in broken] == [500, 500]
+    assert (own.status, own.headers["x-cache"]) == (200, "BYPASS")
+    assert asked.times == 5
+
+
+async def test_scopes_other_than_http_pass_as_they_are() -> None:
+    seen: list[tuple[object, object, object]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope, receive, send))
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the app alone reads its messages")
+
+    async def send(message: Any) -> None:
+        raise AssertionError("the app alone sends its messages")
+
+    wrapped = HeadstartMiddleware(app, endpoints=ENDPOINTS, mode="exact-only")
+    for kind in ("websocket", "a.later.kind"):
+        scope: dict[str, Any] = {"type": kind, "path": "/ask", "headers": []}
+        before = dict(scope)
+        await wrapped(scope, receive, send)
+        got = seen.pop()
+        assert got[0] is scope
+        assert scope == before
+        assert got[1:] == (receive, send)
+    with pytest.raises(NotImplementedError):
+        await gateway(mode="exact-only")({"type": "websocket"}, receive, send)
+
+
+async def test_what_the_apps_lifespan_leaves_in_its_state_reaches_its_requests() -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[dict[str, str]]:
+        yield {"pool": "open"}
+
+    def ask(request: Request) -> JSONResponse:
+        return JSONResponse({"pool": request.state.pool})
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])], lifespan=lifespan)
+    wrapped = HeadstartMiddleware(app, endpoints=ENDPOINTS, mode="exact-only")
+    async with served(wrapped) as client:
+        replies = [await client.post("/ask", {}) for _ in range(2)]
+    assert [json.loads(reply.body) for reply in replies] == [{"pool": "open"}] * 2
