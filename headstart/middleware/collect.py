@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _UNNAMED = Started()
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Collector:
@@ -154,6 +156,30 @@ class Collector:
             for choice in self._choices.values():
                 choice.drop_content()
         return not self.overflowed
+
+
+def storable(completion: Completion) -> Completion | None:
+    """Return the answer with all its integers within 64 bits; None if no store could keep it.
+
+    A provider may send any number, in its usage or in fields that are yet unknown.
+    """
+    try:
+        _encode(completion)
+    except OverflowError:
+        return msgspec.convert(_bounded(msgspec.to_builtins(completion)), Completion)
+    except RecursionError:
+        return None
+    return completion
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value]
+    if type(value) is int:
+        return max(_LEAST, min(value, _MOST))
+    return value
 
 
 def events_of(completion: Completion) -> tuple[StreamEvent, ...]:

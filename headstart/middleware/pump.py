@@ -17,7 +17,7 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.collect import Collector
+from headstart.middleware.collect import Collector, storable
 from headstart.middleware.flights import LOG_BYTES, Head
 from headstart.middleware.learning.learner import Comparison
 from headstart.middleware.reading import is_plain
@@ -243,6 +243,7 @@ class Pump:
             return None
         if plan.wrapped and self._is_the_apps_own(plan, reply.headers):
             return None
+        kept = None if whole.completion is None else storable(whole.completion)
         answer: Completion | RawResponse
         if plan.route.dialect is None:
             if not whole.raw:
@@ -251,14 +252,14 @@ class Pump:
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
                 body=whole.raw,
             )
-        elif whole.completion is None or self._admission.refuse_store(request, whole.completion):
+        elif kept is None or self._admission.refuse_store(request, kept):
             return None
         else:
-            answer = whole.completion
+            answer = kept
             if origin.estimated and not plan.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
-                answer = replace(answer, usage=plan.route.dialect.usage(tokens))
+                answer = replace(kept, usage=plan.route.dialect.usage(tokens))
         now, ttl_s = self._clock(), plan.lifetime.seconds
         return Entry(
             id=plan.call.id,

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from headstart.middleware.collect import Collector, events_of
+from headstart.middleware.collect import Collector, events_of, storable
 from headstart.types import (
+    Completion,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -25,7 +28,7 @@ from headstart.types import (
 from support.completions import completions
 
 if TYPE_CHECKING:
-    from headstart.types import Choice, Completion
+    from headstart.types import Choice
 
 STOP = Finished(reason="stop")
 END = Ended()
@@ -59,6 +62,35 @@ def test_cut_answer_is_never_whole(completion: Completion) -> None:
         assert collector.completion(now=0) is None
 
 
+INTEGERS = st.integers() | st.sampled_from((2**63, 2**64, -(2**63) - 1, 10**400))
+ANY_FIELDS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(INTEGERS | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3)),
+    max_size=3,
+)
+
+
+@given(ANY_FIELDS, ANY_FIELDS, ANY_FIELDS, INTEGERS)
+def test_any_numbers_of_a_provider_can_be_stored(
+    usage: dict[str, Any], extra: dict[str, Any], inner: dict[str, Any], created: int
+) -> None:
+    completion = collect(
+        Started(model="m", created=created),
+        TextDelta(text="Hi"),
+        ToolCallDelta(index=0, id="a", name="f", extra=inner),
+        LogprobsDelta(value={"content": [inner]}),
+        ExtraDelta(fields=extra),
+        UsageReported(usage=usage),
+        STOP,
+        END,
+        max_bytes=100_000,
+    ).completion(now=0)
+    assert completion is not None
+    kept = storable(completion)
+    value = msgspec.msgpack.encode(kept)
+    assert msgspec.msgpack.decode(value, type=Completion) == kept
+
+
 CLEAN: tuple[StreamEvent, ...] = (Started(model="m", created=5), TextDelta(text="Hi"), STOP, END)
 
 
@@ -73,6 +105,16 @@ def test_now_stands_in_for_a_missing_creation_time() -> None:
     completion = collect(TextDelta(text="Hi"), STOP, END).completion(now=9.7)
     assert completion is not None
     assert completion.created == 9
+
+
+def test_numbers_that_fit_are_kept_beside_those_that_do_not() -> None:
+    usage = {"prompt_tokens": 2**70, "completion_tokens": 7, "cost": 0.25, "ok": True}
+    completion = collect(*CLEAN[:3], UsageReported(usage=usage), END).completion(now=9)
+    assert completion is not None
+    kept = storable(completion)
+    assert kept is not None
+    assert kept.usage == {**usage, "prompt_tokens": 2**63 - 1}
+    assert kept.created == 5
 
 
 NOT_WHOLE: dict[str, tuple[StreamEvent, ...]] = {

@@ -72,6 +72,29 @@ async def test_a_stored_stream_whose_upstream_does_not_count_serves_json_with_an
         assert usage["completion_tokens"] > 0
 
 
+@pytest.mark.parametrize("hot_bytes", [0, 1 << 20])
+async def test_an_answer_with_absurd_numbers_is_stored_as_its_header_says(hot_bytes: int) -> None:
+    absurd = {"prompt_tokens": 2**64, "completion_tokens": 10**30, "total_tokens": -(2**70)}
+    upstream = ScriptedUpstream()
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi"},
+        "finish_reason": "stop",
+    }
+    document = {"id": "a", "created": 2**80, "model": "m", "choices": [choice], "usage": absurd}
+    upstream.body = json.dumps({**document, "unknown": [2**99]}).encode()
+    async with proxied(upstream, cache={"hot_bytes": hot_bytes}) as proxy:
+        first = await proxy.ask()
+        assert first.body == upstream.body
+        assert first.verdict.endswith("; stored")
+        await proxy.stored(1)
+        hit = await proxy.ask()
+        assert len(upstream.calls) == 1
+    assert "detail=exact" in hit.verdict
+    assert json.loads(hit.body)["choices"][0]["message"]["content"] == "Hi"
+    assert [row.prompt_tokens for row in proxy.served] == [0, 0]
+
+
 async def test_a_miss_passes_the_clients_own_bytes_and_the_upstreams_own_bytes() -> None:
     async with proxied(provider={"include_usage": False}) as proxy:
         raw = b'{ "model":"m",\t"messages":[{"content":"h\\u00e9","role":"user"}], "zz": 1.50 }'

@@ -10,6 +10,8 @@ from headstart.types import ErrorReported
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON."""
+MOST_TOKENS = 1_000_000_000
+"""More than any model reads or writes at once: a larger number is no count of tokens."""
 
 
 class MalformedAnswerError(Exception):
@@ -34,6 +36,14 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 def as_text(value: Any) -> str | None:
     """Return a text, None for an empty one and for anything else."""
     return value if value and isinstance(value, str) else None
+
+
+def as_count(value: Any) -> int:
+    """Return a number of tokens, 0 for whatever cannot be one.
+
+    Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
+    """
+    return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
 
 
 def unreadable(message: str) -> ErrorReported:

@@ -15,6 +15,7 @@ from headstart.middleware.dialects import (
     anthropic_thinking,
     anthropic_write,
 )
+from headstart.middleware.dialects.answer_json import as_count
 from headstart.middleware.dialects.anthropic_encode import MessagesEncoder
 from headstart.middleware.dialects.anthropic_render import RenderedMessage
 from headstart.middleware.dialects.dialect import ContentTypes
@@ -70,11 +71,11 @@ class AnthropicMessages:
 
     def tokens(self, usage: dict[str, Any]) -> Tokens:
         """Return what a usage object counts; its input tokens leave out what the cache holds."""
-        cached = _count(usage.get("cache_read_input_tokens"))
-        written = _count(usage.get("cache_creation_input_tokens"))
+        cached = as_count(usage.get("cache_read_input_tokens"))
+        written = as_count(usage.get("cache_creation_input_tokens"))
         return Tokens(
-            prompt=_count(usage.get("input_tokens")) + cached + written,
-            completion=_count(usage.get("output_tokens")),
+            prompt=as_count(usage.get("input_tokens")) + cached + written,
+            completion=as_count(usage.get("output_tokens")),
             cached=cached,
             cache_write=written,
         )
@@ -126,7 +127,3 @@ class AnthropicMessages:
         It begins a line of its own: an event that was cut before it is then an error too.
         """
         return b"\nevent: error\ndata: %b\n\n" % self.error_body(error, request_id)
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0

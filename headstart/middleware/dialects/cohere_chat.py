@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.middleware.dialects import cohere_events, cohere_write
+from headstart.middleware.dialects.answer_json import as_count
 
 if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest, Quirks, Written
@@ -32,16 +33,11 @@ class CohereChat:
         counted = usage.get("tokens") or usage.get("billed_units")
         counted = counted if isinstance(counted, dict) else {}
         return Tokens(
-            prompt=_count(counted.get("input_tokens")),
-            completion=_count(counted.get("output_tokens")),
-            cached=_count(usage.get("cached_tokens")),
+            prompt=as_count(counted.get("input_tokens")),
+            completion=as_count(counted.get("output_tokens")),
+            cached=as_count(usage.get("cached_tokens")),
         )
 
     def write_request(self, asked: CanonicalRequest, quirks: Quirks) -> Written:
         """Return the request for an upstream of this dialect. Raises InvalidRequest."""
         return cohere_write.write_request(asked, quirks)
-
-
-def _count(value: Any) -> int:
-    # Its JSON has whole numbers as floats too.
-    return int(value) if type(value) in (int, float) and value > 0 else 0

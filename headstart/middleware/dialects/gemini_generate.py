@@ -14,6 +14,7 @@ from headstart.middleware.dialects import (
     gemini_request,
     gemini_write,
 )
+from headstart.middleware.dialects.answer_json import as_count
 from headstart.middleware.dialects.dialect import ContentTypes
 from headstart.middleware.dialects.gemini_encode import GenerateEncoder
 from headstart.middleware.dialects.gemini_render import RenderedContent
@@ -82,12 +83,12 @@ class GeminiGenerate:
 
     def tokens(self, usage: dict[str, Any]) -> Tokens:
         """Return what a ``usageMetadata`` counts: thoughts are completion, tools' use is prompt."""
-        thoughts = _count(usage.get("thoughtsTokenCount"))
+        thoughts = as_count(usage.get("thoughtsTokenCount"))
         return Tokens(
-            prompt=_count(usage.get("promptTokenCount"))
-            + _count(usage.get("toolUsePromptTokenCount")),
-            completion=_count(usage.get("candidatesTokenCount")) + thoughts,
-            cached=_count(usage.get("cachedContentTokenCount")),
+            prompt=as_count(usage.get("promptTokenCount"))
+            + as_count(usage.get("toolUsePromptTokenCount")),
+            completion=as_count(usage.get("candidatesTokenCount")) + thoughts,
+            cached=as_count(usage.get("cachedContentTokenCount")),
             reasoning=thoughts,
         )
 
@@ -130,7 +131,3 @@ class GeminiGenerate:
     def error_frame(self, error: HeadstartError | ErrorReported, request_id: str) -> bytes:
         """Return one data line: clients look for ``error`` at its very beginning."""
         return b"data: %b\n\n" % self.error_body(error, request_id)
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0

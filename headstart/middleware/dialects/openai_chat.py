@@ -14,6 +14,7 @@ from headstart.middleware.dialects import (
     openai_chat_request,
     openai_chat_write,
 )
+from headstart.middleware.dialects.answer_json import as_count
 from headstart.middleware.dialects.dialect import ContentTypes
 from headstart.middleware.dialects.openai_chat_encode import ChatEncoder
 from headstart.middleware.dialects.openai_chat_render import RenderedChat
@@ -80,11 +81,11 @@ class OpenAIChat:
         prompt, completion = _object(usage, "prompt"), _object(usage, "completion")
         cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
         return Tokens(
-            prompt=_count(usage.get("prompt_tokens")),
-            completion=_count(usage.get("completion_tokens")),
-            cached=_count(cached),
-            cache_write=_count(prompt.get("cache_write_tokens")),
-            reasoning=_count(completion.get("reasoning_tokens")),
+            prompt=as_count(usage.get("prompt_tokens")),
+            completion=as_count(usage.get("completion_tokens")),
+            cached=as_count(cached),
+            cache_write=as_count(prompt.get("cache_write_tokens")),
+            reasoning=as_count(completion.get("reasoning_tokens")),
         )
 
     def usage(self, tokens: Tokens) -> dict[str, Any]:
@@ -138,10 +139,6 @@ class OpenAIChat:
 def _object(usage: dict[str, Any], side: str) -> dict[str, Any]:
     details = usage.get(side + "_tokens_details")
     return details if isinstance(details, dict) else {}
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 def _error_type(status: int) -> str:

@@ -1,0 +1,57 @@
+"""What providers report as usage: counts of tokens, whatever stands in their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.middleware.dialects.answer_json import MOST_TOKENS
+from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.middleware.dialects.cohere_chat import CohereChat
+from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.middleware.dialects.openai_chat import OpenAIChat
+
+if TYPE_CHECKING:
+    from headstart.middleware.dialects.dialect import UpstreamDialect
+
+DIALECTS: list[UpstreamDialect] = [
+    OpenAIChat(), AnthropicMessages(), GeminiGenerate(), CohereChat(),
+]  # fmt: skip
+FIELDS = (
+    "prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens", "cached_tokens",
+    "cache_write_tokens", "reasoning_tokens", "input_tokens", "output_tokens",
+    "cache_read_input_tokens", "cache_creation_input_tokens", "promptTokenCount",
+    "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount",
+    "cachedContentTokenCount",
+)  # fmt: skip
+NESTED = ("prompt_tokens_details", "completion_tokens_details", "tokens", "billed_units")
+VALUES: st.SearchStrategy[object] = (
+    st.integers()
+    | st.floats()
+    | st.sampled_from((2**63, 2**64, 10**400, True, None, "7", [], {}, 1e308))
+)
+COUNTS = st.dictionaries(st.sampled_from(FIELDS), VALUES)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+@given(usage=COUNTS, nested=st.dictionaries(st.sampled_from(NESTED), COUNTS | VALUES))
+def test_any_usage_is_a_few_counts(
+    dialect: UpstreamDialect, usage: dict[str, Any], nested: dict[str, Any]
+) -> None:
+    for count in dialect.tokens({**usage, **nested}):
+        assert type(count) is int
+        assert 0 <= count <= 3 * MOST_TOKENS  # some are sums
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+def test_a_count_within_bounds_is_believed(dialect: UpstreamDialect) -> None:
+    usage = {
+        **dict.fromkeys(FIELDS, 7),
+        "tokens": {"input_tokens": 7.0, "output_tokens": 7.0},
+    }
+    counted = dialect.tokens(usage)
+    assert counted.prompt in {7, 14, 21}
+    assert counted.completion in {7, 14}
