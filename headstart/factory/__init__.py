@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headstart.factory.caching import make_store, open_cache, open_encoder
 from headstart.factory.clock import clock
 from headstart.factory.conditions import open_conditions
-from headstart.factory.keeping import keep
+from headstart.factory.keeping import follow_secret, keep
 from headstart.factory.learning import (
     make_domains,
     make_policy,
@@ -143,6 +143,7 @@ async def start_engine(
         )
         secret = await store.secret()
         engine, relay = _assemble(parts, router, ledger, secret, resolve, recorder, origins=origins)
+        follow_secret(site, engine.renew)
         if on_start is not None:
             on_start(parts)
         stack.push_async_callback(engine.drain, settings.server.shutdown_s)

@@ -1,4 +1,4 @@
-"""What was learned, kept in the store from one run to the next."""
+"""What processes that share a store have in common: what was learned, and the secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headstart.errors import StoreError
-from headstart.observe import StageFailed
+from headstart.observe import StageFailed, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headstart.factory.site import Site
 
 KEEP_S = 60.0
+SECRET_S = 2.0
+"""How soon a process notices that the store has another secret."""
 
 
 async def keep(
@@ -49,3 +51,25 @@ async def keep(
     site.stack.push_async_callback(keep_now)
     keeping = site.supervisor.spawn(keep_on)
     site.stack.callback(keeping.cancel)
+
+
+def follow_secret(site: Site, renew: Callable[[bytes], bool]) -> None:
+    """Pass the store's secret on, time and again, until the site closes.
+
+    A Redis that was emptied, or came back without its data, gets a new secret from the first
+    process that asks. All others have to take it over: by another one they name each scope
+    differently, and share nothing.
+    """
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(SECRET_S)
+            try:
+                renewed = renew(await site.store.secret())
+            except StoreError:
+                continue  # lookups tell of it
+            if renewed:
+                logger.warning("the store was emptied or replaced: sharing starts anew with it")
+
+    following = site.supervisor.spawn(follow)
+    site.stack.callback(following.cancel)

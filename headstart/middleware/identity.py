@@ -145,6 +145,17 @@ class Callers:
         self._hinted = False
         self._hashes: dict[tuple[bytes | None, bytes | None, str | None], str] = {}
 
+    def renew(self, secret: bytes) -> bool:
+        """Name scopes by the store's secret of now; tell whether it is another one.
+
+        No name of before is ever one of now, so what was kept under it is out of reach.
+        """
+        if secret == self._secret:
+            return False
+        self._secret = secret
+        self._hashes.clear()
+        return True
+
     @property
     def reads(self) -> frozenset[bytes]:
         """The header that names the scope, if one does."""

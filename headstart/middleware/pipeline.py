@@ -159,6 +159,10 @@ class Engine:
         finally:
             self._observer.notify(exchange.served(self._clock()))
 
+    def renew(self, secret: bytes) -> bool:
+        """Name scopes by the store's secret of now; tell whether it is another one."""
+        return self._preparer.renew(secret)
+
     async def drain(self, seconds: float) -> None:
         """Wait for the calls in flight and their storing, at most ``seconds``; end the others."""
         if not self._pumps:

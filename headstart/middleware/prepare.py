@@ -198,6 +198,14 @@ class Preparer:
         self._observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
         return Prepared(request, None, directives, bypass=FAILED, rule=rule)
 
+    def renew(self, secret: bytes) -> bool:
+        """Name scopes by the store's secret of now; tell whether it is another one."""
+        if not self._callers.renew(secret):
+            return False
+        self._memo.clear()
+        self._memo_size = 0
+        return True
+
     def credential_scope(self, headers: Headers) -> str | None:
         """Return the hash under which a credential is noted as accepted, if answers are shared."""
         return self._callers.credential_scope(headers)

@@ -129,6 +129,20 @@ def test_callers_of_one_scope_are_tenants_by_their_credentials() -> None:
     assert caller.ask("a").terms.tenant != caller.ask("a", key="l").terms.tenant
 
 
+def test_another_secret_names_every_scope_anew() -> None:
+    caller = Caller()
+    before = caller.ask("a")
+    assert not caller.preparer.renew(b"secret")
+    assert caller.ask("a") is before
+    assert caller.preparer.renew(b"another")
+    after = caller.ask("a")
+    assert after.scope != before.scope
+    assert (exact(after), partition(after)) != (exact(before), partition(before))
+    assert after.terms.tenant != before.terms.tenant
+    assert caller.preparer.renew(b"secret")
+    assert caller.ask("a").key == before.key
+
+
 def test_a_repeat_is_known_by_who_asks_and_what() -> None:
     caller = Caller(rules=(RouteRule("chat", model="m", repeat_window_s=9.0),))
     repeat = caller.ask("a").repeat
