@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
-from support.proxied import Reply, proxied, reply_of
+from headstart.observe import Served
+from support.proxied import CHAT, Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
@@ -112,6 +113,20 @@ async def test_a_call_in_flight_is_joined_and_is_no_repeat() -> None:
         assert "detail=joined" in retry.result().verdict
         assert text(anew.result()) == text(retry.result()) == "Answer 2"
         assert len(upstream.calls) == 2
+
+
+async def test_a_client_that_leaves_at_the_last_event_has_its_answer() -> None:
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Why?"}]}
+    async with repeating() as proxy:
+        async with proxy.session.post(
+            proxy.url + CHAT, json=body, headers={"authorization": "Bearer k"}
+        ) as response:
+            async for line in response.content:
+                if b"[DONE]" in line:
+                    break
+            response.close()
+        await proxy.until(Served, 1)
+        assert "detail=repeat" in (await proxy.ask("Why?")).verdict
 
 
 async def test_an_answer_that_the_caller_never_got_is_not_repeated() -> None:
