@@ -57,6 +57,7 @@ class CacheOptions(TypedDict, total=False):
     max_bytes: int | None
     hot_bytes: int
     key_headers: Sequence[str]
+    ignore_headers: Sequence[str]
     audit: Mapping[str, object]
     judge: Mapping[str, object] | None
 

@@ -132,6 +132,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[cache]\nmax_entries = 0", ["cache.max_entries", ">= 1"]),
         ("[cache]\nscope = 'everyone'", ["cache.scope", '"shared" or "header:NAME"']),
         ("[cache]\nscope = 'header:'", ["cache.scope"]),
+        ("[cache]\nignore_headers = ['X-Api-Key']", ["cache.ignore_headers[0]", "X-Api-Key"]),
         ("[cache]\nsampled = 'variants:0'", ["cache.sampled", '"variants:N", N from 1']),
         ("[cache]\nstore = 'postgres://h/db'", ["cache.store", "sqlite:///path"]),
         ("[cache]\nstore = 'sqlite:headstart.db'", ["cache.store", "sqlite:///"]),

@@ -84,3 +84,31 @@ def test_a_scope_header_that_nobody_may_send_is_noted() -> None:
     assert "server.trusted_proxies" in note
     proxied = Settings(cache=by_header.cache, server=ServerSettings(trusted_proxies=("10.0.0.1",)))
     assert list(notes_on(proxied)) == []
+
+
+OPENAI = {"name": "openai", "base_url": "https://one.example.test/v1"}
+TOGETHER = {"name": "together", "base_url": "https://two.example.test/v1"}
+LOCAL = {"base_url": "http://127.0.0.1:11434"}
+
+
+@pytest.mark.parametrize(
+    ("upstreams", "server", "noted"),
+    [
+        ((OPENAI, TOGETHER), {}, True),
+        ((OPENAI, LOCAL), {}, True),
+        ((OPENAI,), {}, False),
+        ((LOCAL, {"base_url": "http://localhost:8000"}), {}, False),
+        ((OPENAI, {**OPENAI, "name": "again"}), {}, False),
+        ((OPENAI, {**TOGETHER, "api_key_env": "TOGETHER_API_KEY"}), {}, False),
+        ((OPENAI, TOGETHER), {"client_keys": ("k",)}, False),
+    ],
+)
+def test_where_callers_keys_may_reach_several_providers_is_noted(
+    upstreams: tuple[dict[str, Any], ...], server: dict[str, Any], *, noted: bool
+) -> None:
+    settings = Settings(
+        upstream=tuple(UpstreamSettings(**each) for each in upstreams),
+        server=ServerSettings(**server),
+    )
+    found = list(notes_on(checked(settings)))
+    assert [("api_key_env" in note, "'openai'" in note) for note in found] == [(True, True)] * noted

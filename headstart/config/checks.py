@@ -33,6 +33,7 @@ STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|(?=.*:.*:)[0-9A-Fa-f:.]+")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\*$)[^/?#\s@]+")
 _RELAYED = re.compile(r"([A-Z]+ )?(/\S*|\*)")
+KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -70,6 +71,12 @@ def _converted(settings: Settings) -> Settings:
 def _problems(settings: Settings) -> Iterator[str]:
     yield from _server_problems(settings.server)
     yield from _store_problems(settings.cache.store)
+    for index, name in enumerate(settings.cache.ignore_headers):
+        if name.lower() in KEY_HEADERS:
+            yield (
+                f"cache.ignore_headers[{index}]: {name!r} holds callers' keys, which tell who may "
+                "share an answer"
+            )
     names: set[str] = set()
     for index, upstream in enumerate(settings.upstream):
         setting = f"upstream[{index}]"

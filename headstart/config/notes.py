@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from headstart.config.providers import providers
 from headstart.config.resolving import host_of
+from headstart.config.settings import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,24 @@ def notes_on(settings: Settings) -> Iterator[str]:
             f"cache.scope: {cache.scope!r} is believed from server.trusted_proxies alone, and none "
             "is set: nothing is cached"
         )
+    yield from _key_notes(settings)
     for upstream in settings.upstream:
         yield from _address_notes(upstream)
+
+
+def _key_notes(settings: Settings) -> Iterator[str]:
+    """Say who gets callers' own keys, where a key of one provider may reach another."""
+    taking = [each for each in settings.upstream if not each.key_variables]
+    if settings.server.client_keys or len(taking) < 2:
+        return
+    hosts = {host_of(each.base_url) for each in taking}
+    if len(hosts) > 1 and not all(map(is_loopback_host, hosts)):
+        names = ", ".join(repr(each.name) for each in taking)
+        yield (
+            f"upstreams {names} have no key of their own: a caller's key goes to the one that its "
+            "model, or its route, asks for, whoever gave the key out; set api_key_env for each, or "
+            "tell callers which models their key is for"
+        )
 
 
 def _address_notes(upstream: UpstreamSettings) -> Iterator[str]:

@@ -138,6 +138,7 @@ class CacheSettings(Section):
     max_bytes: Count | None = 1024 * 1024 * 1024
     hot_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
     key_headers: tuple[str, ...] = ()
+    ignore_headers: tuple[str, ...] = ()
     audit: AuditSettings = AuditSettings()
     judge: JudgeSettings | None = None
 

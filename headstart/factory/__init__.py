@@ -39,6 +39,7 @@ from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay
 from headstart.middleware.replay import Replays
 from headstart.middleware.supervisor import Supervisor
+from headstart.middleware.upstreams.app import AppReply
 from headstart.middleware.upstreams.ledger import Ledger
 from headstart.policies.admission import Admission
 
@@ -171,7 +172,7 @@ def _assemble(
         scope=cache.scope,
         share_users=cache.share_users,
         anonymous=not wrapped and settings.server.is_loopback,
-        cookies=wrapped,
+        wrapped=wrapped,
         resolve=resolve,
         client_keys=() if wrapped else tuple(key.encode() for key in settings.server.client_keys),
         trusted_proxies=settings.server.trusted_proxies,
@@ -179,6 +180,8 @@ def _assemble(
             *(name.lower().encode() for name in cache.key_headers),
             *((b"origin",) if wrapped else ()),  # the app's own CORS answers each in its own way
         ),
+        ignore_headers=tuple(name.lower().encode() for name in cache.ignore_headers),
+        own_keys=frozenset() if router is None else router.own_keys,
     )
     pump = Pump(
         cache=parts.cache,
@@ -221,6 +224,7 @@ def _assemble(
             accepted,
             secret=secret,
             upstream=_the_app if router is None else router.identity,
+            answerers=_the_app_alone if router is None else router.names,
             wrapped=wrapped,
             observer=parts.observers,
             semantic=cache.mode != "exact-only",
@@ -255,4 +259,8 @@ def _assemble(
 
 
 def _the_app(dialect: str, model: str, rule: str) -> str:  # noqa: ARG001 - it alone
-    return "app"
+    return AppReply.upstream
+
+
+def _the_app_alone(dialect: str, model: str, rule: str) -> frozenset[str]:  # noqa: ARG001 - it alone
+    return frozenset((AppReply.upstream,))

@@ -184,6 +184,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate]) -> Provider
         known=frozenset(model_table().names_at(chosen.preset or "")),
         candidates=candidates,
         relay=opened.http,
+        own_keys=frozenset(target.name for target in opened.targets if target.own_key),
     )
 
 

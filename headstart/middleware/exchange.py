@@ -63,6 +63,7 @@ class Exchange:
         "error",
         "estimated",
         "first_byte",
+        "holder",
         "holdout",
         "id",
         "lifetime",
@@ -100,6 +101,7 @@ class Exchange:
         self.request: ChatRequest | None = None
         self.scope_name = ""
         self.rule = ""
+        self.holder = ""
         self.begin_by: float | None = None
         """When its first byte must have gone out, in the event loop's time."""
         self.deadline: float | None = None

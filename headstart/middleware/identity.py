@@ -9,24 +9,28 @@ import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
+from headstart.policies.caller_headers import KEY_HEADERS, tells_apart, tells_where
 from headstart.policies.key import scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from headstart.middleware.asgi_types import Scope
     from headstart.policies.origins import OriginRules
     from headstart.types import Headers
 
-CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 ACCEPTED_FOR_S = 3600.0
 """How long a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES = 4096
+MANY_VALUES = 10
+"""Of one header: from so many on a line in the log names it."""
+MOST_NAMES = 64
+"""Headers whose values are counted."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,25 @@ class SharingOptions:
     share_users: bool = False
     anonymous: bool = False
     """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
-    cookies: bool = False
-    """Cookies identify the caller too (mounted in an app)."""
+    wrapped: bool = False
+    """An app answers: it may know its users by their cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
     client_keys: tuple[bytes, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
     key_headers: tuple[bytes, ...] = ()
+    ignore_headers: tuple[bytes, ...] = ()
+    """Headers that say nothing about who is calling."""
+    own_keys: frozenset[str] = frozenset()
+    """Upstreams that never get a caller's key. They answer whoever has come in."""
+
+
+class Caller(NamedTuple):
+    """Who a request comes from, by its own words."""
+
+    key: bytes | None
+    """Its keys, and where an app answers its cookies; None without any."""
+    whole: bytes
+    """The same, and every other header by which a provider could tell callers apart."""
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
@@ -50,7 +67,7 @@ def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> by
     found = [
         name + b"\0" + value
         for name, value in headers
-        if name in CREDENTIAL_HEADERS or (cookies and name == b"cookie")
+        if name in KEY_HEADERS or (cookies and name == b"cookie")
     ]
     found += [b"key\0" + value for value in _keys_in(query_string)]
     return b"\n".join(sorted(found)) or None
@@ -63,7 +80,7 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[bytes
     """
     if not keys:
         return
-    given = [_without_scheme(value) for name, value in headers if name in CREDENTIAL_HEADERS]
+    given = [_without_scheme(value) for name, value in headers if name in KEY_HEADERS]
     given += _keys_in(query_string)
     if not given:
         raise Unauthorized("no API key: send one of server.client_keys as a Bearer token")
@@ -107,26 +124,33 @@ def _keys_in(query_string: bytes) -> list[bytes]:
 
 
 class AcceptedCredentials:
-    """Credentials that an upstream accepted recently; only those may read shared answers."""
+    """Which upstream accepted which callers' keys recently. Callers are named by their hash."""
 
     def __init__(self, clock: Callable[[], float], capacity: int = 100_000) -> None:
         self._clock = clock
         self._capacity = capacity
-        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def accept(self, scope: str) -> None:
-        """Note that an upstream answered 200 to the credential hashed as ``scope``."""
-        self._seen[scope] = self._clock()
-        self._seen.move_to_end(scope)
+    def accept(self, holder: str, upstream: str) -> None:
+        """Note that an upstream answered a caller."""
+        self._seen[holder, upstream] = self._clock()
+        self._seen.move_to_end((holder, upstream))
         if len(self._seen) > self._capacity:
             self._seen.popitem(last=False)
 
-    def reject(self, scope: str) -> None:
-        """Note that an upstream refused this credential (401 or 403)."""
-        self._seen.pop(scope, None)
+    def reject(self, holder: str, upstream: str) -> None:
+        """Note that an upstream refused a caller's key (401 or 403)."""
+        self._seen.pop((holder, upstream), None)
 
-    def __contains__(self, scope: str | None) -> bool:
-        seen = self._seen.get(scope) if scope is not None else None
+    def note(self, holder: str, upstream: str, status: int) -> None:
+        """Note what the status of an upstream's answer says about a caller's key, if anything."""
+        if 200 <= status < 300:
+            self.accept(holder, upstream)
+        elif status in (401, 403):
+            self.reject(holder, upstream)
+
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        seen = self._seen.get(pair)
         return seen is not None and self._clock() - seen < ACCEPTED_FOR_S
 
 
@@ -142,6 +166,13 @@ class Callers:
         kind, _, name = sharing.scope.partition(":")
         self._scope_header = name.lower().encode() if kind == "header" else b""
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
+        self._alone = sharing.resolve is None and sharing.scope == "credential"
+        self._keys = {*KEY_HEADERS, *([b"cookie"] if sharing.wrapped else [])}
+        # What joins the cache key keeps callers apart by itself.
+        self._silent = frozenset(
+            (*sharing.key_headers, *sharing.ignore_headers, self._scope_header)
+        )
+        self._splits = SplittingHeaders()
         self._hinted = False
         self._hashes: dict[tuple[bytes | None, bytes | None, str | None], str] = {}
 
@@ -156,16 +187,32 @@ class Callers:
         self._hashes.clear()
         return True
 
-    @property
-    def reads(self) -> frozenset[bytes]:
-        """The header that names the scope, if one does."""
-        return frozenset((self._scope_header,)) - {b""}
+    def reads(self, name: bytes) -> bool:
+        """Tell whether a header can say who is calling."""
+        sharing = self._sharing
+        if name in self._keys or name == self._scope_header:
+            return name not in sharing.ignore_headers
+        if tells_where(name):
+            return name not in self._silent and (sharing.anonymous or sharing.scope == "shared")
+        return self._counts(name)
 
-    def credential(self, headers: Headers, query_string: bytes) -> bytes | None:
-        """Return what identifies the caller, or None."""
-        return credential_of(headers, query_string, cookies=self._sharing.cookies)
+    def caller(self, headers: Headers, query_string: bytes) -> Caller:
+        """Return whom the headers and the query name. Addresses count where nothing else does."""
+        sharing = self._sharing
+        known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
+        key = credential_of(known, query_string, cookies=sharing.wrapped)
+        others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
+        if self._alone or sharing.scope == "shared":
+            self._splits.note(others)
+        if key is None:
+            others += [pair for pair in known if tells_where(pair[0]) and self.reads(pair[0])]
+        first = b"anonymous" if key is None else key
+        return Caller(key, b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)]))
 
-    def identify(self, scope: Scope, headers: Headers, credential: bytes | None) -> bytes | None:
+    def _counts(self, name: bytes) -> bool:
+        return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
+
+    def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
         """Return the bytes that identify who may share this request's answer, or None."""
         sharing = self._sharing
         found: bytes | None
@@ -179,7 +226,7 @@ class Callers:
             believed = len(values) == 1 and self._from_trusted_proxy(scope)
             found = b"header\0" + values[0] if believed else None
         else:
-            found = b"anonymous" if credential is None and sharing.anonymous else credential
+            found = None if caller.key is None and not sharing.anonymous else caller.whole
         if found is None:
             self._hint()
         return found
@@ -188,20 +235,41 @@ class Callers:
         """Hash who is asking: ``identity``, its own ``subdivision``, and unless shared the user."""
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
 
-    def principal(self, credential: bytes | None, user: str | None) -> str:
-        """Hash who asks, also where all share one scope: by credential, and by user within one.
+    def principal(self, caller: Caller, user: str | None) -> str:
+        """Hash who asks, also where all share one scope: by key, and by user within one.
 
-        Where several credentials share answers the user does not count: a caller could be many.
+        Where several keys share answers the user does not count, and other headers never do: a
+        caller could be many.
         """
-        alone = self._sharing.resolve is None and self._sharing.scope == "credential"
-        return self._hash(credential, None, user if alone else None)
+        return self._hash(caller.key, None, user if self._alone else None)
 
-    def tenant(self, identity: bytes, credential: bytes | None) -> str:
-        """Hash who takes turns with others in queues: by scope and credential.
+    def tenant(self, identity: bytes, caller: Caller) -> str:
+        """Hash who takes turns with others in queues: by scope and key.
 
-        Neither ``user`` nor ``X-Headstart-Scope`` counts: a caller could be many by them.
+        Neither ``user`` nor any other header counts: a caller could be many by them.
         """
-        return self._hash(identity, credential, None)
+        return self._hash(None if self._alone else identity, caller.key, None)
+
+    def holder(self, caller: Caller, place: bytes | None) -> str:
+        """Hash whose acceptance by upstreams counts, or return "" unless all share answers.
+
+        ``place``: an app answers, which may let a caller ask at one place and not at another.
+        """
+        if self._sharing.scope != "shared":
+            return ""
+        return self._hash(caller.whole, place, None)
+
+    def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
+        """Return whose answers ``holder`` may read, of those who would be asked; None: of all.
+
+        An answer that all share is read by whom the upstream that gave it would answer, too: it
+        has accepted the caller's key, or it does not get one.
+        """
+        if not holder:
+            return None
+        own, accepted = self._sharing.own_keys, self._accepted
+        found = frozenset(name for name in answerers if name in own or (holder, name) in accepted)
+        return None if found and found == answerers else found
 
     def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
         """Hash who asks as closely as it can be told: the tenant, its part and the user within."""
@@ -222,20 +290,6 @@ class Callers:
             self._hashes[asking] = name
         return name
 
-    def credential_scope(self, headers: Headers) -> str | None:
-        """Return the hash under which a credential is noted as accepted, if answers are shared."""
-        if self._sharing.scope != "shared":
-            return None
-        credential = self.credential(headers, b"")
-        return scope_of(self._secret, credential=credential)
-
-    def may_read(self, headers: Headers) -> bool:
-        """Answers that all share are read only with a credential that an upstream accepted."""
-        sharing = self._sharing
-        if sharing.scope != "shared" or sharing.client_keys or sharing.anonymous:
-            return True
-        return self.credential_scope(headers) in self._accepted
-
     def _from_trusted_proxy(self, scope: Scope) -> bool:
         client = scope.get("client")
         if not client:
@@ -251,6 +305,32 @@ class Callers:
         if not self._hinted:
             self._hinted = True
             logger.warning("requests %s", _why_unknown(self._sharing))
+
+
+class SplittingHeaders:
+    """Says once of a header that it keeps many requests apart: that may not be meant."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, set[int]] = {}
+
+    def note(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Count the values of headers that tell callers apart."""
+        for name, value in headers:
+            values = self._values.get(name)
+            if values is None:
+                if len(self._values) >= MOST_NAMES:
+                    continue
+                values = self._values[name] = set()
+            if len(values) < MANY_VALUES:
+                values.add(hash(value))
+                if len(values) == MANY_VALUES:
+                    logger.warning(
+                        "the header %s came with %d values, and requests that differ in it share "
+                        "no answers; if it does not say who is calling, name it in "
+                        "cache.ignore_headers",
+                        name.decode("latin-1"),
+                        MANY_VALUES,
+                    )
 
 
 def _why_unknown(sharing: SharingOptions) -> str:

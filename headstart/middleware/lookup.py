@@ -7,6 +7,8 @@ from collections import OrderedDict
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.decisions import Lookup, Outcome
 from headstart.policies.output.concise import refuses_concise
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
     from headstart.types import CacheKey, Entry
+
+UNPROVEN = "unproven-key"
+"""Why a caller may not read an answer that all share: its upstream has not accepted his key."""
 
 
 MOST_ANSWERED = 65_536
@@ -77,13 +82,27 @@ class Finder:
 
     async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
         """Return a hit, or a miss and why. Stages that fail cost the request the cache alone."""
+        readable = prepared.readable
         anew = self._wants_anew(prepared)
         if anew is not None:
             return _miss(anew)
-        directives, request = prepared.directives, prepared.request
+        if readable is None:
+            return await self._find(prepared, key)
+        if not readable:
+            return _miss(UNPROVEN)
+        lookup = await self._find(prepared, key)
+        if lookup.entry is not None:
+            return lookup
+        # How near the nearest is would tell what others asked of upstreams that are not his.
+        return msgspec.structs.replace(lookup, reason=UNPROVEN, similarity=None, veto=None)
+
+    async def _find(self, prepared: Prepared, key: CacheKey) -> Lookup:
+        directives, request, readable = prepared.directives, prepared.request, prepared.readable
         now = self._clock()
 
         def refuse(entry: Entry) -> str | None:
+            if readable is not None and entry.origin.upstream not in readable:
+                return UNPROVEN
             if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
                 return "stale"
             ttl_s = prepared.lifetime.seconds

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, Entry
 
 
-_EDITABLE = frozenset(("disabled", "no-store", "no-identity", "unproven-key", "sampled"))
+_EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
 """Reasons to bypass the cache that say nothing against racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
 """Reasons of a miss that ask for another answer than the last."""
@@ -191,7 +191,7 @@ class Engine:
                 return await self._bypass(exchange, app, reason)
             raise
         exchange.request, exchange.scope_name = prepared.request, prepared.scope
-        exchange.rule = prepared.rule
+        exchange.rule, exchange.holder = prepared.rule, prepared.holder
         of_route = self._routes.get(prepared.rule, NO_ROUTE).deadline_s
         limit_s = self._options.deadline_s if of_route is None else of_route
         exchange.limit(deadlines(exchange.scope["headers"], limit_s))
@@ -323,6 +323,8 @@ class Engine:
             request.choices,
             request.logprobs,
             prepared.directives.compress,
+            # Who would answer is not known yet: whom not all of them accept joins no other caller.
+            "" if prepared.readable is None else prepared.holder,
         )
         flight = self._flights.find(identity, exchange.begin_by)
         if flight is not None and flight.whole and exchange.lookup.reason in _ANEW:
@@ -365,7 +367,7 @@ class Engine:
             lifetime=exchange.lifetime,
             tenant=exchange.tenant,
             lesson=lesson,
-            credential_scope=self._preparer.credential_scope(call.headers),
+            holder=exchange.holder,
             wrapped=self._router is None,
         )
         if identity is not None:

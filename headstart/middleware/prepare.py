@@ -12,9 +12,10 @@ import msgspec
 from headstart.decisions import Terms
 from headstart.errors import RequestError, RequestTooLarge
 from headstart.middleware.body import ValueLimit
-from headstart.middleware.identity import CREDENTIAL_HEADERS, Callers
+from headstart.middleware.identity import Callers
 from headstart.middleware.upstreams.headers import OWN_PREFIX
 from headstart.observe import StageFailed
+from headstart.policies.caller_headers import KEY_HEADERS
 from headstart.policies.directives import Directives, parse_directives
 from headstart.policies.freshness import FOREVER, Lifetime, Lifetimes, QuestionClass
 from headstart.policies.key import PROTOCOL_HEADERS, KeyContext, chat_key, keyed_headers, raw_key
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy, Observer
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
-    from headstart.middleware.identity import AcceptedCredentials, SharingOptions
+    from headstart.middleware.identity import AcceptedCredentials, Caller, SharingOptions
     from headstart.policies.questions import Question
     from headstart.types import CacheKey, ChatRequest, Headers
 
@@ -47,8 +48,9 @@ _CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
 _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
 """Headers under which an answer is a refusal, a part, or nothing new (RFC 9110, 13 and 14)."""
 _READ_HEADERS = PROTOCOL_HEADERS.union(
-    CREDENTIAL_HEADERS, _CONDITIONS, (b"cookie", b"cache-control", b"content-encoding")
+    KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
 )
+MEMO_NAMES = 1024
 
 _ANY_TERMS = Terms()
 _ONE_LIFE = Lifetimes()
@@ -62,7 +64,7 @@ class Envelope(NamedTuple):
     query_string: bytes
     found: Mapping[bytes, bytes]
     """The headers by name."""
-    credential: bytes | None
+    caller: Caller
     directives: Directives
     max_error: float | None
     keyed: Headers
@@ -95,16 +97,22 @@ class Prepared(msgspec.Struct, frozen=True):
     """Name of the ``[[route]]`` that it takes."""
     repeat: Repeat | None = None
     """Set where the same caller's repeat is answered anew."""
+    holder: str = ""
+    """Where all share answers: the hash of the keys that upstreams must have accepted."""
+    answerers: frozenset[str] = frozenset()
+    """Upstreams that may be asked."""
+    readable: frozenset[str] | None = None
+    """Upstreams whose answers may be read; None: all of them."""
 
 
 class Preparer:
     """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes).
 
-    ``upstream`` names who answers by dialect, model and rule. Unless ``semantic``, only exact
-    repeats share answers. ``rules`` are the ``[[route]]`` tables in order, ``max_error`` the
-    target where they set none, ``learning`` names the encoder and guards that a learning domain
-    belongs to, ``lifetimes`` say how long answers are kept, and ``max_body_values`` how many JSON
-    values a body may hold. A step that fails is told to
+    ``upstream`` names who answers by dialect, model and rule, and ``answerers`` all upstreams that
+    may. Unless ``semantic``, only exact repeats share answers. ``rules`` are the ``[[route]]``
+    tables in order, ``max_error`` the target where they set none, ``learning`` names the encoder
+    and guards that a learning domain belongs to, ``lifetimes`` say how long answers are kept, and
+    ``max_body_values`` how many JSON values a body may hold. A step that fails is told to
     ``observer``, and its request goes on without the cache.
     """
 
@@ -116,6 +124,7 @@ class Preparer:
         *,
         secret: bytes,
         upstream: Callable[[str, str, str], str],
+        answerers: Callable[[str, str, str], frozenset[str]],
         wrapped: bool,
         observer: Observer,
         semantic: bool = True,
@@ -129,6 +138,7 @@ class Preparer:
         self._callers = Callers(sharing, accepted, secret)
         self._admission = admission
         self._upstream = upstream
+        self._answerers = answerers
         self._wrapped = wrapped
         self._observer = observer
         self._semantic = semantic
@@ -138,7 +148,9 @@ class Preparer:
         self._lifetimes = lifetimes
         self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
-        self._read = _READ_HEADERS.union(sharing.key_headers, matched, self._callers.reads)
+        self._read = _READ_HEADERS.union(sharing.key_headers, matched)
+        self._reads: dict[bytes, bool] = {}
+        """Whether a header of this name decides anything."""
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
@@ -148,28 +160,28 @@ class Preparer:
 
         Who asks is found out first, and fails closed.
         """
-        read, prefix = self._read, OWN_PREFIX
+        reads, learn = self._reads, self._learn
         headers: Headers = tuple(
-            [(n, v) for n, v in scope["headers"] if n in read or n.startswith(prefix)]
+            [(n, v) for n, v in scope["headers"] if (reads[n] if n in reads else learn(n))]
         )
         query = scope["query_string"]
         envelope = self._envelopes.get((headers, query))
-        if envelope is None:
-            credential = self._callers.credential(headers, query)
-        else:
-            credential = envelope.credential
-        identity = self._callers.identify(scope, headers, credential)
+        caller = self._callers.caller(headers, query) if envelope is None else envelope.caller
+        identity = self._callers.identify(scope, headers, caller)
         try:
-            envelope = envelope or self._open(headers, query, credential)
+            envelope = envelope or self._open(headers, query, caller)
             prepared = self._recall(route, scope, envelope, identity, body)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             return self._give_up(error)
-        if not self._callers.may_read(headers):
-            reason = prepared.bypass or "unproven-key"
-            return msgspec.structs.replace(prepared, key=None, bypass=reason)
-        return prepared
+        if prepared.key is None:
+            return prepared
+        # Apart from what is remembered: it changes with each upstream's answer.
+        readable = self._callers.readable(prepared.holder, prepared.answerers)
+        if readable is None:
+            return prepared
+        return msgspec.structs.replace(prepared, readable=readable)
 
     def _recall(
         self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
@@ -206,17 +218,21 @@ class Preparer:
         self._memo_size = 0
         return True
 
-    def credential_scope(self, headers: Headers) -> str | None:
-        """Return the hash under which a credential is noted as accepted, if answers are shared."""
-        return self._callers.credential_scope(headers)
+    def _learn(self, name: bytes) -> bool:
+        """Work out whether a header decides anything, and remember it."""
+        decides = name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
+        if len(self._reads) >= MEMO_NAMES:
+            self._reads.clear()
+        self._reads[name] = decides
+        return decides
 
-    def _open(self, headers: Headers, query_string: bytes, credential: bytes | None) -> Envelope:
+    def _open(self, headers: Headers, query_string: bytes, caller: Caller) -> Envelope:
         """Read what most requests of a caller have in common."""
         envelope = Envelope(
             headers,
             query_string,
             found=dict(headers),
-            credential=credential,
+            caller=caller,
             directives=parse_directives(headers),
             max_error=requested_max_error(headers),
             keyed=keyed_headers(headers, self._sharing.key_headers),
@@ -277,6 +293,8 @@ class Preparer:
     ) -> Prepared:
         """Decide what may be looked up for a request, and under which key."""
         found, directives = envelope.found, envelope.directives
+        place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
+        holder = self._callers.holder(envelope.caller, place)
         scope_name = self._callers.scope_name(
             identity, found.get(b"x-headstart-scope"), request.user
         )
@@ -288,7 +306,9 @@ class Preparer:
         elif refusal is None and request.duplicate_keys:
             refusal = "duplicate-keys"
         if refusal is not None:
-            return Prepared(request, None, directives, scope_name, refusal, rule=rule.name)
+            return Prepared(
+                request, None, directives, scope_name, refusal, rule=rule.name, holder=holder
+            )
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         dialect = "" if route.dialect is None else route.dialect.name
@@ -301,8 +321,8 @@ class Preparer:
             (scope_name, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
             self._learning,
-            self._callers.principal(envelope.credential, request.user),
-            self._callers.tenant(identity, envelope.credential),
+            self._callers.principal(envelope.caller, request.user),
+            self._callers.tenant(identity, envelope.caller),
         )
         asked = request.query if named is None else named.text
         lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)
@@ -320,6 +340,8 @@ class Preparer:
                 key,
                 (terms.tenant, found.get(b"x-headstart-scope"), request.user),
             ),
+            holder=holder,
+            answerers=self._answerers(dialect, request.model, rule.name),
         )
 
     def _repeat(

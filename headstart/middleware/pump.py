@@ -14,7 +14,6 @@ from headstart.compression.tokens import count_at_once
 from headstart.errors import (
     HeadstartError,
     UpstreamProtocolError,
-    UpstreamRefused,
     UpstreamTimeout,
 )
 from headstart.middleware.collect import Collector, storable
@@ -70,8 +69,8 @@ class Plan(Frozen):
     """Whose turn at the encoder its answer takes."""
     lesson: Lesson | None
     """What the answer teaches about the neighbour that was, or was not, served in its place."""
-    credential_scope: str | None
-    """Where to note whether the upstream accepts the caller's key; None when nobody asks."""
+    holder: str
+    """Under which to note whether upstreams accept the caller's key; "" when nobody asks."""
     wrapped: bool
 
 
@@ -115,8 +114,6 @@ class Pump:
                     await self._audit(flight, plan)
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle(flight, plan)
-            if plan.credential_scope is not None and isinstance(error, UpstreamRefused):
-                self._note_credential(plan.credential_scope, error.status)
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
                 unseen = error
@@ -149,7 +146,12 @@ class Pump:
 
     def _settle(self, flight: Flight, plan: Plan) -> None:
         """Hand over what the calls cost, also where the answer never came."""
-        flight.attempts += self._ledger.take(plan.call.id)
+        attempts = self._ledger.take(plan.call.id)
+        flight.attempts += attempts
+        if plan.holder:
+            for each in attempts:
+                if each.error is None or each.status >= 400:
+                    self._accepted.note(plan.holder, each.upstream, each.status)
         flight.shaped += self._ledger.shaped(plan.call.id)
 
     async def _audit(self, flight: Flight, plan: Plan) -> None:
@@ -168,8 +170,8 @@ class Pump:
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> None:
         head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
         flight.open(head)
-        if plan.credential_scope is not None:
-            self._note_credential(plan.credential_scope, reply.status)
+        if plan.holder and plan.wrapped:  # of others the books tell, too
+            self._accepted.note(plan.holder, reply.upstream, reply.status)
         answer = _Answer(plan, reply, self._clock)
         collector = answer.collector
         with anyio.CancelScope() as flight.reading:
@@ -213,18 +215,14 @@ class Pump:
 
     def _sum_up(self, flight: Flight, answer: _Answer, tokens: _Tokens) -> None:
         """Tell what a whole answer took, and let exact lookups find it from now on."""
-        plan = answer.plan
+        plan, reply = answer.plan, answer.reply
         self._settle(flight, plan)
+        if plan.holder:  # whose next request may come before this call is in the books
+            self._accepted.note(plan.holder, reply.upstream, reply.status)
         flight.origin = _origin(answer, tokens, flight)
         flight.entry = entry = self._entry(answer, flight.origin)
         if entry is not None and self._cache is not None and self._cache.keep(entry):
             self._flights.remove(plan.identity, flight)
-
-    def _note_credential(self, scope: str, status: int) -> None:
-        if status == 200:
-            self._accepted.accept(scope)
-        elif status in (401, 403):
-            self._accepted.reject(scope)
 
     def _is_the_apps_own(self, plan: Plan, headers: Headers) -> bool:
         """May a wrapped app's answer not serve another request, by its own headers?"""

@@ -36,6 +36,8 @@ class Provider:
     """Who answers for it, by ``[[route]]``; "" where a route says nothing of it."""
     relay: HTTPUpstream
     """Takes what is only relayed."""
+    own_keys: frozenset[str] = frozenset()
+    """Those of its names, one for each key, under which it never gets a caller's key."""
 
     def real_name(self, model: str) -> str:
         """Return the provider's own name of a model."""
@@ -125,6 +127,15 @@ class Router:
     def identity(self, dialect: str, model: str, rule: str) -> str:
         """Name who would answer, for the cache key. Raises NoUpstream."""
         return self.answerer(dialect, model, rule).identity
+
+    def names(self, dialect: str, model: str, rule: str) -> frozenset[str]:
+        """Return all upstreams that may answer. Raises NoUpstream."""
+        return self.answerer(dialect, model, rule).candidate.names
+
+    @property
+    def own_keys(self) -> frozenset[str]:
+        """All upstreams that never get a caller's key."""
+        return frozenset().union(*(each.own_keys for each in self._providers))
 
     def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
         """Return who gets what is only relayed: the first upstream of its dialect.

@@ -92,6 +92,9 @@ async def test_a_strangers_equal_call_is_not_joined() -> None:
 
 async def test_a_shared_scope_gives_away_what_others_asked_but_not_what_is_personal() -> None:
     async with sidecar(cache={"scope": "shared", **UNAUDITED}) as running:
+        await running.ask(
+            "Something else", headers={**MALLORY, "cache-control": "no-store"}
+        )  # proves her key
         await running.ask(PROMPT)
         await running.indexed(1)
         await running.ask("Where is my parcel 4711-22?")
@@ -103,6 +106,8 @@ async def test_a_shared_scope_gives_away_what_others_asked_but_not_what_is_perso
 
 async def test_who_joins_a_call_gets_the_answer_and_not_the_cookies() -> None:
     async with sidecar(CookieProvider(), cache={"scope": "shared", **UNAUDITED}) as running:
+        for headers in ({}, MALLORY):  # proves their keys
+            await running.ask("Something else", headers=headers)
         running.provider.open.clear()
         async with asyncio.TaskGroup() as group:
             leader = group.create_task(running.ask(PROMPT))
@@ -229,6 +234,9 @@ async def test_naming_a_document_as_the_question_brings_no_two_documents_togethe
 async def test_labels_name_who_asked_although_all_share_a_scope() -> None:
     shared = {"scope": "shared", "share_users": True, **UNAUDITED}
     async with sidecar(cache=shared) as running:
+        await running.ask(
+            "Something else", headers={**MALLORY, "cache-control": "no-store"}
+        )  # proves her key
         await running.ask(PROMPT)
         await running.indexed(1)
         await running.ask("How can I not sign up for ChatGPT?", headers=MALLORY)

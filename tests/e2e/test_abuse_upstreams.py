@@ -56,10 +56,17 @@ async def test_nothing_of_a_callers_key_goes_out_beside_the_operators(
         "cookie": "session=caller",
         "openai-organization": "org-caller",
         "openai-project": "proj-caller",
+        "ocp-apim-subscription-key": "caller",
+        "x-portkey-api-key": "caller",
+        "x-auth-token": "caller",
+        "cf-aig-authorization": "Bearer caller",
+        "set-cookie": "session=caller",
+        "proxy-authorization": "Basic caller",
     }
     async with proxied(provider=own_key) as gateway:
         asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-        url = f"{gateway.url}{path}?a=1&key=caller&%6bey=caller&b"
+        query = "&".join(f"{name}=caller" for name in ("key", "%6bey", "KEY", "api_key", "token"))
+        url = f"{gateway.url}{path}?a=1&{query}&b"
         async with gateway.session.post(url, json=asked, headers={**theirs, **headers}):
             pass
         (sent,) = gateway.upstream.calls

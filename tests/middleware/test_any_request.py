@@ -364,6 +364,7 @@ def preparer(*, wrapped: bool) -> Preparer:
         AcceptedCredentials(lambda: 0.0),
         secret=b"secret",
         upstream=lambda dialect, model, rule: "up",
+        answerers=lambda *_: frozenset(("up",)),
         wrapped=wrapped,
         observer=Strict(),
     )

@@ -7,7 +7,9 @@ import pytest
 from headstart.errors import Unauthorized
 from headstart.middleware.identity import (
     ACCEPTED_FOR_S,
+    MANY_VALUES,
     AcceptedCredentials,
+    Caller,
     Callers,
     SharingOptions,
     check_client_key,
@@ -88,7 +90,7 @@ def test_why_a_request_is_nobodys_is_told_once(
 ) -> None:
     callers = Callers(sharing, AcceptedCredentials(lambda: 0.0), b"secret")
     for _ in range(2):
-        assert callers.identify({"client": ("10.0.0.1", 1)}, (), None) is None
+        assert callers.identify({"client": ("10.0.0.1", 1)}, (), Caller(None, b"anonymous")) is None
     [said] = caplog.messages
     assert all(word in said for word in words), said
 
@@ -96,13 +98,228 @@ def test_why_a_request_is_nobodys_is_told_once(
 def test_accepted_credentials_expire_and_can_be_rejected() -> None:
     now = 0.0
     accepted = AcceptedCredentials(lambda: now, capacity=2)
-    accepted.accept("a")
-    assert "a" in accepted
+    accepted.accept("a", "up")
+    assert ("a", "up") in accepted
+    assert ("a", "other") not in accepted
     now = ACCEPTED_FOR_S
-    assert "a" not in accepted
-    accepted.accept("a")
-    accepted.reject("a")
-    assert "a" not in accepted
-    for scope in "bcd":
-        accepted.accept(scope)
-    assert [scope in accepted for scope in "bcd"] == [False, True, True]
+    assert ("a", "up") not in accepted
+    accepted.accept("a", "up")
+    accepted.reject("a", "other")
+    assert ("a", "up") in accepted
+    accepted.reject("a", "up")
+    assert ("a", "up") not in accepted
+    for holder in "bcd":
+        accepted.accept(holder, "up")
+    assert [(holder, "up") in accepted for holder in "bcd"] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("status", "known", "unknown"),
+    [(200, True, True), (201, True, True), (301, True, False), (400, True, False),
+     (401, False, False), (403, False, False), (404, True, False), (429, True, False),
+     (500, True, False), (0, True, False)],
+)  # fmt: skip
+def test_what_a_status_says_about_a_key(status: int, *, known: bool, unknown: bool) -> None:
+    accepted = AcceptedCredentials(lambda: 0.0)
+    accepted.accept("known", "up")
+    for holder in ("known", "unknown"):
+        accepted.note(holder, "up", status)
+    assert [(holder, "up") in accepted for holder in ("known", "unknown")] == [known, unknown]
+
+
+# --- who is calling --------------------------------------------------------------------------
+
+KEY = (b"authorization", b"Bearer k")
+
+
+def scopes(sharing: SharingOptions, *requests: tuple[tuple[bytes, bytes], ...]) -> list[str | None]:
+    """Return who may share the answers of requests with these headers; None: nobody."""
+    callers = Callers(sharing, AcceptedCredentials(lambda: 0.0), b"secret")
+    found: list[str | None] = []
+    for headers in requests:
+        read = tuple(pair for pair in headers if callers.reads(pair[0]))
+        identity = callers.identify({}, read, callers.caller(read, b""))
+        found.append(None if identity is None else callers.scope_name(identity, None, None))
+    return found
+
+
+APART = (
+    b"cookie", b"x-auth", b"x-auth-token", b"ocp-apim-subscription-key", b"x-litellm-api-key",
+    b"cf-aig-authorization", b"x-portkey-api-key", b"proxy-authorization", b"x-user", b"x-tenant",
+    b"x-forwarded-user", b"x-auth-request-email", b"x-ssl-client-cn", b"from",
+    b"x-goog-user-project", b"a-header-of-next-year",
+)  # fmt: skip
+SILENT = (
+    b"accept", b"accept-encoding", b"accept-language", b"content-type", b"content-length",
+    b"user-agent", b"x-stainless-retry-count", b"x-stainless-read-timeout", b"x-stainless-lang",
+    b"x-stainless-helper-method", b"x-goog-api-client", b"x-server-timeout", b"traceparent",
+    b"tracestate", b"baggage", b"x-request-id", b"idempotency-key", b"x-b3-traceid", b"referer",
+    b"sec-fetch-mode", b"sec-ch-ua", b"dnt", b"origin", b"http-referer", b"x-title",
+    b"x-forwarded-proto", b"via",
+)  # fmt: skip
+MODES = {
+    "loopback": SharingOptions(anonymous=True),
+    "sidecar": SharingOptions(),
+    "app": SharingOptions(wrapped=True),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", APART)
+def test_callers_with_one_key_and_another_value_of_such_a_header_share_nothing(
+    mode: str, name: bytes
+) -> None:
+    ann, bob, none, again = scopes(
+        MODES[mode], (KEY, (name, b"ann")), (KEY, (name, b"bob")), (KEY,), ((name, b"ann"), KEY)
+    )
+    assert len({ann, bob, none}) == 3
+    assert ann == again
+    assert None not in (ann, bob, none)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SILENT)
+def test_what_is_known_to_name_nobody_keeps_nobody_apart(mode: str, name: bytes) -> None:
+    one, other, none = scopes(MODES[mode], (KEY, (name, b"1")), (KEY, (name, b"2")), (KEY,))
+    assert one == other == none is not None
+
+
+@pytest.mark.parametrize("name", APART)
+def test_without_a_key_such_a_header_keeps_callers_apart_on_loopback_and_is_nobody_elsewhere(
+    name: bytes,
+) -> None:
+    loopback = scopes(MODES["loopback"], ((name, b"ann"),), ((name, b"bob"),), ())
+    assert len(set(loopback)) == 3
+    assert None not in loopback
+    assert scopes(MODES["sidecar"], ((name, b"ann"),)) == [None]
+    (of_an_app,) = scopes(MODES["app"], ((name, b"ann"),))
+    assert (of_an_app is not None) == (name == b"cookie")
+
+
+@pytest.mark.parametrize("name", [b"x-forwarded-for", b"x-real-ip", b"forwarded"])
+def test_an_address_counts_where_nothing_else_tells_who_calls(name: bytes) -> None:
+    office, home, keyed, elsewhere = scopes(
+        MODES["loopback"],
+        ((name, b"10.0.0.1"),), ((name, b"10.0.0.2"),),
+        (KEY, (name, b"10.0.0.1")), (KEY, (name, b"10.0.0.2")),
+    )  # fmt: skip
+    assert office != home
+    assert keyed == elsewhere
+
+
+def test_an_app_may_have_a_tenant_for_each_host_and_a_provider_has_not() -> None:
+    hosts = (KEY, (b"host", b"a.example")), (KEY, (b"host", b"b.example"))
+    one, other = scopes(MODES["app"], *hosts)
+    assert one != other
+    one, other = scopes(MODES["sidecar"], *hosts)
+    assert one == other
+
+
+def test_a_header_that_is_ignored_or_joins_the_key_keeps_nobody_apart_here() -> None:
+    sharing = SharingOptions(ignore_headers=(b"x-session",), key_headers=(b"x-lang",))
+    one, other = scopes(
+        sharing,
+        (KEY, (b"x-session", b"1"), (b"x-lang", b"en")),
+        (KEY, (b"x-session", b"2"), (b"x-lang", b"fr")),
+    )
+    assert one == other
+
+
+def test_a_caller_is_not_many_by_headers_for_quotas_and_labels() -> None:
+    callers = Callers(MODES["loopback"], AcceptedCredentials(lambda: 0.0), b"secret")
+    found = [callers.caller((KEY, (b"x-any", value)), b"") for value in (b"1", b"2")]
+    assert len({callers.principal(each, None) for each in found}) == 1
+    assert len({callers.tenant(each.whole, each) for each in found}) == 1
+
+
+def test_a_header_that_splits_callers_is_named_once_with_the_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callers = Callers(MODES["loopback"], AcceptedCredentials(lambda: 0.0), b"secret")
+    for number in range(3 * MANY_VALUES):
+        value = b"secret-%d" % number
+        callers.caller((KEY, (b"x-session", value), (b"x-few", b"%d" % (number % 2))), b"")
+    [said] = caplog.messages
+    assert "x-session" in said
+    assert "cache.ignore_headers" in said
+    assert "secret" not in said
+
+
+# --- who may read what all share -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anonymous", [True, False], ids=["loopback", "public"])
+@pytest.mark.parametrize(
+    ("accepted_by", "own_keys", "readable"),
+    [
+        # Callers' keys go to both: each upstream's word counts for its own answers.
+        (set(), set(), {}),
+        ({"a"}, set(), {"a"}),
+        ({"b"}, set(), {"b"}),
+        ({"a", "b"}, set(), None),
+        ({"elsewhere"}, set(), {}),
+        # The operator's key goes to one: whoever has come in may read its answers.
+        (set(), {"a"}, {"a"}),
+        ({"b"}, {"a"}, None),
+        # To both, or server.client_keys are checked and no caller's key goes anywhere.
+        (set(), {"a", "b"}, None),
+    ],
+)
+def test_who_may_read_a_shared_answer(
+    accepted_by: set[str], own_keys: set[str], readable: set[str] | None, *, anonymous: bool
+) -> None:
+    sharing = SharingOptions(scope="shared", anonymous=anonymous, own_keys=frozenset(own_keys))
+    accepted = AcceptedCredentials(lambda: 0.0)
+    callers = Callers(sharing, accepted, b"secret")
+    caller = callers.caller((KEY,), b"")
+    holder = callers.holder(caller, None)
+    for name in accepted_by:
+        accepted.accept(holder, name)
+    expected = None if readable is None else frozenset(readable)
+    assert callers.readable(holder, frozenset("ab")) == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ((), b""),
+        ((), b"key=bogus"),
+        (((b"authorization", b"Bearer bogus"),), b""),
+        (((b"authorization", b"Bearer k"), (b"x-auth-token", b"bogus")), b""),
+        (((b"authorization", b"Bearer k"),), b"key=bogus"),
+        (((b"cookie", b"k"),), b""),
+    ],
+)
+@pytest.mark.parametrize("anonymous", [True, False], ids=["loopback", "public"])
+def test_what_was_accepted_counts_for_the_same_credentials_alone(
+    headers: tuple[tuple[bytes, bytes], ...], query: bytes, *, anonymous: bool
+) -> None:
+    accepted = AcceptedCredentials(lambda: 0.0)
+    callers = Callers(SharingOptions(scope="shared", anonymous=anonymous), accepted, b"secret")
+    for known in (callers.caller((KEY,), b""), callers.caller((), b"key=good")):
+        accepted.accept(callers.holder(known, None), "up")
+        assert callers.readable(callers.holder(known, None), frozenset(("up",))) is None
+    holder = callers.holder(callers.caller(headers, query), None)
+    assert callers.readable(holder, frozenset(("up",))) == frozenset()
+
+
+@pytest.mark.parametrize("scope", ["credential", "header:X-Team"])
+def test_nobody_is_asked_for_proof_where_callers_do_not_share(scope: str) -> None:
+    callers = Callers(SharingOptions(scope=scope), AcceptedCredentials(lambda: 0.0), b"secret")
+    assert callers.holder(callers.caller((), b""), None) == ""
+    assert callers.readable("", frozenset(("up",))) is None
+
+
+def test_an_app_may_let_a_caller_in_at_one_place_alone() -> None:
+    accepted = AcceptedCredentials(lambda: 0.0)
+    callers = Callers(SharingOptions(scope="shared", wrapped=True), accepted, b"secret")
+    caller = callers.caller((KEY,), b"")
+    accepted.accept(callers.holder(caller, b"POST /open"), "app")
+    app = frozenset(("app",))
+    assert callers.readable(callers.holder(caller, b"POST /open"), app) is None
+    assert callers.readable(callers.holder(caller, b"POST /staff"), app) == frozenset()
+
+
+def test_no_upstream_is_none_that_may_be_read() -> None:
+    callers = Callers(SharingOptions(scope="shared"), AcceptedCredentials(lambda: 0.0), b"secret")
+    assert callers.readable("holder", frozenset()) == frozenset()

@@ -44,6 +44,7 @@ class Caller:
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
             upstream=lambda dialect, model, rule: "up",
+            answerers=lambda *_: frozenset(("up",)),
             wrapped=wrapped,
             observer=Observers(),
             **options,
@@ -103,7 +104,8 @@ def test_a_bad_target_is_refused_whatever_else_is_asked() -> None:
 
 def test_a_route_sets_a_target_of_its_own_and_learns_apart() -> None:
     rules = (RouteRule("faq", headers=((b"x-app", "faq"),), max_error=0.05),)
-    caller = Caller(rules=rules, max_error=0.01, learning="e1")
+    sharing = SharingOptions(ignore_headers=(b"x-app",))
+    caller = Caller(rules=rules, max_error=0.01, learning="e1", sharing=sharing)
     other, faq = caller.ask("a"), caller.ask("a", {"x-app": "faq"})
     assert (other.terms.max_error, faq.terms.max_error) == (0.01, 0.05)
     assert other.terms.domain != faq.terms.domain
@@ -343,7 +345,7 @@ def test_a_request_for_a_part_or_on_a_condition_is_not_cached(
 
 def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgotten() -> None:
     caller = Caller(rules=(RouteRule("faq", headers=((b"x-app", "faq"),), semantic=False),))
-    assert caller.ask("a") is caller.ask("a", {"x-trace": "1"})
+    assert caller.ask("a") is caller.ask("a", {"x-request-id": "1"})
     assert caller.ask("a", {"x-app": "faq"}).semantic_refusal == "exact-only"
     assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
     assert caller.ask("a").terms.max_error is None

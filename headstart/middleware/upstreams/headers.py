@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from headstart.middleware.identity import CREDENTIAL_HEADERS
+from headstart.policies.caller_headers import KEY_HEADERS, is_secret, is_secret_parameter
 
 if TYPE_CHECKING:
     from headstart.types import Headers
@@ -25,11 +25,8 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
-_WITH_A_KEY = frozenset(
-    (*CREDENTIAL_HEADERS, b"cookie", b"openai-organization", b"openai-project",
-     b"x-goog-user-project")
-)  # fmt: skip
-"""Headers that belong to a caller's key: who may spend it, and on whose bill."""
+_WITH_A_KEY = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
+"""Headers that belong to a caller's key, beside other secrets: on whose bill it is spent."""
 _NEUTRAL = frozenset(
     (
         b"accept-language",
@@ -51,8 +48,8 @@ _KEY_FORMS = {
 def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, str]]:
     """Return the client's end-to-end headers for an upstream, without our own control headers.
 
-    ``credential`` replaces the client's key headers, and what goes with them (an upstream with its
-    own key); None passes the client's own on.
+    ``credential`` replaces the client's key, every other secret of his, and what goes with them (an
+    upstream with its own key); None passes the client's own on.
     """
     dropped = _NOT_UP if credential is None else _NOT_UP | _WITH_A_KEY
     named = _connection_names(headers)
@@ -60,6 +57,7 @@ def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, 
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in headers
         if name not in dropped and name not in named and not name.startswith(OWN_PREFIX)
+        if credential is None or not is_secret(name)
     ]
     for name, value in credential or ():
         kept.append((name.decode("latin-1"), value.decode("latin-1")))
@@ -67,13 +65,13 @@ def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, 
 
 
 def query_up(query: bytes, credential: Headers | None) -> bytes:
-    """Return the client's query for an upstream: without its ``key``, where there is another."""
-    if credential is None or b"key" not in query.lower():
+    """Return the client's query for an upstream: without his secrets, where it has another key."""
+    if credential is None or not query:
         return query
-    kept = (
-        pair for pair in query.split(b"&") if unquote_to_bytes(pair.partition(b"=")[0]) != b"key"
+    pairs = query.split(b"&")
+    return b"&".join(
+        pair for pair in pairs if not is_secret_parameter(unquote_to_bytes(pair.partition(b"=")[0]))
     )
-    return b"&".join(kept)
 
 
 def headers_across(
@@ -104,7 +102,7 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
             scheme, _, key = value.partition(b" ")
             if scheme.lower() == b"bearer" and key:
                 return key.strip()
-        elif name in CREDENTIAL_HEADERS:
+        elif name in KEY_HEADERS:
             return value
     pairs = parse_qsl(query.decode("latin-1"))
     return next((value.encode() for name, value in pairs if name == "key"), None)

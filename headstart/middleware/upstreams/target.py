@@ -70,6 +70,8 @@ class Target:
         self.name = options.name
         self.identity = options.name
         self.names = frozenset((options.name,))
+        self.own_key = bool(options.key)
+        """Callers' keys do not reach it."""
         self.upstream = upstream
         self.dialects = dialects
         self.clock = clock
