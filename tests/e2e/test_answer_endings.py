@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
+from headstart import HeadstartMiddleware
 from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from support.endings import ON_TIME, TEXT, TOKENS, Ending, EndingProvider, ending, frame
-from support.proxied import CHAT, Proxied, proxied
+from support.endings import (
+    ON_TIME,
+    TEXT,
+    TOKENS,
+    WORDS,
+    Ending,
+    EndingProvider,
+    answer,
+    ending,
+    frame,
+)
+from support.proxied import CHAT, Proxied, Reply, proxied
+from support.scripted import ScriptedUpstream, lifespan
+from support.serving import serving
 from support.simulated import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +67,13 @@ def body(client: str, prompt: str) -> dict[str, Any]:
 
 
 async def leave_at(
-    proxy: Proxied, last: bytes, client: str = "openai", prompt: str = "Why?", **headers: str
+    proxy: Proxied, last: bytes, client: str = "openai", prompt: str = "Why?"
 ) -> bytes:
     """Read up to ``last`` and close the connection at once; return what was read."""
     async with proxy.session.post(
         proxy.url + PATHS[client][0],
         json=body(client, prompt),
-        headers={"authorization": "Bearer k", "x-goog-api-key": "k", **headers},
+        headers={"x-goog-api-key" if client == "gemini" else "authorization": "Bearer k"},
     ) as response:
         assert response.status == 200
         read = b""
@@ -271,6 +287,19 @@ async def test_a_terminal_event_without_a_finish_reason_passes_and_is_not_stored
         assert not proxy.served[0].stored
 
 
+@pytest.mark.parametrize("chatter", [b"", b": ping\n\n"])
+async def test_a_missing_last_event_is_made_up_though_the_body_never_ends(chatter: bytes) -> None:
+    how = Ending(None, chatter=chatter, endless=bool(chatter))
+    provider = EndingProvider(how, cut=1)
+    async with behind(provider) as proxy:
+        for _ in range(2):
+            read = await leave_at_last_event(proxy, "anthropic")
+            assert b'"end_turn"' in read
+        await proxy.until(Served, 2)
+        booked(proxy)
+        assert provider.calls == 1
+
+
 async def test_usage_after_gemini_s_finish_reason_is_not_lost() -> None:
     late = {"usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 20}}
     provider = EndingProvider(Ending(0.05), usage=False, more=[frame(late)])
@@ -299,3 +328,266 @@ async def test_each_of_several_candidates_needs_its_finish_reason() -> None:
         await provider.left.wait()
         await proxy.until(Served, 1)
         assert not proxy.served[0].stored
+
+
+# --- above providers ---------------------------------------------------------------------------
+
+LINES = [f"line {number} of a document that is long enough" for number in range(80)]
+DOCUMENT = "\n".join(LINES)
+EDIT = f"Rename line 7.\n\n```text\n{DOCUMENT}\n```"
+BLOCK = f"<<<<<<< SEARCH\n{LINES[7]}\n=======\nline seven\n>>>>>>> REPLACE\n"
+RETRIEVED = (
+    "<document>\nThe tower was built in 1889. It is made of iron and rivets.\n</document>\nWhen?"
+)
+REFUSAL = ("I'm sorry, but", " I can't help", " with that.")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A route, and what two providers say to it; None: the first is the only one."""
+
+    strategy: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    words: tuple[str, ...] = WORDS
+    prompt: str = "Why?"
+    settings: dict[str, Any] = field(default_factory=dict)
+    transform: str = ""
+
+
+WAYS = {
+    "race": Way("race", {"race_billed": True}),
+    "first complete": Way("race", {"race_billed": True, "first_complete": True}),
+    "hedge": Way("hedge", {"race_billed": True}),
+    "fallback": Way("fallback"),
+    "draft": Way("cascade", transform="cascade:fast"),
+    "escalated": Way("cascade", words=REFUSAL, transform="cascade:slow"),
+    "edits": Way(None, {}, (BLOCK[:30], BLOCK[30:]), EDIT, {"edits": "blocks"}, "edits"),
+    "quotes": Way(None, {}, ("It says: ⟦q", ":1⟧ So."), RETRIEVED, {"quotes": True}, "quotes"),
+    "guard": Way(None, {}, WORDS, "Why?", {"max_tokens": 100}, "guard"),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("how", [Ending(0.002), Ending(None)], ids=["2 ms", "never"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_what_stands_above_a_provider_keeps_to_the_rule(
+    way: Way, how: Ending, stream: bool
+) -> None:
+    async with ending(EndingProvider(how)) as spare:
+        provider = EndingProvider(how, words=way.words)
+        more: dict[str, Any] = {}
+        if way.strategy is not None:
+            route = {"name": "all", "strategy": way.strategy, "upstreams": ["sim", "spare"],
+                     "equal_models": "assume", **way.more}  # fmt: skip
+            other = {"name": "spare", "base_url": spare.url, "dialect": "openai",
+                     "price": {"default": PRICE}}  # fmt: skip
+            more = {"routes": (route,), "others": (other,)}
+        async with behind(provider, output=way.settings, **more) as proxy:
+            for asked in (1, 2):
+                if stream:
+                    await leave_at_last_event(proxy, prompt=way.prompt)
+                else:
+                    reply = await proxy.ask(way.prompt)
+                    assert reply.status == 200
+                    assert ("hit" in reply.verdict) is (asked == 2)
+                if asked == 1:
+                    calls = provider.calls + spare.calls
+                    if not stream:
+                        assert way.transform in reply.headers.get("x-headstart-transforms", "")
+            await proxy.until(Served, 2)
+            assert provider.calls + spare.calls == calls
+            [row] = [row for row in proxy.served if row.attempts]
+            assert (row.error, row.stored) == (None, True)
+            assert (row.prompt_tokens, row.completion_tokens) == TOKENS
+            assert [a.outcome for a in row.attempts].count(AttemptOutcome.WON) == 1
+
+
+async def test_a_rescued_answer_is_booked_whole_though_its_client_left_at_the_last_event() -> None:
+    spare = EndingProvider(Ending(None))
+    async with ending(spare):
+        route = {"name": "all", "strategy": "fallback", "upstreams": ["sim", "spare"],
+                 "equal_models": "assume"}  # fmt: skip
+        other = {"name": "spare", "base_url": spare.url, "dialect": "openai",
+                 "price": {"default": PRICE}}  # fmt: skip
+        provider = EndingProvider(Ending(0.0, reset=True), cut=3, words=(TEXT, " And more."))
+        spare.words = (TEXT, " And more.")
+        async with behind(provider, routes=(route,), others=(other,)) as proxy:
+            read = await leave_at_last_event(proxy)
+            await proxy.until(Served, 1)
+            [row] = proxy.served
+            assert b"And more." in read
+            assert (row.error, row.stored) == (None, False)
+            assert [each.outcome for each in row.attempts] == [
+                AttemptOutcome.BROKEN,
+                AttemptOutcome.WON,
+            ]
+
+
+# --- immediate repeats -------------------------------------------------------------------------
+
+
+class Asgi:
+    """A client in the gateway's own loop: what it does in ``send`` comes before anything else."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def ask(
+        self, at_last: Callable[[], Awaitable[object]] | None = None, **headers: str
+    ) -> Reply:
+        """Send a request, and call ``at_last`` while its terminal event is being delivered."""
+        sent = iter([{"type": "http.request", "body": json.dumps(body("openai", "Why?")).encode()}])
+        reply = Reply(0, {}, b"")
+        never = asyncio.Event()
+
+        async def receive() -> Any:
+            for message in sent:
+                return message
+            await never.wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                reply.status = message["status"]
+                reply.headers = {n.decode(): v.decode() for n, v in message["headers"]}
+                return
+            reply.body += message["body"]
+            if b"[DONE]" in message["body"] and at_last is not None:
+                await at_last()
+
+        given = {"authorization": "Bearer k", "content-type": "application/json", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in given.items()]
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1",
+                 "method": "POST", "scheme": "http", "path": CHAT, "raw_path": CHAT.encode(),
+                 "query_string": b"", "root_path": "", "headers": raw,
+                 "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}  # fmt: skip
+        await self._app(scope, receive, send)
+        return reply
+
+
+@pytest.mark.parametrize("how", [ON_TIME, Ending(0.05), Ending(None)])
+@pytest.mark.parametrize(
+    ("cache", "skip"),
+    [({"mode": "exact-only"}, 0), ({"mode": "serve"}, 0), ({"mode": "exact-only"}, 1)],
+    ids=["exact", "semantic", "without usage"],
+)
+async def test_an_exact_repeat_is_a_hit_while_the_last_event_is_being_delivered(
+    cache: dict[str, Any], skip: int, how: Ending
+) -> None:
+    provider = EndingProvider(how, skip=skip)
+    async with behind(provider, cache=cache) as proxy:
+        client, repeats = Asgi(proxy.app), []
+
+        async def repeat() -> None:
+            repeats.append(await client.ask())
+
+        first = await client.ask(repeat)
+        assert first.status == repeats[0].status == 200
+        assert "hit" in repeats[0].verdict
+        assert provider.calls == 1
+        await proxy.stored(1)
+        later = await client.ask()
+        assert "hit" in later.verdict
+        assert provider.calls == 1
+
+
+async def test_a_repeat_joins_where_memory_has_no_room_for_the_entry() -> None:
+    provider = EndingProvider(Ending(0.05))
+    async with behind(provider, cache={"hot_bytes": 0}) as proxy:
+        client, repeats = Asgi(proxy.app), []
+
+        async def repeat() -> None:
+            repeats.append(await client.ask())
+
+        await client.ask(repeat)
+        assert "joined" in repeats[0].verdict
+        await proxy.stored(1)
+        later = await client.ask()
+        assert "hit" in later.verdict
+        assert provider.calls == 1
+
+
+# --- a wrapped app -----------------------------------------------------------------------------
+
+
+class App:
+    """An app with its own chat route, which has something to do after its last event."""
+
+    def __init__(self, *, after: bytes = b"", fails: bool = False) -> None:
+        self.calls = 0
+        self.go_on = asyncio.Event()
+        self.told = asyncio.Event()
+        self.done = asyncio.Event()
+        self._after = after
+        self._fails = fails
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return await lifespan(receive, send)
+        self.calls += 1
+        sent = (await receive())["body"]
+        frames, _ = answer(CHAT, sent, WORDS)
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for each in frames:
+            await send({"type": "http.response.body", "body": each, "more_body": True})
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch(receive))
+            await self.go_on.wait()
+            watch.cancel()
+        if self._fails:
+            raise RuntimeError("after the last event")
+        if self._after:
+            await send({"type": "http.response.body", "body": self._after, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self.done.set()
+
+    async def _watch(self, receive: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.told.set()
+        self.go_on.set()
+
+
+@contextlib.asynccontextmanager
+async def wrapping(app: App) -> AsyncIterator[Proxied]:
+    wrapped = HeadstartMiddleware(app, mode="exact-only", store="memory:")
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        yield Proxied(url, ScriptedUpstream(), session)
+
+
+async def test_an_app_may_finish_its_work_after_its_last_event() -> None:
+    app = App()
+    async with wrapping(app) as proxy:
+        await leave_at_last_event(proxy)
+        again = await proxy.ask("Why?", stream=True)
+        assert "hit" in again.verdict
+        assert TEXT.split()[0] in again.body.decode()
+        await app.told.wait()
+        await app.done.wait()
+        assert app.calls == 1
+
+
+async def test_what_an_app_sends_after_its_last_event_passes_to_clients_that_read_on() -> None:
+    app = App(after=b": and more\n\n")
+    async with wrapping(app) as proxy, asyncio.TaskGroup() as group:
+        asked = group.create_task(proxy.ask("Why?", stream=True))
+        await until(lambda: app.calls == 1)
+        again = await leave_at_last_event(proxy)
+        assert not app.told.is_set()
+        app.go_on.set()
+        assert (await asked).body.endswith(b"data: [DONE]\n\n: and more\n\n")
+        assert again
+        assert app.calls == 1
+
+
+async def test_an_app_that_fails_after_its_last_event_has_given_its_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App(fails=True)
+    app.go_on.set()
+    async with wrapping(app) as proxy:
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            await proxy.ask("Why?", stream=True)
+        assert "hit" in (await proxy.ask("Why?", stream=True)).verdict
+        assert app.calls == 1
+    assert "after the last event" in caplog.text

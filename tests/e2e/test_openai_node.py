@@ -13,6 +13,8 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.simulator import Oracle
+from support.endings import TEXT, TOKENS, Ending, EndingProvider, ending
+from support.proxied import proxied
 from support.sidecar import PROMPT, REWORDED, sidecar
 
 NODE = shutil.which("node")
@@ -33,9 +35,9 @@ pytestmark = [
 ]
 
 
-async def ask(url: str, question: str) -> list[dict[str, Any]]:
+async def ask(url: str, question: str, *times: str) -> list[dict[str, Any]]:
     program = Path(__file__).with_name("openai_node.mjs")
-    done = await anyio.run_process(["node", str(program), f"{url}/v1", question])
+    done = await anyio.run_process(["node", str(program), f"{url}/v1", question, *times])
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers
 
@@ -56,3 +58,12 @@ async def test_node_gets_the_same_answer_from_the_provider_and_from_the_cache() 
     assert first[0]["text"] == Oracle().truth(PROMPT).text
     assert first == exact == semantic
     assert first[0] == first[1]
+
+
+@pytest.mark.parametrize("how", [Ending(0.002), Ending(None), Ending(0.0, reset=True)])
+async def test_the_second_of_two_streams_is_a_hit_however_the_first_body_ends(how: Ending) -> None:
+    provider = EndingProvider(how)
+    async with ending(provider), proxied(provider={"base_url": provider.url}) as proxy:
+        answers = await ask(proxy.url, "Why?", "2")
+        assert answers == [{"text": TEXT, "tokens": sum(TOKENS)}] * 2
+        assert provider.calls == 1

@@ -173,3 +173,18 @@ async def test_stats_count_every_tier(house: House) -> None:
     assert (stats.entries, stats.partitions, stats.vectors, stats.hot_entries) == (3, 2, 2, 3)
     assert stats.bytes > 0
     assert stats.hot_bytes > 0
+
+
+async def test_an_entry_that_is_kept_is_found_before_it_is_stored(house: House) -> None:
+    entry = make_entry("a", exact="x")
+    assert house.cache.keep(entry)
+    assert house.cache.peek_exact("x") is entry
+    assert await house.store.find("x") is None
+    assert house.encoder.encoded == []
+    await house.cache.put(entry, "one@0")
+    assert await house.store.find("x") is not None
+
+
+async def test_an_entry_that_memory_has_no_room_for_is_not_kept(house: House) -> None:
+    assert not house.cache.keep(make_entry("a", exact="x", text="x" * (2 << 20)))
+    assert house.cache.peek_exact("x") is None

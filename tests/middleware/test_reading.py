@@ -9,7 +9,7 @@ from headstart.errors import UpstreamProtocolError
 from headstart.middleware import reading
 from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.reading import BodyReader, FrameReader
+from headstart.middleware.reading import MOST_TRIES, BodyReader, DocumentReader, FrameReader
 from headstart.middleware.reading_translated import DocumentTranslator, Folder, Naming, Reencoder
 from headstart.types import Ended, ErrorReported, UsageReported
 from support.events import decoded, folded, said
@@ -85,6 +85,65 @@ def test_every_split_gives_the_same_bytes_and_events(
     for at in range(1, len(stream)):
         assert read(make(), stream[:at], stream[at:]) == whole
     assert isinstance(whole[1][-1], Ended)
+
+
+@pytest.mark.parametrize(("make", "stream"), READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    "more",
+    [b": bye\n\n", b"\n", b"data: {", chunk({"content": "x"}), DONE, event("error", error={})],
+)
+def test_what_follows_the_terminal_event_is_no_part_of_the_answer(
+    make: Callable[[], BodyReader], stream: bytes, more: bytes
+) -> None:
+    whole, reader = read(make(), stream), make()
+    for at in (len(stream) - 1, len(stream), len(stream) + 1, len(stream + more)):
+        assert read(make(), (stream + more)[:at], (stream + more)[at:]) == whole
+    reader.feed(stream[:-1])
+    begun = reader.ended
+    reader.feed(stream[-1:] + more)
+    assert (begun, reader.ended) == (False, True)
+
+
+@pytest.mark.parametrize("translated", [False, True])
+def test_a_document_ends_with_its_last_bracket(*, translated: bool) -> None:
+    choice = {"index": 0, "message": {"content": "a}\n"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice]}).encode() + b"\n"
+    make = (
+        (lambda: DocumentTranslator(OPENAI, ANTHROPIC, 200, NAMING))
+        if translated
+        else (lambda: DocumentReader(OPENAI, 200))
+    )
+    for at in range(1, len(body) - 1):
+        reader = make()
+        reader.feed(body[:at])
+        begun = reader.ended
+        reader.feed(body[at:])
+        assert (begun, reader.ended) == (False, True)
+        assert isinstance(reader.end().events[-1], Ended)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"error":{"message":"no"}}', b'{"a":1}\n{"choices":[]}', b"[{}", b"<p>}"]
+)
+def test_what_is_no_answer_has_no_end_of_its_own(body: bytes) -> None:
+    reader = DocumentReader(OPENAI, 200)
+    reader.feed(body)
+    assert not reader.ended
+
+
+def test_a_document_is_not_decoded_at_each_of_its_brackets() -> None:
+    decoded: list[int] = []
+
+    class Counting(OpenAIChat):
+        def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
+            decoded.append(len(body))
+            return super().decode_body(status, body)
+
+    reader = DocumentReader(Counting(), 200)
+    for _ in range(1000):
+        reader.feed(b"{}")
+        assert not reader.ended
+    assert sum(decoded) <= MOST_TRIES * 2000
 
 
 @pytest.mark.parametrize("make", [to_chat, lambda: Folder(ANTHROPIC, OPENAI, NAMING)])

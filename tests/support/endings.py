@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 TEXT = "Blue light scatters most."
 WORDS = ("Blue light", " scatters", " most.")
@@ -44,7 +44,7 @@ def frame(document: Any, event: str | None = None) -> bytes:
     return named + b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
-def _openai(asked: dict[str, Any]) -> list[bytes]:
+def _openai(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return {"id": "up", "object": "chat.completion.chunk", "created": 1, "model": "m",
@@ -53,22 +53,22 @@ def _openai(asked: dict[str, Any]) -> list[bytes]:
     usage = {"prompt_tokens": TOKENS[0], "completion_tokens": TOKENS[1],
              "total_tokens": sum(TOKENS)}  # fmt: skip
     if not asked.get("stream"):
-        message = {"role": "assistant", "content": TEXT}
+        message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         whole = {**chunk({}), "object": "chat.completion", "choices": [choice], "usage": usage}
         return [json.dumps(whole).encode()]
     frames = [chunk({"role": "assistant", "content": ""})]
-    frames += [chunk({"content": word}) for word in WORDS]
+    frames += [chunk({"content": word}) for word in words]
     frames.append(chunk({}, "stop"))
     if (asked.get("stream_options") or {}).get("include_usage"):
         frames.append({**chunk({}), "choices": [], "usage": usage})
     return [*map(frame, frames), b"data: [DONE]\n\n"]
 
 
-def _anthropic(asked: dict[str, Any]) -> list[bytes]:
+def _anthropic(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
     usage = {"input_tokens": TOKENS[0], "output_tokens": TOKENS[1]}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
-               "content": [{"type": "text", "text": TEXT}], "stop_reason": "end_turn",
+               "content": [{"type": "text", "text": "".join(words)}], "stop_reason": "end_turn",
                "stop_sequence": None, "usage": usage}  # fmt: skip
     if not asked.get("stream"):
         return [json.dumps(message).encode()]
@@ -79,7 +79,7 @@ def _anthropic(asked: dict[str, Any]) -> list[bytes]:
         *(
             {"type": "content_block_delta", "index": 0,
              "delta": {"type": "text_delta", "text": word}}
-            for word in WORDS
+            for word in words
         ),
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None},
@@ -89,7 +89,7 @@ def _anthropic(asked: dict[str, Any]) -> list[bytes]:
     return [frame(event, event["type"]) for event in events]
 
 
-def _gemini(*, stream: bool) -> list[bytes]:
+def _gemini(words: Sequence[str], *, stream: bool) -> list[bytes]:
     def chunk(text: str, finish: str | None = None) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"parts": [{"text": text}], "role": "model"}}
         candidate |= {"finishReason": finish} if finish else {}
@@ -99,18 +99,18 @@ def _gemini(*, stream: bool) -> list[bytes]:
                 "modelVersion": "m", "responseId": "up"}  # fmt: skip
 
     if not stream:
-        return [json.dumps(chunk(TEXT, "STOP")).encode()]
-    *first, last = WORDS
+        return [json.dumps(chunk("".join(words), "STOP")).encode()]
+    *first, last = words
     return [*(frame(chunk(word)) for word in first), frame(chunk(last, "STOP"))]
 
 
-def _cohere(asked: dict[str, Any]) -> list[bytes]:
+def _cohere(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
     tokens = {"input_tokens": TOKENS[0], "output_tokens": TOKENS[1]}
     usage = {"billed_units": tokens, "tokens": tokens}
     if not asked.get("stream"):
         whole = {"id": "up", "finish_reason": "COMPLETE", "usage": usage,
                  "message": {"role": "assistant",
-                             "content": [{"type": "text", "text": TEXT}]}}  # fmt: skip
+                             "content": [{"type": "text", "text": "".join(words)}]}}  # fmt: skip
         return [json.dumps(whole).encode()]
     empty = {"message": {"content": {"type": "text", "text": ""}}}
     events: list[dict[str, Any]] = [
@@ -118,7 +118,7 @@ def _cohere(asked: dict[str, Any]) -> list[bytes]:
         {"type": "content-start", "index": 0, "delta": empty},
         *(
             {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": word}}}}
-            for word in WORDS
+            for word in words
         ),
         {"type": "content-end", "index": 0},
         {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": usage}},
@@ -126,15 +126,15 @@ def _cohere(asked: dict[str, Any]) -> list[bytes]:
     return [frame(event, event["type"]) for event in events]
 
 
-def answer(path: str, body: bytes) -> tuple[list[bytes], bool]:
+def answer(path: str, body: bytes, words: Sequence[str] = WORDS) -> tuple[list[bytes], bool]:
     """Return an answer's frames, the last of which is its last event, and whether it streams."""
     if ":streamGenerateContent" in path or ":generateContent" in path:
         stream = ":stream" in path
-        return _gemini(stream=stream), stream
+        return _gemini(words, stream=stream), stream
     asked = json.loads(body)
     say = _anthropic if path.endswith("/messages") else _openai
     say = _cohere if path.endswith("/v2/chat") else say
-    return say(asked), bool(asked.get("stream"))
+    return say(asked, words), bool(asked.get("stream"))
 
 
 @dataclass
@@ -146,6 +146,7 @@ class EndingProvider:
     """
 
     ending: Ending = ON_TIME
+    words: Sequence[str] = WORDS
     cut: int = 0
     skip: int = 0
     more: list[bytes] = field(default_factory=list)
@@ -196,7 +197,7 @@ class EndingProvider:
         lengths = [line for line in lines if line.startswith("content-length:")]
         body = await reader.readexactly(int(lengths[0].partition(":")[2])) if lengths else b""
         self.calls += 1
-        frames, streams = answer(path, body)
+        frames, streams = answer(path, body, self.words)
         frames = self.frames or frames
         frames = [*frames[: len(frames) - self.cut], *self.more]
         if self.skip:
@@ -211,6 +212,9 @@ class EndingProvider:
             gone = tasks.create_task(_gone(reader))
             try:
                 return await self._end(frames, writer, gone)
+            except ConnectionError:
+                self.left.set()
+                return False
             finally:
                 gone.cancel()
 

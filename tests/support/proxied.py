@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.factory import Parts
+    from headstart.middleware.asgi_types import ASGIApp
     from headstart.observe import Observation
 
 CHAT = "/v1/chat/completions"
@@ -45,6 +46,7 @@ class Proxied:
     url: str
     upstream: ScriptedUpstream
     session: aiohttp.ClientSession
+    app: ASGIApp | None = None
     observed: list[Observation] = field(default_factory=list)
     seen: asyncio.Condition = field(default_factory=asyncio.Condition)
     parts: list[Parts] = field(default_factory=list)
@@ -121,7 +123,7 @@ async def proxied(
             {},
             {**dotted, "upstream": [provider, *others], "route": list(routes)},
         )
-        app = build_gateway(
+        proxy.app = app = build_gateway(
             settings, not_found, observers=Observers([proxy]), on_start=proxy.parts.append
         )
         async with serving(app) as proxy.url:

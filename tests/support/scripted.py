@@ -62,7 +62,7 @@ class ScriptedUpstream:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
+            return await lifespan(receive, send)
         body, more = b"", True
         while more:
             message = await receive()
@@ -146,7 +146,8 @@ async def _watch(receive: Any, call: Received, answering: asyncio.Task[Any] | No
     answering.cancel()
 
 
-async def _lifespan(receive: Any, send: Any) -> None:
+async def lifespan(receive: Any, send: Any) -> None:
+    """Begin and end, for an app that has nothing to do then."""
     while True:
         message = await receive()
         await send({"type": message["type"] + ".complete"})
