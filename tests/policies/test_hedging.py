@@ -12,6 +12,7 @@ import pytest
 from headstart.attempts import Outlook
 from headstart.policies.routing.hedging import (
     BURST,
+    START,
     UNKNOWN_S,
     WINDOW,
     ExtraBudget,
@@ -103,7 +104,10 @@ def test_no_window_holds_more_extra_calls_than_its_budget(kind: str, share: floa
     for size in (1, 10, 100, WINDOW):
         most = max(run[i] - run[i - size] for i in range(size, len(run)))
         assert most <= min(share * size + BURST, share * WINDOW) + 1e-6
-    assert all(total <= share * count + 1e-6 for count, total in enumerate(run[:WINDOW]))
+    start = min(START, share * WINDOW)
+    assert all(
+        total <= max(start, share * count) + 1e-6 for count, total in enumerate(run[: WINDOW + 1])
+    )
     assert run[-1] > 0
 
 
@@ -142,6 +146,41 @@ def test_a_hedge_wastes_the_dearer_of_two_and_nothing_where_a_price_is_unknown(
         for cost, waste in zip(costs, wastes, strict=True)
     )
     assert hedge_usd(first, second) == (earned, wasted)
+
+
+@pytest.mark.parametrize(
+    ("share", "start"), [(0.05, 3), (0.5, 3), (0.003, 3), (0.001, 1), (0.0005, 0), (0.0, 0)]
+)
+def test_the_first_calls_may_be_hedged_within_what_a_thousand_allow(
+    share: float, start: int
+) -> None:
+    budget = ExtraBudget(share, 1.0)
+    spent = [0, 0, 0, 0, 0]
+    for number in range(5):
+        budget.earn(0.0)
+        spent[number] = budget.spend(0.0)
+    assert sum(spent) == start
+    assert all(spent[:start])
+
+
+@pytest.mark.parametrize(
+    ("share", "wastes", "spent"),
+    [
+        (0.05, [1.0, 1.0, 1.0, 1.0], [True, True, True, False]),
+        (0.05, [2.0, 2.0, 1.0], [True, False, True]),
+        (0.05, [4.0, 0.1], [False, True]),
+        (0.001, [1.0, 0.1], [True, False]),
+        (0.0, [0.1, 0.1], [False, False]),
+    ],
+)
+def test_the_first_hedges_may_waste_what_three_requests_cost(
+    share: float, wastes: list[float], spent: list[bool]
+) -> None:
+    budget, found = ExtraBudget(0.05, share), []
+    for waste in wastes:
+        budget.earn(1.0)
+        found.append(budget.spend(waste))
+    assert found == spent
 
 
 def test_what_was_spent_long_ago_no_longer_counts() -> None:

@@ -21,6 +21,9 @@ WINDOW = 1000
 """Requests over which a budget holds."""
 BURST = 10.0
 """Extra calls that may be saved up."""
+START = 3.0
+"""Extra calls that a new budget has, as far as it allows so many among 1,000 requests: a process
+that has just started may hedge its first calls."""
 UNKNOWN_S = 2.0
 """Delay while too little is known; the p95 of the quicker public models lies below."""
 FEW_SAMPLES = 20
@@ -77,16 +80,18 @@ def hedge_usd(first: Outlook, second: Outlook) -> tuple[float, float]:
 class ExtraBudget:
     """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
 
-    Among the last 1,000 requests, or all while there are fewer, extra calls never exceed the share
-    ``calls``, so in no window of 1,000 do they; and what a spend adds never brings extra dollars
-    over the share ``usd`` of what those requests cost. A token bucket spreads the calls: at most
-    ten can be saved up.
+    Among the last 1,000 requests extra calls never exceed the share ``calls``, so in no window of
+    1,000 do they; and what a spend adds never brings extra dollars over the share ``usd`` of what
+    those requests cost. While there are fewer requests the same holds, but for a start: three
+    calls, and the dollars of three requests, or what 1,000 requests allow if that is less. A token
+    bucket spreads the calls: at most ten can be saved up.
     """
 
     def __init__(self, calls: float, usd: float) -> None:
         self.calls = calls
         self.usd = usd
-        self._saved = 0.0
+        self._start = min(START, calls * WINDOW)
+        self._saved = self._start
         self._window: deque[list[float]] = deque()
         self._totals = [0.0, 0.0, 0.0]
 
@@ -102,10 +107,12 @@ class ExtraBudget:
     def spend(self, usd: float) -> bool:
         """Take one extra call that wastes this much, if both budgets allow it."""
         calls, spent, earned = self._totals
-        allowed = self.calls * len(self._window) + 1e-9
-        if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not self._window:
+        requests = len(self._window)
+        allowed = max(self._start, self.calls * requests) + 1e-9
+        if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not requests:
             return False
-        if usd > 0.0 and spent + usd > self.usd * earned * (1 + 1e-9):
+        share = max(self.usd, min(START, self.usd * WINDOW) / requests)
+        if usd > 0.0 and spent + usd > share * earned * (1 + 1e-9):
             return False
         self._saved -= 1.0
         for i, amount in enumerate((1.0, usd)):
