@@ -305,7 +305,10 @@ class _Answer:
     def completion(self) -> Completion | None:
         """The whole answer, if it could be read."""
         if self._completion is None and self.reads:
-            self._completion = self.collector.completion(self._clock())
+            found, request = self.collector.completion(self._clock()), self.plan.call.request
+            if found is not None and not found.model and request is not None:
+                found = replace(found, model=request.model)  # its provider did not say
+            self._completion = found
         return self._completion
 
     def estimated(self) -> _Tokens:

@@ -46,6 +46,8 @@ class Naming:
     """The client asked to see it."""
     choices: int = 1
     """As many were asked for."""
+    model: str = ""
+    """The one that was asked, for an answer that does not say."""
 
 
 class _Canonical:
@@ -57,6 +59,7 @@ class _Canonical:
         self._naming = naming
         self._called: dict[int, int] = {}
         """By choice, the number of its first tool call."""
+        self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
         if self._source.name == self._target.name:
@@ -73,7 +76,13 @@ class _Canonical:
         naming = self._naming
         match event:
             case Started():
-                return msgspec.structs.replace(event, id=naming.answer_id, created=naming.created)
+                self._model = event.model or self._model
+                return msgspec.structs.replace(
+                    event,
+                    id=naming.answer_id,
+                    created=naming.created,
+                    model=self._model or None,
+                )
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
                 if not naming.functions:

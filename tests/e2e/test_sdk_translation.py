@@ -69,6 +69,19 @@ async def test_an_answer_is_the_same_from_everyone_and_then_a_hit(
 
 @each_mode
 @each_client
+async def test_an_answer_names_its_model_also_where_the_provider_does_not(
+    client: str, stream: bool
+) -> None:
+    async with all_providers() as gateway:
+        for provider in PROVIDERS:
+            model = "gemini-2.5-flash" if provider == "gemini" else "m"
+            ask = Ask(f"via-{provider}", PROMPT, stream=stream)
+            live, stored = [await CLIENTS[client](gateway.url, ask) for _ in range(2)]
+            assert (live.model, stored.model) == (model, model), provider
+
+
+@each_mode
+@each_client
 async def test_a_system_prompt_arrives(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:

@@ -28,6 +28,7 @@ class Said(NamedTuple):
     tokens: tuple[int, int]
     ended: str
     reasoning: str = ""
+    model: str = ""
 
 
 class Refused(Exception):
@@ -95,6 +96,7 @@ async def say_openai(url: str, ask: Ask) -> Said:
         (usage.prompt_tokens, usage.completion_tokens),
         choice.finish_reason,
         getattr(message, "reasoning_content", None) or "",
+        completion.model,
     )
 
 
@@ -136,6 +138,7 @@ async def say_anthropic(url: str, ask: Ask) -> Said:
         (message.usage.input_tokens, message.usage.output_tokens),
         str(message.stop_reason),
         "".join(block.thinking for block in message.content if block.type == "thinking"),
+        message.model,
     )
 
 
@@ -202,6 +205,7 @@ async def say_gemini(url: str, ask: Ask) -> Said:
         (usage.prompt_token_count or 0, usage.candidates_token_count or 0),
         reasons[-1].name,
         "".join(part.text or "" for part in parts if part.thought),
+        next((answer.model_version for answer in answers if answer.model_version), ""),
     )
 
 

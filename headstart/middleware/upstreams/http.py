@@ -185,7 +185,9 @@ class HTTPUpstream:
         own: UpstreamDialect | None = client
         if client is not None and self._options.dialect not in ("", client.name):
             own = self._spoken[self._options.dialect]
-        return Incoming(call, client, own, self._clock())
+        model = "" if call.request is None else call.request.model
+        real = self._options.models.get(model, model)
+        return Incoming(call, client, own, self._clock(), real)
 
 
 class _Sending:

@@ -33,6 +33,8 @@ class Incoming(NamedTuple):
     """The upstream's."""
     now: float
     """Unix seconds."""
+    model: str = ""
+    """As the upstream calls the one that was asked."""
 
     @property
     def translates(self) -> bool:
@@ -113,6 +115,7 @@ class Incoming(NamedTuple):
             functions,
             self.call.prompt_tokens,
             shows_reasoning=request is None or client.shows_reasoning(request),
+            model=self.model,
             choices=1 if request is None else max(1, request.choices),
         )
 
