@@ -152,6 +152,10 @@ class Label(Frozen):
     """The probability with which it was labelled at all: a hit is only when drawn for an audit."""
     principal: str = ""
     """Hash of who asked: no one may fill a domain's memory alone."""
+    question: str = ""
+    """Hash of what was asked, as people's words remember it."""
+    pair_only: bool = False
+    """A person's "wrong" is about this pair, not about the entry's answer to other rewordings."""
 
 
 class Outcome(StrEnum):

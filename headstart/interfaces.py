@@ -133,9 +133,6 @@ class Store(Protocol):
         many. With ``domain`` only its own.
         """
 
-    async def last_label(self) -> str:
-        """Return the newest label's cursor, or ``""``."""
-
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a document, such as a snapshot of what was learned; it replaces its name's."""
 

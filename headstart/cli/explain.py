@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from headstart.cli import admin_api
+from headstart.policies.vetoes import FEEDBACK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,12 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
         console.print(f"answered by entry {served.entry}")
     _print_attempts(console, served.attempts)
     if verdict is None:
-        console.print("No neighbour was judged by what was learned.")
+        console.print(
+            "A person called this entry, or an answer to this question, wrong. "
+            "The same word taken back (correct: true) lifts it."
+            if served.veto == FEEDBACK
+            else "No neighbour was judged by what was learned."
+        )
         return
     console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
     console.print(f"rule      {RULES[verdict.rule]}")

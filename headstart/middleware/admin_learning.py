@@ -33,10 +33,15 @@ LOADED_AT_ONCE = 20
 
 
 class Feedback(Frozen, forbid_unknown_fields=True):
-    """A user's word on an answer: ``id`` is the request's ``x-headstart-request-id``."""
+    """A user's word on an answer: ``id`` is the request's ``x-headstart-request-id``.
+
+    A wrong hit's entry answers no rewording any more, and its question is asked anew, until the
+    same request is called correct; with ``pair_only`` the one does not answer the other.
+    """
 
     id: str
     correct: bool
+    pair_only: bool = False
 
 
 class Reviewed(Frozen, forbid_unknown_fields=True):
@@ -126,8 +131,9 @@ async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
 
 @post("/feedback", status_code=200)
 async def feedback(data: JSONBody[Feedback], engine: Engine) -> Taken:
-    """Take a user's word on a recent semantic hit or near miss: the first on each request."""
-    if not await _oversight(engine).learner.feedback(data.id, same=data.correct):
+    """Take a user's word on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
+    learner = _oversight(engine).learner
+    if not await learner.feedback(data.id, same=data.correct, pair_only=data.pair_only):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
     return Taken()
 

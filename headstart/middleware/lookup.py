@@ -11,11 +11,13 @@ import msgspec
 
 from headstart.decisions import Lookup, Outcome
 from headstart.policies.output.concise import refuses_concise
+from headstart.policies.vetoes import question_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.similar import Accept
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
@@ -129,7 +131,7 @@ class Finder:
         refusal = await self._refuse_meaning(prepared)
         if refusal is not None:
             return _miss(refusal)
-        return await self._cache.find_semantic(key, refuse, prepared.terms)
+        return await self._cache.find_semantic(key, self._with_vetoes(key, refuse), prepared.terms)
 
     def _wants_anew(self, prepared: Prepared) -> str | None:
         """Return why a stored answer is not what the caller wants, or None."""
@@ -139,6 +141,14 @@ class Finder:
         if repeat is None or prepared.directives.only_if_cached or repeat not in self._answered:
             return None
         return "repeat"
+
+    def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
+        """Refuse also what people called wrong; an entry's own prompt never comes here."""
+        oversight = self._oversight
+        if oversight is None:
+            return refuse
+        question = question_of(key)
+        return lambda entry: oversight.refuse_entry(entry.id, question) or refuse(entry)
 
     async def _refuse_meaning(self, prepared: Prepared) -> str | None:
         """Return why a request may be answered by an exact repeat alone, or None."""

@@ -270,6 +270,8 @@ class Engine:
         if self._random.random() >= self._options.holdout:
             return ruling
         exchange.holdout = True
+        if self._oversight is not None:
+            self._oversight.learner.withheld(exchange.id)
         held = Lookup(
             outcome=Outcome.MISS,
             reason="holdout",

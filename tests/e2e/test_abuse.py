@@ -250,15 +250,18 @@ async def test_labels_name_who_asked_although_all_share_a_scope() -> None:
     assert one.principal == renamed.principal != other.principal
 
 
-async def test_feedback_on_a_request_counts_once() -> None:
+async def test_feedback_on_a_request_teaches_once() -> None:
     async with administered() as running:
         await running.ask_first()
         id = await running.ask(REWORDED)
         for correct in (False, False, True):
             reply = await running.post("feedback", {"id": id, "correct": correct})
             assert reply.status == 200
-        (label,) = await running.labels(1)
-    assert (label.source, label.same) == (LabelSource.FEEDBACK, False)
+        first, *later = await running.labels(2)
+        domain = await running.oversight.learner.domains.load(first.domain)
+        assert domain.labels == 1
+    assert (first.source, first.same) == (LabelSource.FEEDBACK, False)
+    assert [bool(label.features) for label in later] == [False]
 
 
 # --- what is spent ---------------------------------------------------------------------------

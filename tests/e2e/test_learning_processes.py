@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from headstart.decisions import LabelSource
 from headstart.embeddings.stores import memory as memory_room
 from headstart.embeddings.stores.opening import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.fakes import FaultyStore
-from support.learned import digest, make_domains
+from support.learned import digest, make_domains, make_label
 from support.redis_server import redis_server
 from support.repository import ROOT
 from support.sidecar import PROMPT, REWORDED, sidecar
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from headstart.middleware.learning.learner import Learner
     from headstart.policies.ratchet.domain import Domain
     from support.redis_server import RedisServer
     from support.sidecar import Sidecar
@@ -145,6 +149,67 @@ async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:
         assert after.threshold() == before.threshold()
 
 
+# --- people's vetoes ------------------------------------------------------------------------------
+
+
+def learner_of(running: Sidecar) -> Learner:
+    oversight = running.parts[0].oversight
+    assert oversight is not None
+    return oversight.learner
+
+
+async def test_a_persons_veto_holds_on_every_node_and_after_a_restart(url: str) -> None:
+    cache = {"store": url, "audit.mode": "off"}
+    async with sidecar(cache=cache) as one:
+        await one.ask(PROMPT)
+        await one.indexed(1)
+        beside = partial(sidecar, cache=cache, upstream={"base_url": one.provider_url})
+        async with beside() as two:
+            await two.indexed(1)
+            assert "detail=semantic" in (await two.ask(REWORDINGS[1])).verdict
+            hit = await one.ask(REWORDED)
+            assert "detail=semantic" in hit.verdict
+            assert await learner_of(one).feedback(hit.headers["x-headstart-request-id"], same=False)
+            async with asyncio.timeout(20):
+                while not len(learner_of(two).domains.vetoes):
+                    await asyncio.sleep(0.005)
+            vetoed = [await two.ask(REWORDINGS[2])]
+        async with beside() as third:
+            await third.indexed(1)
+            vetoed.append(await third.ask(REWORDED))
+            exact = await third.ask(PROMPT)
+            # It never saw the hit; the veto itself knows what it was placed on.
+            await learner_of(third).feedback(hit.headers["x-headstart-request-id"], same=True)
+            assert not len(learner_of(third).domains.vetoes)
+    assert [reply.headers.get("x-headstart-veto") for reply in vetoed] == ["feedback"] * 2
+    assert "detail=exact" in exact.verdict
+
+
+async def test_a_veto_survives_a_kill_before_it_was_saved(url: str) -> None:
+    """The labels alone tell it: the document is only the short way."""
+    store = open_store(url)
+    await store.open()
+    try:
+        await store.label([make_label(n) for n in range(5)])
+        wrong = msgspec.structs.replace(
+            make_label(5, source=LabelSource.FEEDBACK, same=False), served=True, question="q"
+        )
+        await store.label([wrong])
+        assert await store.kept("vetoes") is None
+        killed = make_domains(store)
+        await killed.load("d")
+        assert killed.vetoes.refuses(wrong.entry, "another")
+        await killed.aclose()
+        assert await store.kept("vetoes") is not None
+        await store.label([msgspec.structs.replace(wrong, id="later", entry="e9")])
+        again = make_domains(store)
+        await again.load("another domain")
+        assert again.vetoes.refuses("e9", "another")
+        assert again.vetoes.refuses(wrong.entry, "another")
+    finally:
+        await store.aclose()
+
+
 # --- a store that leaves and comes back -----------------------------------------------------------
 
 
@@ -167,7 +232,7 @@ async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("method", ["label", "labels", "last_label", "keep", "kept"])
+@pytest.mark.parametrize("method", ["label", "labels", "keep", "kept"])
 async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,15 @@ import pytest
 from headstart.decisions import LabelSource
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
-from support.administered import CHATGPT, NEGATED, REWORDED, administered, decode, message
+from support.administered import (
+    CHATGPT,
+    ELSEWISE,
+    NEGATED,
+    REWORDED,
+    administered,
+    decode,
+    message,
+)
 from support.learned import make_label
 
 if TYPE_CHECKING:
@@ -140,6 +148,62 @@ async def test_feedback_on_a_hit_is_a_label(running: Administered, correct: bool
     (label,) = await running.labels(1)
     assert (label.id, label.entry, label.source) == (hit, stored, LabelSource.FEEDBACK)
     assert (label.same, label.served) == (correct, True)
+
+
+@pytest.mark.parametrize("pair_only", [False, True])
+async def test_what_a_person_called_wrong_is_not_served_again(
+    running: Administered, pair_only: bool
+) -> None:
+    stored = await running.ask_first()
+    hit = await running.ask(REWORDED)
+    word = {"id": hit, "correct": False, "pair_only": pair_only}
+    assert (await running.post("feedback", word)).status == 200
+    other = await running.gateway.ask(ELSEWISE)
+    again = await running.gateway.ask(REWORDED)
+    exact = await running.gateway.ask(CHATGPT)
+    assert ("detail=semantic" in other.verdict) == pair_only
+    assert other.headers.get("x-headstart-veto") == (None if pair_only else "feedback")
+    assert "fwd=miss; detail=veto" in again.verdict
+    assert again.headers["x-headstart-veto"] == "feedback"
+    assert "detail=exact" in exact.verdict
+    assert exact.headers["x-headstart-request-id"] != stored
+
+
+async def test_calling_it_right_again_serves_it_again(running: Administered) -> None:
+    await running.ask_first()
+    hit = await running.ask(REWORDED)
+    for correct in (False, True, True):
+        assert (await running.post("feedback", {"id": hit, "correct": correct})).status == 200
+    again = await running.gateway.ask(REWORDED)
+    assert "detail=semantic" in again.verdict
+    labels = await running.labels(2)
+    # The first word teaches; the second only lifts the veto; the third says nothing new.
+    assert [bool(label.features) for label in labels] == [True, False]
+
+
+async def test_a_word_on_an_old_hit_is_taken_by_the_books(running: Administered) -> None:
+    await running.ask_first()
+    hit = await running.ask(REWORDED)
+    await running.booked(2)
+    running.oversight.learner._recent.clear()  # as after a restart, or in another process
+    alone = {"id": hit, "correct": False, "pair_only": True}
+    assert message(await running.post("feedback", alone), 404)
+    assert (await running.post("feedback", {"id": hit, "correct": False})).status == 200
+    refused = await running.gateway.ask(ELSEWISE)
+    assert refused.headers["x-headstart-veto"] == "feedback"
+    assert (await running.post("feedback", {"id": hit, "correct": True})).status == 200
+    assert "detail=semantic" in (await running.gateway.ask(REWORDED)).verdict
+    assert [(each.same, each.features) for each in await running.labels(2)] == [
+        (False, b""),
+        (True, b""),
+    ]
+
+
+async def test_a_word_on_a_fresh_answer_vetoes_nobody(running: Administered) -> None:
+    await running.ask_first()
+    miss = await running.ask(NEGATED)
+    assert (await running.post("feedback", {"id": miss, "correct": False})).status == 200
+    assert "detail=semantic" in (await running.gateway.ask(REWORDED)).verdict
 
 
 # --- explain ---------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ async def test_domains_that_learned_much_leave_memory_sooner(
     assert domains.names() == ("much",)
 
 
-@pytest.mark.parametrize("method", ["kept", "labels", "last_label"])
+@pytest.mark.parametrize("method", ["kept", "labels"])
 async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_back(
     method: str,
 ) -> None:

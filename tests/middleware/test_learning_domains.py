@@ -92,7 +92,6 @@ class FreshFrom(MemoryStore):
     def __init__(self, other: MemoryStore) -> None:
         super().__init__()
         self.labels = other.labels  # type: ignore[method-assign]
-        self.last_label = other.last_label  # type: ignore[method-assign]
 
 
 async def test_a_domain_that_left_memory_comes_back_as_it_was() -> None:

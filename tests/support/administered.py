@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CHATGPT = "How can I sign up for ChatGPT?"
 REWORDED = "I want to sign up for ChatGPT"
+ELSEWISE = "I want to sign up to ChatGPT"
 NEGATED = "How can I not sign up for ChatGPT?"
 
 
@@ -79,6 +80,12 @@ class Administered:
             while len(found := await self.store.labels()) < count:
                 await asyncio.sleep(0.005)
         return [label for _, label in found]
+
+    async def booked(self, count: int) -> None:
+        """Wait for so many requests in the store's books."""
+        async with asyncio.timeout(20):
+            while len([row async for row in self.store.books()]) < count:
+                await asyncio.sleep(0.005)
 
 
 def decode(reply: Reply, status: int) -> Any:

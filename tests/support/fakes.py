@@ -153,10 +153,6 @@ class FaultyStore(MemoryStore):
         self._call("labels")
         return await super().labels(after, limit, domain=domain)
 
-    async def last_label(self) -> str:
-        self._call("last_label")
-        return await super().last_label()
-
     async def keep(self, name: str, value: bytes) -> None:
         self._call("keep")
         await super().keep(name, value)

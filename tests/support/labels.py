@@ -22,7 +22,7 @@ def full_label() -> Label:
     return label(
         "full", source=LabelSource.REVIEW, same=None, version="v1", features=b"\x00\xff" * 32,
         veto="negation", served=True, stored=True, drawn=0.25,
-        principal="someone",
+        principal="someone", question="q", pair_only=True,
     )  # fmt: skip
 
 
@@ -36,6 +36,12 @@ async def read_labels(
         read += page
         after = page[-1][0]
     return read
+
+
+async def last_cursor(store: Store) -> str:
+    """Return the newest label's cursor, or ``""``."""
+    read = await read_labels(store)
+    return read[-1][0] if read else ""
 
 
 async def labelled(store: Store, after: str = "", **options: Any) -> list[str]:

@@ -155,10 +155,6 @@ class MemoryStore:
         """Return labels after a cursor. Raises StoreError when it is none of a label."""
         return await self._label_reader.labels(after, limit, domain)
 
-    async def last_label(self) -> str:
-        """Return the newest label's cursor, or ``""``."""
-        return row_cursor(self._labelled) if self._labels else ""
-
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a document; the last ``DOCUMENTS`` written are kept."""
         self._documents.pop(name, None)

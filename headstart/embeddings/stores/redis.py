@@ -204,12 +204,6 @@ class RedisStore:
         """Return labels of all nodes after a cursor, in one round trip."""
         return await self._label_reader.labels(after, limit, domain)
 
-    async def last_label(self) -> str:
-        """Return the newest label's cursor, or ``""``."""
-        with self._failing_fast():
-            newest = await self._client.xrevrange(f"{PREFIX}labels", count=1)
-        return label_cursor(cast("bytes", newest[0][0])) if newest else ""
-
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a document; the last ``DOCUMENTS`` written are kept."""
         with self._failing_fast():

@@ -28,7 +28,6 @@ from headstart.embeddings.stores.log import LogRow, after_cursor, follow_log
 from headstart.embeddings.stores.sqlite_file import open_file
 from headstart.embeddings.stores.sqlite_reader import (
     find_entry,
-    last_label,
     load_entries,
     log_end,
     page_entries,
@@ -175,10 +174,6 @@ class SQLiteStore:
     ) -> Sequence[tuple[str, Label]]:
         """Return labels of all processes after a cursor, in the order of their commits."""
         return await self._label_reader.labels(after, limit, domain)
-
-    async def last_label(self) -> str:
-        """Return the newest label's cursor, or ``""``."""
-        return await self._read(last_label)
 
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a document in the next group commit; the last ``DOCUMENTS`` written are kept."""

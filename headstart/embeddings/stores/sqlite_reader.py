@@ -140,12 +140,6 @@ def read_labels(
     return [(row_cursor(seq), value) for seq, value in rows]
 
 
-def last_label(connection: sqlite3.Connection) -> str:
-    """Return the newest label's cursor, or ``""``."""
-    (seq,) = connection.execute("SELECT max(seq) FROM labels").fetchone()
-    return "" if seq is None else row_cursor(seq)
-
-
 def read_document(connection: sqlite3.Connection, *, name: str) -> bytes | None:
     """Return a kept document, or None."""
     row = connection.execute("SELECT value FROM documents WHERE name = ?", (name,)).fetchone()

@@ -20,6 +20,7 @@ from headstart.observe import Learned, StageFailed, logger
 from headstart.policies.ratchet.cold_start import Trust
 from headstart.policies.ratchet.settings import MAX_STANDINGS
 from headstart.policies.ratchet.snapshot import SnapshotError
+from headstart.policies.vetoes import Veto, Vetoes
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ class Saved(Frozen):
 
     cursor: str
     snapshot: bytes
+
+
+class SavedVetoes(Frozen):
+    """The store's document of people's vetoes, and the last label in it."""
+
+    cursor: str
+    rows: dict[str, Veto]
 
 
 class _Held:
@@ -94,7 +102,11 @@ class Domains:
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
         self._lock = anyio.Lock()
-        self._cursor = ""
+        self._cursor: str | None = None
+        """The last label read; None before people's vetoes were."""
+        self._saved_cursor = ""
+        self.vetoes = Vetoes()
+        """What people called wrong. Whole once any domain is in memory."""
         self._wake = anyio.Event()
 
     def __len__(self) -> int:
@@ -129,6 +141,14 @@ class Domains:
                 self._loading.pop(name).set()
         self._held.move_to_end(name)
         return held.domain
+
+    async def follow(self) -> None:
+        """Apply now what the store has: what was written before is in force on return.
+
+        Raises StoreError.
+        """
+        async with self._lock:
+            await self._advance()
 
     def wake(self) -> None:
         """Read the labels now: one was just written here."""
@@ -216,12 +236,26 @@ class Domains:
 
     async def _advance(self) -> None:
         """Apply what was written after the last label read. Hold the lock."""
-        if not self._held:
-            self._cursor = await self._store.last_label()
-            return
+        if self._cursor is None:
+            self._cursor = self._saved_cursor = await self._load_vetoes()
         while page := await self._store.labels(self._cursor):
+            for _, label in page:
+                self.vetoes.apply(label)
             await self._apply_all(page, self._held)
             self._cursor = page[-1][0]
+
+    async def _load_vetoes(self) -> str:
+        """Read people's vetoes; return the last label in them. Without them all labels tell."""
+        document = await self._store.kept(_VETOES)
+        if document is None:
+            return ""
+        try:
+            saved = msgspec.msgpack.decode(document, type=SavedVetoes)
+        except msgspec.DecodeError:
+            logger.warning("the document of people's vetoes is unreadable: reading all labels")
+            return ""
+        self.vetoes = Vetoes(saved.rows)
+        return saved.cursor
 
     async def _apply_all(
         self, page: Sequence[tuple[str, Label]], domains: Mapping[str, _Held]
@@ -288,6 +322,11 @@ class Domains:
             )
 
     async def _save_changed(self) -> None:
+        cursor = self._cursor
+        if cursor is not None and cursor != self._saved_cursor:
+            saved = SavedVetoes(cursor=cursor, rows=self.vetoes.rows())
+            await self._store.keep(_VETOES, msgspec.msgpack.encode(saved))
+            self._saved_cursor = cursor
         for name, held in list(self._held.items()):
             if held.changed:
                 await self._save(name, held)
@@ -304,6 +343,10 @@ class Domains:
     def _report(self, error: Exception) -> None:
         cause = error.__cause__ or error
         self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+
+
+_VETOES = "vetoes"
+"""The document of people's vetoes: of all domains, as an entry may be found from several."""
 
 
 def _document(name: str) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
-from headstart.decisions import Label, LabelSource
+from headstart.decisions import Label, LabelSource, Outcome
 from headstart.errors import StoreError
+from headstart.identifiers import ulid_time
 from headstart.middleware.learning.judging import answer_size
 from headstart.observe import Labelled, StageFailed, logger
+from headstart.policies.vetoes import Veto
 from headstart.types import CacheKey, RawResponse
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ AT_ONCE = 8
 """Comparisons made at once: a model that is asked for its opinion takes seconds."""
 MOST_RECENT = 10_000
 """Requests that feedback and ``explain`` can still refer to."""
+CLOCKS_APART_S = 60.0
+"""How much earlier than its id a request may be booked."""
 NO_KEY = CacheKey(scope="", partition="", exact="")
 NO_ANSWER = RawResponse(headers=(), body=b"")
 
@@ -47,6 +51,8 @@ class Lesson(NamedTuple):
     served: bool = False
     drawn: float = 1.0
     """The probability with which such a request teaches at all."""
+    asked: str = ""
+    """Hash of what was asked, as people's words remember it."""
 
 
 class Comparison(NamedTuple):
@@ -80,7 +86,8 @@ class Learner:
         self._clock = clock
         self._observer = observer
         self._recent: OrderedDict[str, Lesson] = OrderedDict()
-        self._rated: set[str] = set()
+        self._rated: dict[str, tuple[bool, bool]] = {}
+        """The last word on each request: was it right, and was it of the pair alone?"""
         self._waiting_chars = 0
         self._send, self._receive = anyio.create_memory_object_stream[Comparison](MOST_WAITING)
 
@@ -107,7 +114,7 @@ class Learner:
         self._recent[lesson.id] = lesson._replace(trial=trial, question="")
         if len(self._recent) > MOST_RECENT:
             oldest, _ = self._recent.popitem(last=False)
-            self._rated.discard(oldest)
+            self._rated.pop(oldest, None)
 
     def recall(self, id: str) -> Lesson | None:
         """Return what a recent request was decided on, without the texts of it."""
@@ -124,24 +131,80 @@ class Learner:
             return self._report(error)
         self._waiting_chars += size
 
-    async def feedback(self, id: str, *, same: bool) -> bool:
+    def withheld(self, id: str) -> None:
+        """Note that a request's hit was not served after all: words on it are of a fresh answer."""
+        lesson = self._recent.get(id)
+        if lesson is not None:
+            self._recent[id] = lesson._replace(served=False)
+
+    async def feedback(self, id: str, *, same: bool, pair_only: bool = False) -> bool:
         """Take a user's word on a recent request; False when it is not known. Raises StoreError.
 
-        The first word on a request counts: nobody teaches more by saying it again.
+        It holds here on return, and wherever the store is shared once its labels are read. Only
+        the first word on a request teaches: nobody teaches more by saying it again. A later one
+        that differs may veto, or lift a veto, all the same.
         """
         lesson = self._recent.get(id)
         if lesson is None:
-            return False
-        if id not in self._rated:
-            await self._write(self._label(lesson, LabelSource.FEEDBACK, same=same))
-            self._rated.add(id)
+            return await self._late_feedback(id, same=same, pair_only=pair_only)
+        word = same, pair_only
+        if self._rated.get(id) == word:
+            return True
+        label = self._label(lesson, LabelSource.FEEDBACK, same=same)
+        label = msgspec.structs.replace(label, pair_only=pair_only)
+        if id in self._rated:
+            label = msgspec.structs.replace(label, version="", features=b"")
+        await self._write(label)
+        self._rated[id] = word
+        await self.domains.follow()
         return True
+
+    async def _late_feedback(self, id: str, *, same: bool, pair_only: bool) -> bool:
+        """Take a word on a hit of which only the books tell: it vetoes, or lifts, and teaches not.
+
+        Before a restart, or by another process. Which question it was is not in the books.
+        """
+        await self.domains.follow()
+        veto = self.domains.vetoes.find(id)
+        if veto is None:
+            entry = await self._booked_entry(id)
+            if entry is None or pair_only:
+                return False
+            veto = Veto(entry, "")
+            if same:
+                return True
+        label = Label(
+            id=id,
+            entry=veto.entry,
+            domain="",
+            source=LabelSource.FEEDBACK,
+            same=same,
+            at=self._clock(),
+            similarity=0.0,
+            served=True,
+            question=veto.question,
+            pair_only=pair_only,
+        )
+        await self._write(label)
+        await self.domains.follow()
+        return True
+
+    async def _booked_entry(self, id: str) -> str | None:
+        """Return the entry that answered a request by meaning, by the books."""
+        at = ulid_time(id)
+        if at is None:
+            return None
+        async for row in self._store.books(at - CLOCKS_APART_S):
+            if row.id == id:
+                return row.entry if row.outcome is Outcome.SEMANTIC else None
+        return None
 
     async def review(self, label: Label, *, same: bool) -> None:
         """Label an earlier label's pair anew, by a person's eyes. Raises StoreError."""
         await self._write(
             msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self._clock())
         )
+        await self.domains.follow()
 
     # --- labels ----------------------------------------------------------------------------------
 
@@ -183,6 +246,7 @@ class Learner:
             stored=stored,
             principal=lesson.principal,
             drawn=lesson.drawn,
+            question=lesson.asked,
         )
 
     def _report(self, error: Exception) -> None:

@@ -13,6 +13,7 @@ from headstart.middleware.learning.explaining import Explanation, explain
 from headstart.middleware.learning.learner import Lesson
 from headstart.observe import StageFailed
 from headstart.policies.ratchet.features import unpack_features
+from headstart.policies.vetoes import FEEDBACK, question_of
 
 if TYPE_CHECKING:
     from headstart.decisions import Label, Terms
@@ -98,9 +99,22 @@ class Oversight:
             return Ruling(course, lookup)
         served = lookup.entry is not None
         source = LabelSource.AUDIT if served else LabelSource.MISS
-        lesson = Lesson(id, lookup.trial, source, key.query, terms.principal, served)
+        lesson = Lesson(
+            id, lookup.trial, source, key.query, terms.principal, served, asked=question_of(key)
+        )
         self.learner.remember(lesson)
-        return self._hit(lookup, lesson, may) if served else self._miss(lookup, lesson)
+        ruling = self._hit(lookup, lesson, may) if served else self._miss(lookup, lesson)
+        if ruling.course is Course.ASK:
+            self.learner.withheld(id)
+        return ruling
+
+    def refuse_entry(self, entry: str, question: str) -> str | None:
+        """Return why an entry may not answer a rewording: a person called it wrong. Or None.
+
+        ``question`` is the one asked, by ``question_of``.
+        """
+        refused = self.learner.domains.vetoes.refuses(entry, question)
+        return FEEDBACK if refused else None
 
     def _miss(self, lookup: Lookup, lesson: Lesson) -> Ruling:
         """Compare a miss's answers, of pairs that are nearly sure to differ only some."""

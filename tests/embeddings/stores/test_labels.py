@@ -11,7 +11,7 @@ from headstart.embeddings.stores import codec
 from headstart.embeddings.stores.codec import encode_label
 from headstart.embeddings.stores.labels import LabelReader
 from headstart.errors import StoreError
-from support.labels import full_label, label, labelled, read_labels
+from support.labels import full_label, label, labelled, last_cursor, read_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ async def test_a_store_without_labels_has_no_last_one(stores: Stores) -> None:
     store = await stores.open()
     await store.label([])
     assert await store.labels() == []
-    assert await store.last_label() == ""
+    assert await last_cursor(store) == ""
 
 
 async def test_reading_goes_on_after_any_cursor(stores: Stores) -> None:
@@ -61,11 +61,11 @@ async def test_reading_goes_on_after_any_cursor(stores: Stores) -> None:
 
 async def test_cursors_compare_as_strings(stores: Stores) -> None:
     store = await stores.open()
-    seen = [await store.last_label()]
+    seen = [await last_cursor(store)]
     for _ in range(3):  # numbers of one digit and of two follow each other, at once and later
         await store.label([label("a")] * 60)
         seen += [cursor for cursor, _ in await store.labels(seen[-1])]
-        assert seen[-1] == await store.last_label()
+        assert seen[-1] == await last_cursor(store)
     assert seen == sorted(set(seen))
 
 
@@ -116,7 +116,7 @@ async def test_the_oldest_labels_leave(stores: Stores, monkeypatch: pytest.Monke
     bound(monkeypatch, stores, "LABEL_ROWS", 200)
     store = await stores.open()
     await store.label([label("first", domain="early")])
-    early = await store.last_label()
+    early = await last_cursor(store)
     for batch in range(3):
         domain = "late" if batch else "early"
         await store.label([label(f"{batch}-{number}", domain=domain) for number in range(150)])
@@ -139,7 +139,7 @@ async def test_labels_that_a_newer_version_wrote_are_passed(
         newer.setattr(codec, "VERSION", b"\x7f")
         await store.label([label(f"newer-{number}") for number in range(5)])
     assert await labelled(store, limit=2) == ["a"]
-    assert await labelled(store, await store.last_label()) == []
+    assert await labelled(store, await last_cursor(store)) == []
     await store.label([label("b")])
     for domain in (None, "domain"):
         assert await labelled(store, limit=2, domain=domain) == ["a", "b"]
@@ -198,11 +198,11 @@ async def test_labels_and_documents_are_there_after_reopening(
     store = await stores.open()
     await store.label([full_label(), label("a")])
     await store.keep("snapshot", b"learned")
-    whole, end = await store.labels(), await store.last_label()
+    whole, end = await store.labels(), await last_cursor(store)
     await store.aclose()
     again = await stores.open()
     assert await again.labels() == whole
-    assert await again.last_label() == end
+    assert await last_cursor(again) == end
     assert await again.kept("snapshot") == b"learned"
     await again.label([label("b")])
     assert await labelled(again, end) == ["b"]

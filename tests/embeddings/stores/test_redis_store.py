@@ -14,7 +14,7 @@ from headstart.embeddings.stores.redis import RedisStore
 from headstart.embeddings.stores.redis_scripts import PREFIX
 from headstart.errors import ConfigError, StoreError
 from support.entries import entry, put, row
-from support.labels import label, labelled
+from support.labels import label, labelled, last_cursor
 from support.redis_server import redis_server
 from support.stores import Clock, Stores, follow, scan
 
@@ -59,7 +59,7 @@ async def test_a_server_that_died_costs_a_store_error(
     own_server.kill()
     for call in (
         store.find("key"), store.load(["a"]), store.append([put("a")]), store.stats(),
-        store.label([label("a")]), store.labels(), store.last_label(), store.keep("a", b"a"),
+        store.label([label("a")]), store.labels(), store.keep("a", b"a"),
         store.kept("a"),
     ):  # fmt: skip
         with pytest.raises(StoreError):
@@ -189,9 +189,9 @@ async def test_labels_go_on_after_the_server_was_flushed(
 ) -> None:
     store = await stores.open()
     await store.label([label("a")])
-    cursor = await store.last_label()
+    cursor = await last_cursor(store)
     redis.flush()
-    assert await store.last_label() == ""
+    assert await last_cursor(store) == ""
     await store.label([label("b")])
     assert await labelled(store, cursor) == ["b"]
 

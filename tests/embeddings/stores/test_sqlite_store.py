@@ -207,7 +207,7 @@ async def test_a_store_that_is_not_open_says_so(path: Path, open_file: Open) -> 
     for write in (store.append([put("a")]), store.label([label("a")]), store.keep("a", b"a")):
         with pytest.raises(StoreError, match="closed"):
             await write
-    for read in (store.labels(), store.last_label(), store.kept("a")):
+    for read in (store.labels(), store.kept("a")):
         with pytest.raises(StoreError, match="closed"):
             await read
 
