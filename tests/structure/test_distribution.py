@@ -89,6 +89,14 @@ def test_wheel_carries_the_encoder(wheel: Path, wheel_files: set[str]) -> None:
     assert wheel.stat().st_size > 10_000_000
 
 
+def test_wheel_carries_the_licence_of_the_rank_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        notice = packed.read("headstart/compression/ranks/NOTICE").decode()
+    assert "Copyright (c) 2022 OpenAI, Shantanu Jain" in notice
+    assert "Permission is hereby granted, free of charge" in notice
+    assert 'THE SOFTWARE IS PROVIDED "AS IS"' in notice
+
+
 def test_every_module_imports_in_a_clean_environment(
     wheel: Path, wheel_files: set[str], tmp_path: Path
 ) -> None:
