@@ -105,6 +105,16 @@ class StageFailed(Frozen, tag="stage_failed"):
     """What is known of it and tells nothing of prompts."""
 
 
+class UpstreamFailed(Frozen, tag="upstream_failed"):
+    """A relayed call failed, or was answered with a 5xx. Others are in ``Served.attempts``."""
+
+    upstream: str
+    error: str
+    """Our code for it."""
+    status: int = 0
+    """Of the upstream's answer, if there was one."""
+
+
 class Committed(Frozen, tag="committed"):
     """The store acknowledged an entry."""
 
@@ -143,7 +153,9 @@ class Learned(Frozen, tag="learned"):
     cold_start_serves: float
 
 
-Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Labelled | Learned
+Observation: TypeAlias = (
+    Served | StageFailed | UpstreamFailed | Committed | Encoded | Labelled | Learned
+)
 
 
 class Observers:

@@ -253,6 +253,7 @@ def _assemble(
         door=door,
         deadline_s=settings.server.deadline_s,
         body_timeout_s=settings.server.body_timeout_s,
+        observer=parts.observers,
         paths=settings.server.relay_paths,
     )
     return engine, relay

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headstart.decisions import Outcome
-from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Served, StageFailed
+from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Learned, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class PrometheusObserver:
             self._stage_errors.labels(observation.stage).inc()
         elif isinstance(observation, Labelled):
             self._labels.labels(observation.source.value, _JUDGED[observation.same]).inc()
-        elif observation.alarm:
+        elif isinstance(observation, Learned) and observation.alarm:
             self._alarms.inc()
 
     def _served(self, row: Served) -> None:

@@ -18,11 +18,13 @@ from headstart.middleware.body import ClientGone, iterate_body, paced, watch
 from headstart.middleware.deadlines import deadlines
 from headstart.middleware.exchange import has_dot_segment, raw_path
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
+from headstart.observe import UpstreamFailed
 from headstart.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.identity import Door
     from headstart.middleware.limits import Gate
@@ -37,7 +39,8 @@ PIECES_AHEAD = 4
 class Relay:
     """Passes requests on. Fails closed: a wrong key never reaches the upstream.
 
-    ``upstream_for`` picks it by path and headers; it may raise NoUpstream. ``gate`` bounds how many
+    ``upstream_for`` picks it by path and headers; it may raise NoUpstream. ``observer`` is told of
+    its failures. ``gate`` bounds how many
     requests are relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the
     wait for its body. ``paths`` are patterns of what may be relayed, with or without a method.
     """
@@ -52,6 +55,7 @@ class Relay:
         door: Door,
         deadline_s: float | None,
         body_timeout_s: float | None,
+        observer: Observer,
         paths: tuple[str, ...] = ("*",),
     ) -> None:
         self._upstream_for = upstream_for
@@ -60,6 +64,7 @@ class Relay:
         self._new_id = new_id
         self._door = door
         self._deadline_s = deadline_s
+        self._observer = observer
         self._body_timeout_s = body_timeout_s
         self._paths = tuple(each if " " in each else f"* {each}" for each in paths)
 
@@ -97,15 +102,23 @@ class Relay:
                 reading = self._spawn(caller.read)
                 try:
                     await self._pass_on(call, upstream, caller, send)
+                except UpstreamError as error:
+                    self._note(upstream, error)
+                    raise
                 finally:
                     reading.cancel()
         except TimeoutError:
             if caller is not None and caller.error is not None:
                 raise caller.error from None
-            raise UpstreamTimeout(
+            late = UpstreamTimeout(
                 f"upstream {upstream.name} did not finish within {limit_s:g} s: "
                 "server.deadline_s, or the request's X-Headstart-Deadline-Ms, allows no more"
-            ) from None
+            )
+            self._note(upstream, late)
+            raise late from None
+
+    def _note(self, upstream: HTTPUpstream, error: UpstreamError) -> None:
+        self._observer.notify(UpstreamFailed(upstream=upstream.name, error=error.code))
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the request as it goes up. Raises RequestError for one that may not."""
@@ -140,6 +153,11 @@ class Relay:
     ) -> None:
         body = caller.body() if _has_body(call.headers) else None
         async with self._gate, upstream.stream(call, body) as reply:
+            if reply.status >= 500:
+                failed = UpstreamFailed(
+                    upstream=reply.upstream, error="server-error", status=reply.status
+                )
+                self._observer.notify(failed)
             own = (
                 (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
                 (b"x-headstart-request-id", call.id.encode()),

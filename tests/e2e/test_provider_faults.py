@@ -268,3 +268,33 @@ async def test_a_stream_without_its_terminal_event_is_whole_if_it_said_why_it_fi
         reply = await gateway.ask(fault=NoDone(), stream=True)
         assert text_of(events_of(reply)) == ANSWER
         assert (await gateway.ask(stream=True)).headers["x-cache"] == "HIT"
+
+
+async def test_a_provider_that_is_down_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with bind_free_port() as closed:
+        url = "http://{}:{}".format(*closed.getsockname())
+        async with sidecar(upstream={"base_url": url}, cache=EXACT) as gateway:
+            replies = [await gateway.ask("a secret of mine") for _ in range(3)]
+            async with gateway.session.get(gateway.url + "/v1/models") as relayed:
+                await relayed.read()
+            await gateway.finished(3)
+    assert {reply.status for reply in replies} <= {502, 503}
+    assert relayed.status == 502
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said[0] == "upstream sim failed: unreachable"
+    assert "upstream sim failed: upstream_unreachable" in said
+    assert len(said) == len(set(said)) <= 3  # one for each cause, however many requests
+    assert "secret" not in caplog.text
+    assert "sk-test" not in caplog.text
+
+
+async def test_a_relayed_server_error_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    upstream = ScriptedUpstream()
+    upstream.status, upstream.body = 503, b"busy"
+    async with serving(upstream) as url, sidecar(upstream={"base_url": url}) as gateway:
+        for _ in range(2):
+            async with gateway.session.get(gateway.url + "/v1/models") as relayed:
+                await relayed.read()
+    assert relayed.status == 503
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["upstream sim failed: server-error (status 503)"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
-from headstart.middleware.failure_log import QUIET_S, FailureLog
-from headstart.observe import StageFailed
-
-if TYPE_CHECKING:
-    import pytest
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.decisions import Outcome
+from headstart.middleware.failure_log import (
+    MOST_CAUSES,
+    QUIET_S,
+    UPSTREAM_QUIET_S,
+    FailureLog,
+)
+from headstart.observe import Observation, Served, StageFailed, UpstreamFailed
+from headstart.policies.routing.failures import FailureKind
 
 FULL = StageFailed(stage="store", error="OperationalError", detail="database or disk is full")
 
@@ -27,3 +32,105 @@ def test_a_failure_is_told_once_an_hour_and_each_by_itself(
         "store failed, and requests go on without it: OperationalError (database or disk is full)"
     )
     assert told == [full, full, "encoder failed, and requests go on without it: RuntimeError"]
+
+
+def served(*attempts: Attempt, error: str | None = None) -> Served:
+    return Served(
+        id="id", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=502, stream=False,
+        total_s=1.0, error=error, attempts=attempts,
+    )  # fmt: skip
+
+
+def attempt(
+    error: FailureKind | None,
+    status: int = 0,
+    outcome: AttemptOutcome = AttemptOutcome.FAILED,
+    upstream: str = "a",
+) -> Attempt:
+    return Attempt(
+        upstream=upstream,
+        model="m",
+        role=AttemptRole.FIRST,
+        outcome=outcome,
+        at=0.0,
+        total_s=1.0,
+        status=status,
+        error=None if error is None else error.value,
+    )
+
+
+@pytest.mark.parametrize(
+    ("observation", "lines"),
+    [
+        (served(attempt(FailureKind.UNREACHABLE)), ["upstream a failed: unreachable"]),
+        (
+            served(attempt(FailureKind.SERVER, 500)),
+            ["upstream a failed: server-error (status 500)"],
+        ),
+        (
+            served(attempt(FailureKind.CUT, 200, AttemptOutcome.BROKEN)),
+            ["upstream a failed: cut (status 200)"],
+        ),
+        (
+            served(attempt(FailureKind.UNAUTHORIZED, 401), attempt(FailureKind.SILENT)),
+            ["upstream a failed: unauthorized (status 401)", "upstream a failed: silent"],
+        ),
+        (served(attempt(FailureKind.BAD_REQUEST, 400)), []),
+        (served(attempt(FailureKind.CONTEXT_TOO_LONG, 400)), []),
+        (served(attempt(FailureKind.CONTENT_POLICY, 403)), []),
+        (served(attempt(FailureKind.FILTERED, 200)), []),
+        (served(attempt(None, 200, AttemptOutcome.WON)), []),
+        (served(attempt(None, 200, AttemptOutcome.LOST)), []),
+        (served(attempt(None, 200, AttemptOutcome.ABANDONED)), []),
+        (
+            served(error="upstream_unavailable"),
+            ["no upstream could be asked: upstream_unavailable"],
+        ),
+        (served(error="client-gone"), []),
+        (served(), []),
+        (
+            UpstreamFailed(upstream="a", error="upstream_timeout"),
+            ["upstream a failed: upstream_timeout"],
+        ),
+        (
+            UpstreamFailed(upstream="a", error="server-error", status=503),
+            ["upstream a failed: server-error (status 503)"],
+        ),
+    ],
+)
+def test_what_is_told_of_an_upstream(
+    observation: Observation, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    FailureLog(lambda: 0.0).notify(observation)
+    assert caplog.messages == lines
+    assert {record.levelname for record in caplog.records} <= {"WARNING"}
+
+
+def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    log = FailureLog(lambda: now[0])
+    down = served(attempt(FailureKind.UNREACHABLE))
+    for number in range(600):  # five a second for two minutes
+        now[0] = number / 5
+        log.notify(down)
+    now[0] = 2 * UPSTREAM_QUIET_S
+    log.notify(served(attempt(FailureKind.UNREACHABLE, upstream="b")))
+    log.notify(served(attempt(FailureKind.SERVER, 500)))
+    now[0] = 10 * UPSTREAM_QUIET_S
+    log.notify(down)
+    assert caplog.messages == [
+        "upstream a failed: unreachable",
+        "upstream a failed: unreachable; 299 more since it was last told",
+        "upstream b failed: unreachable",
+        "upstream a failed: server-error (status 500)",
+        "upstream a failed: unreachable; 299 more since it was last told",
+    ]
+
+
+def test_causes_are_bounded_in_memory() -> None:
+    log = FailureLog(lambda: 0.0)
+    for status in range(3 * MOST_CAUSES):
+        log.notify(UpstreamFailed(upstream="a", error="server-error", status=status))
+    assert len(log._causes) <= MOST_CAUSES
