@@ -29,6 +29,7 @@ from support.endings import (
 from support.proxied import CHAT, Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream, lifespan
 from support.serving import serving
+from support.sidecar import PROMPT, REWORDED
 from support.simulated import until
 
 if TYPE_CHECKING:
@@ -130,6 +131,22 @@ def booked(proxy: Proxied) -> Served:
     won = [each for each in row.attempts if each.outcome is AttemptOutcome.WON]
     assert [(each.prompt_tokens, each.completion_tokens) for each in won] == [TOKENS]
     return row
+
+
+@pytest.mark.parametrize("usage", [True, False])
+@pytest.mark.parametrize("how", ["at once", "50 ms", "never"])
+async def test_a_rewording_right_after_the_last_event_is_a_hit(how: str, *, usage: bool) -> None:
+    provider = EndingProvider(ENDINGS[how])
+    meaning: dict[str, Any] = {
+        "cache": {"mode": "serve", "match": "static", "audit.mode": "off"},
+        "encoder": {"max_wait_ms": 20_000.0},
+    }
+    async with ending(provider):
+        upstream = {"base_url": provider.url, "include_usage": usage}
+        async with proxied(provider=upstream, **meaning) as proxy:
+            await leave_at_last_event(proxy, prompt=PROMPT)
+            reworded = await proxy.ask(REWORDED, stream=True)
+            assert reworded.verdict.endswith("detail=semantic")
 
 
 @cases(ENDINGS)
