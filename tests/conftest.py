@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
 from support.serving import bind_free_port, serving
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from support.serving import ASGIApp
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("headstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headstart")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.compression.columns import from_columns, to_columns
@@ -20,7 +20,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES)
 def test_tables_give_back_what_they_were_made_from_in_order(value: object) -> None:
     assert json.dumps(from_columns(to_columns(value))) == json.dumps(value)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.compression.json_text import expand, holds_json, minify, shorten
@@ -41,7 +41,6 @@ def test_a_document_a_line_is_given_back() -> None:
     assert expand(short.text, short.layout) == text
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, st.sampled_from([None, 2]))
 def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
