@@ -89,6 +89,8 @@ class Served(Frozen, tag="served"):
     overhead_s: float = 0.0
     """Our own time: parse, encode, lookup, match."""
     stored: bool = False
+    not_stored: str | None = None
+    """Why nothing is kept of an answer that was asked for; None where none was to be."""
     route: str = ""
     """The ``[[route]]`` that was taken; "": none fitted."""
     shaped: tuple[Shaped, ...] = ()

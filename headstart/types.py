@@ -289,10 +289,11 @@ class Completion(Frozen, tag="completion"):
 
 
 class RawResponse(Frozen, tag="raw"):
-    """A custom endpoint's whole 200 answer, byte for byte."""
+    """A custom endpoint's whole answer, byte for byte."""
 
     headers: Headers
     body: bytes
+    status: int = 200
 
 
 # --- entries ---------------------------------------------------------------------------------

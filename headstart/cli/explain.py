@@ -95,6 +95,8 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     )
     if served.audit_of:
         console.print(f"our own call, to audit a hit: headstart explain {served.audit_of}")
+    if served.not_stored:
+        console.print(f"the answer is not stored: {escape(served.not_stored)}")
     if served.entry:
         console.print(f"answered by entry {served.entry}")
     _print_attempts(console, served.attempts)

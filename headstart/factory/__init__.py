@@ -193,7 +193,8 @@ def _assemble(
         ledger=ledger,
         clock=clock,
         recorder=recorder,
-        key_headers=sharing.key_headers,
+        observer=parts.observers,
+        keyed=sharing.binds,
     )
     finder = None
     if parts.cache is not None:

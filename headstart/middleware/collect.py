@@ -55,6 +55,8 @@ class Collector:
         self.usage: dict[str, Any] | None = None
         self.overflowed = False
         """The answer exceeded ``max_bytes``; what was collected of it is gone."""
+        self.failure: Exception | None = None
+        """An event that could not be taken in. What came before and after it is of no use."""
         self._room = max_bytes
         self._start = _UNNAMED
         self._choices: dict[int, ChoiceBuilder] = {}
@@ -63,26 +65,28 @@ class Collector:
     def feed(self, events: Sequence[StreamEvent]) -> None:
         """Take in the events of one frame, in order."""
         for event in events:
-            match event:
-                case TextDelta() | ReasoningDelta() | RefusalDelta():
-                    self._add_text(event)
-                case ToolCallDelta():
-                    self._add_call(event)
-                case LogprobsDelta(value=value, choice=choice):
-                    if self._fits("", value):
-                        self._choice(choice).add_logprobs(value)
-                case ExtraDelta():
-                    self._add_extra(event)
-                case Finished(choice=choice):
-                    self._choice(choice).finish = event
-                case UsageReported(usage=usage):
-                    self.usage = usage
-                case Started():
-                    self._start = _merge_starts(self._start, event)
-                case ErrorReported():
-                    self.error = self.error or event
-                case Ended():
-                    self.ended = True
+            try:
+                match event:
+                    case TextDelta() | ReasoningDelta() | RefusalDelta():
+                        self._add_text(event)
+                    case ToolCallDelta():
+                        self._add_call(event)
+                    case LogprobsDelta():
+                        self._add_logprobs(event)
+                    case ExtraDelta():
+                        self._add_extra(event)
+                    case Finished(choice=choice):
+                        self._choice(choice).finish = event
+                    case UsageReported(usage=usage):
+                        self.usage = usage
+                    case Started():
+                        self._start = _merge_starts(self._start, event)
+                    case ErrorReported():
+                        self.error = self.error or event
+                    case Ended():
+                        self.ended = True
+            except Exception as error:  # noqa: BLE001 - the answer passes all the same
+                self.failure = error
 
     def has_finished(self, choices: int) -> bool:
         """Tell whether so many choices have their finish reasons, and no other one began."""
@@ -98,7 +102,7 @@ class Collector:
 
         ``now`` (Unix seconds) stands in for a creation time that the upstream did not give.
         """
-        if not (self.ended and self._choices) or self.error or self.overflowed:
+        if not (self.ended and self._choices) or self.error or self.overflowed or self.failure:
             return None
         choices = []
         for index, builder in sorted(self._choices.items()):
@@ -127,6 +131,10 @@ class Collector:
         self.content_started = True
         if self._fits(event.arguments, event.extra):
             choice.add_call(event)
+
+    def _add_logprobs(self, event: LogprobsDelta) -> None:
+        if self._fits("", event.value):
+            self._choice(event.choice).add_logprobs(event.value)
 
     def _add_extra(self, event: ExtraDelta) -> None:
         if event.choice is None:

@@ -19,6 +19,7 @@ from headstart.errors import (
 from headstart.middleware.body import replay_body, watch
 from headstart.middleware.reading import is_plain
 from headstart.middleware.respond import (
+    JSON,
     NO_STORE,
     STREAM_HEADERS,
     error_response,
@@ -48,6 +49,15 @@ class Replay(NamedTuple):
 
     headers: Headers
     body: bytes
+    status: int = 200
+
+
+class NotForOthers(Exception):
+    """The answer that a request was to share with another is meant for that one alone."""
+
+
+_OWN_ALONE = frozenset(("cache-control", "vary"))
+"""Why an answer is not stored that nobody may share either (RFC 9111, section 4)."""
 
 
 class Deliverer:
@@ -65,13 +75,12 @@ class Deliverer:
         if exchange.request is not None and not exchange.request.stream:
             saved = entry.origin.prompt_tokens + entry.origin.completion_tokens
             own.append((b"x-headstart-tokens-saved", str(saved).encode()))
-        headers, body = replay
-        exchange.status = 200
+        headers, body, exchange.status = replay
         exchange.take_origin(entry.origin)
         exchange.mark_first_byte()
         await send_whole(
             exchange.send,
-            200,
+            exchange.status,
             (
                 *headers,
                 (b"content-length", str(len(body)).encode()),
@@ -86,7 +95,7 @@ class Deliverer:
         """Return a stored answer in the mode that was asked for."""
         answer, dialect, request = entry.answer, exchange.route.dialect, exchange.request
         if isinstance(answer, RawResponse):
-            return Replay((*answer.headers, NO_STORE), answer.body)
+            return Replay((*answer.headers, NO_STORE), answer.body, answer.status)
         assert dialect is not None
         assert request is not None
         fitted = fit(answer, request)
@@ -107,9 +116,10 @@ class Deliverer:
         client: Client,
         early_200_s: float | None = None,
     ) -> None:
-        """Send a flight's answer as it arrives; a JSON answer of a dialect is sent whole.
+        """Send a flight's answer as it arrives; a JSON answer is sent whole.
 
-        Raises ClientGone, or the flight's error if nothing was sent yet. A streaming client waits
+        Raises ClientGone, NotForOthers, or the flight's error if nothing was sent yet. A streaming
+        client waits
         for its status at most ``early_200_s``, where its dialect has comments to go on with.
         """
         client.expire(exchange.begin_by)
@@ -131,8 +141,10 @@ class Deliverer:
                     head = await client.head()
         if head is None:
             return await self._send_early(exchange, flight, client)
+        if exchange.lookup.outcome is Outcome.JOINED and head.not_stored in _OWN_ALONE:
+            raise NotForOthers
         exchange.upstream = head.upstream
-        if exchange.route.dialect is not None and not head.stream:
+        if _is_document(exchange, head):
             body = await client.read_all()
             if body is not None:
                 return await self._send_document(exchange, flight, head, body)
@@ -146,19 +158,21 @@ class Deliverer:
         exchange.stored = flight.stored
         exchange.status = head.status
         exchange.mark_first_byte()
-        own = _own(exchange, head, stored=flight.stored)
+        own = _own(exchange, head, stored=flight.stored, not_stored=flight.not_stored)
         origin = flight.origin
         if origin is not None and origin.cost_usd is not None:
             own.append((b"x-headstart-cost", f"{origin.cost_usd:.8f}".encode()))
             if extra_usd := extra_cost_usd(flight.attempts):
                 own.append((b"x-headstart-extra-cost", f"{extra_usd:.8f}".encode()))
-        headers = relayed_headers(_theirs(exchange, head), own, length=len(body))
+        # What an app says of its own answer's length is left alone: if it is wrong, it shows.
+        length = None if exchange.route.dialect is None else len(body)
+        headers = relayed_headers(_theirs(exchange, head), own, length=length)
         await send_whole(exchange.send, head.status, headers, body)
 
     async def _send_live(
         self, exchange: Exchange, flight: Flight, client: Client, head: Head
     ) -> None:
-        own = _own(exchange, head)
+        own = _own(exchange, head, not_stored=head.not_stored)
         exchange.status = head.status
         headers = relayed_headers(_theirs(exchange, head), own, stream=head.stream)
         await exchange.send(response_start(head.status, headers))
@@ -245,8 +259,23 @@ def _heartbeat(exchange: Exchange) -> bytes | None:
     return dialect.heartbeat
 
 
-def _own(exchange: Exchange, head: Head, *, stored: bool = False) -> list[tuple[bytes, bytes]]:
-    own = own_headers(exchange.id, exchange.lookup, exchange.timings, stored=stored)
+def _is_document(exchange: Exchange, head: Head) -> bool:
+    """Is the answer to be sent whole, so that its headers can say what became of it?
+
+    That is a JSON answer: of a dialect, or of an app that knows its length, so has it whole.
+    """
+    if exchange.route.dialect is not None:
+        return not head.stream
+    theirs = dict(head.headers)
+    return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
+
+
+def _own(
+    exchange: Exchange, head: Head, *, stored: bool = False, not_stored: str | None = None
+) -> list[tuple[bytes, bytes]]:
+    own = own_headers(
+        exchange.id, exchange.lookup, exchange.timings, stored=stored, not_stored=not_stored
+    )
     own.append((b"x-headstart-upstream", head.upstream.encode()))
     if head.transforms:
         own.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
@@ -273,7 +302,9 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
 
 async def error_answer(exchange: Exchange, error: HeadstartError) -> None:
     """Answer with an error in the caller's dialect: the provider's own words, where it has any."""
-    own = own_headers(exchange.id, exchange.lookup, exchange.timings)
+    own = own_headers(
+        exchange.id, exchange.lookup, exchange.timings, not_stored=exchange.not_stored
+    )
     if isinstance(error, UpstreamRefused):
         status, body = error.status, error.body
         headers = relayed_headers(error.headers, [], length=len(body))

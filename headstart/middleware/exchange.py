@@ -68,6 +68,7 @@ class Exchange:
         "id",
         "lifetime",
         "lookup",
+        "not_stored",
         "prompt_tokens",
         "receive",
         "repeat",
@@ -126,6 +127,8 @@ class Exchange:
         self.upstream_s: float | None = None
         self.holdout = False
         self.stored = False
+        self.not_stored: str | None = None
+        """Why nothing of the answer is kept."""
         self.delivered = False
         """The client has all of the answer, so it may leave."""
         self.error: str | None = None
@@ -276,6 +279,7 @@ class Exchange:
             attempts=self.attempts,
             overhead_s=overhead_s,
             stored=self.stored,
+            not_stored=None if self.stored else self.not_stored,
         )
         if entry is None or self.lookup.outcome not in (Outcome.EXACT, Outcome.SEMANTIC):
             return row

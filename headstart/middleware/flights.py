@@ -51,6 +51,8 @@ class Head:
     headers: Headers
     upstream: str
     transforms: tuple[str, ...]
+    not_stored: str | None = None
+    """Why nothing of the answer can be stored, as far as status and headers tell."""
     stream: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -186,6 +188,8 @@ class Flight:
         """The answer's terminal event was read: nothing that happens now makes it less."""
         self.entry: Entry | None = None
         """What is stored of the answer."""
+        self.not_stored: str | None = None
+        """Why nothing is."""
         self.reading: anyio.CancelScope | None = None
         """In which the pump reads the answer."""
         self.pump: asyncio.Task[None] | None = None

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
 from headstart.policies.caller_headers import KEY_HEADERS, tells_apart, tells_where
-from headstart.policies.key import scope_of
+from headstart.policies.key import PROTOCOL_HEADERS, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +51,17 @@ class SharingOptions:
     """Headers that say nothing about who is calling."""
     own_keys: frozenset[str] = frozenset()
     """Upstreams that never get a caller's key. They answer whoever has come in."""
+
+    def binds(self, name: bytes) -> bool:
+        """Tell whether all who share an answer have the same value of a header (lower case)."""
+        if name in PROTOCOL_HEADERS or name in self.key_headers:
+            return True
+        if self.resolve is not None or name in self.ignore_headers:
+            return False
+        if self.scope != "credential":
+            return self.scope.lower().encode() == b"header:" + name
+        key = name in KEY_HEADERS or (self.wrapped and name == b"cookie")
+        return key or tells_apart(name, hosts=self.wrapped)
 
 
 class Caller(NamedTuple):

@@ -38,6 +38,7 @@ async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
     if flight.origin is not None:
         exchange.take_origin(flight.origin)
     exchange.stored = exchange.stored or flight.stored
+    exchange.not_stored = flight.not_stored
     exchange.pay(flight.claim(client), flight.shaped)
 
 

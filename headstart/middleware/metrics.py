@@ -33,7 +33,7 @@ LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
 
 _JUDGED = {True: "same", False: "different", None: "unsure"}
 
-_Key = tuple[str, Outcome, int, str, "str | None"]
+_Key = tuple[str, Outcome, int, str, "str | None", "str | None"]
 
 
 class Hedging(Frozen, omit_defaults=False):
@@ -98,6 +98,9 @@ class PrometheusObserver:
         self._hits = counter("hits", "Requests answered from the cache.", "kind")
         self._misses = counter("misses", "Requests looked up in vain.", "reason")
         self._bypasses = counter("bypasses", "Requests kept away from the cache.", "reason")
+        self._not_stored = counter(
+            "answers_not_stored", "Fresh answers that are not kept for others.", "reason"
+        )
         self._failed = counter("failed_requests", "Requests that ended in an error.", "upstream")
         self._stage_errors = counter(
             "stage_errors", "Optional stages that failed and were bypassed.", "stage"
@@ -185,7 +188,14 @@ class PrometheusObserver:
             self._alarms.inc()
 
     def _served(self, row: Served) -> None:
-        key = (row.endpoint, row.outcome, row.status // 100, row.upstream, row.reason)
+        key = (
+            row.endpoint,
+            row.outcome,
+            row.status // 100,
+            row.upstream,
+            row.reason,
+            row.not_stored,
+        )
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self._bind(*key)
@@ -229,7 +239,13 @@ class PrometheusObserver:
         )
 
     def _bind(
-        self, endpoint: str, outcome: Outcome, status: int, upstream: str, reason: str | None
+        self,
+        endpoint: str,
+        outcome: Outcome,
+        status: int,
+        upstream: str,
+        reason: str | None,
+        not_stored: str | None,
     ) -> _Bound:
         counters = [self._requests.labels(endpoint, outcome.value, f"{status}xx").inc]
         if outcome in (Outcome.EXACT, Outcome.SEMANTIC):
@@ -238,6 +254,8 @@ class PrometheusObserver:
             counters.append(self._misses.labels(reason or "unknown").inc)
         elif outcome is Outcome.BYPASS:
             counters.append(self._bypasses.labels(reason or "unknown").inc)
+        if not_stored is not None and outcome is Outcome.MISS:
+            counters.append(self._not_stored.labels(not_stored).inc)
         return _Bound(
             counters=tuple(counters),
             ttft=self._ttft.labels(outcome.value, upstream).observe,

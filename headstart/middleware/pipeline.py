@@ -22,7 +22,7 @@ from headstart.errors import (
 )
 from headstart.middleware.body import ClientGone, discard_body, paced, read_body
 from headstart.middleware.deadlines import UNBOUNDED, deadlines
-from headstart.middleware.deliver import Deliverer, error_answer
+from headstart.middleware.deliver import Deliverer, NotForOthers, error_answer
 from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.learning.booking import AuditBooking
@@ -332,10 +332,13 @@ class Engine:
         if flight is not None and flight.whole and exchange.lookup.reason in _ANEW:
             flight = None  # its answer is the one that the caller wants no more
         if flight is not None and not exchange.holdout:
-            exchange.lookup = Lookup(outcome=Outcome.JOINED)
-        else:
-            semantic = prepared.semantic_refusal is None
-            flight = self._start(exchange, key, identity, app, semantic=semantic, lesson=lesson)
+            alone, exchange.lookup = exchange.lookup, Lookup(outcome=Outcome.JOINED)
+            try:
+                return await self._fly(exchange, flight)
+            except NotForOthers:
+                exchange.lookup = alone
+        semantic = prepared.semantic_refusal is None
+        flight = self._start(exchange, key, identity, app, semantic=semantic, lesson=lesson)
         await self._fly(exchange, flight)
 
     def _start(

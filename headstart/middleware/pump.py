@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -14,23 +15,25 @@ from headstart.compression.tokens import count_at_once
 from headstart.errors import (
     HeadstartError,
     UpstreamProtocolError,
+    UpstreamRefused,
     UpstreamTimeout,
 )
 from headstart.middleware.collect import Collector, storable
 from headstart.middleware.flights import LOG_BYTES, Head
 from headstart.middleware.learning.learner import Comparison
-from headstart.middleware.reading import is_plain
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_plain
 from headstart.middleware.tokenizers import load_soon
 from headstart.middleware.upstreams.opening import AnswerWithheld
 from headstart.middleware.upstreams.recording import CHARACTERS_PER_TOKEN
-from headstart.policies.responses import refuse_app_response
+from headstart.observe import StageFailed
+from headstart.policies.responses import Storing, judge_response
 from headstart.types import Ended, Entry, Frozen, Origin, RawResponse, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from headstart.embeddings.cache import SemanticCache
-    from headstart.interfaces import AdmissionPolicy, Upstream, UpstreamReply
+    from headstart.interfaces import AdmissionPolicy, Observer, Upstream, UpstreamReply
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.record import Recorder
     from headstart.middleware.upstreams.ledger import Ledger
     from headstart.policies.freshness import Lifetime
-    from headstart.types import CacheKey, Call, Completion, Headers
+    from headstart.types import CacheKey, Call, ChatRequest, Completion, Headers
 
 UNATTENDED_S = 600.0
 """Longest call that nobody waits for: no caller's deadline ends it."""
@@ -51,7 +54,18 @@ CORS_HEADERS = frozenset(
     )
 )
 """Without them a browser keeps an answer from the page that asked for it."""
-STORED_HEADERS = CORS_HEADERS.union((b"content-type", b"content-language", b"content-encoding"))
+STORED_HEADERS = CORS_HEADERS.union(
+    (
+        b"content-type",
+        b"content-language",
+        b"content-disposition",
+        b"content-location",
+        b"content-security-policy",
+        b"location",
+        b"x-content-type-options",
+    )
+)
+"""Headers of an app's answer that say what it is, and how a browser may treat it."""
 
 
 class Plan(Frozen):
@@ -88,9 +102,11 @@ class Pump:
         gate: Gate,
         ledger: Ledger,
         clock: Callable[[], float],
+        observer: Observer,
         recorder: Recorder | None = None,
-        key_headers: tuple[bytes, ...] = (),
+        keyed: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
+        """Compose the parts. ``keyed`` tells of a request header whether key or scope bind it."""
         self._cache = cache
         self._learner = learner
         self._admission = admission
@@ -100,7 +116,8 @@ class Pump:
         self._ledger = ledger
         self._clock = clock
         self._recorder = recorder
-        self._key_headers = key_headers
+        self._observer = observer
+        self._keyed = keyed
 
     async def run(self, flight: Flight, plan: Plan) -> None:
         """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
@@ -114,6 +131,8 @@ class Pump:
                     await self._audit(flight, plan)
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle(flight, plan)
+            if isinstance(error, UpstreamRefused) and plan.key is not None:
+                flight.not_stored = "status"
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
                 unseen = error
@@ -121,6 +140,9 @@ class Pump:
             self._settle(flight, plan)
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
+            broken = flight.error is not None and flight.head is not None and flight.entry is None
+            if broken and plan.key is not None:
+                flight.not_stored = flight.not_stored or "incomplete"
             flight.settled.set()
             if flight.entry is None:
                 self._flights.remove(plan.identity, flight)
@@ -168,11 +190,12 @@ class Pump:
             await self._carry(flight, plan, withheld.reply)
 
     async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> None:
-        head = Head(reply.status, reply.headers, reply.upstream, reply.transforms)
+        storing = self._judge(plan, reply)
+        head = Head(reply.status, reply.headers, reply.upstream, reply.transforms, storing.refusal)
         flight.open(head)
         if plan.holder and plan.wrapped:  # of others the books tell, too
             self._accepted.note(plan.holder, reply.upstream, reply.status)
-        answer = _Answer(plan, reply, self._clock)
+        answer = _Answer(plan, reply, storing, self._clock)
         collector = answer.collector
         with anyio.CancelScope() as flight.reading:
             await self._read(flight, head, answer)
@@ -184,21 +207,26 @@ class Pump:
         elif collector.finished and not collector.ended:
             collector.feed((Ended(),))
         flight.whole = True
-        tokens, booked = await answer.counted(), len(flight.attempts)
-        self._settle(flight, plan)
-        if flight.origin is None or tokens.estimated or len(flight.attempts) > booked:
-            self._sum_up(flight, answer, tokens)
+        try:
+            tokens, booked = await answer.counted(), len(flight.attempts)
+            self._settle(flight, plan)
+            if flight.origin is None or tokens.estimated or len(flight.attempts) > booked:
+                self._sum_up(flight, answer, tokens)
+        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
+            flight.not_stored = self._failed(error)
+        if collector.failure is not None:
+            self._failed(collector.failure)
         flight.finish()
 
     async def _read(self, flight: Flight, head: Head, answer: _Answer) -> None:
         collector = answer.collector
-        raw: list[bytes] | None = None
-        if answer.plan.route.dialect is None and answer.plan.key:
-            raw = []
+        custom = answer.plan.route.dialect is None and answer.plan.key is not None
+        raw: list[bytes] | None = [] if custom and answer.storing.refusal is None else None
         async for piece in answer.reply.chunks():
             if piece.events:
                 collector.feed(piece.events)
-            if flight.first_content is None and (collector.content_started or raw is not None):
+            answer.size += len(piece.data)
+            if flight.first_content is None and (collector.content_started or custom):
                 flight.first_content = time.perf_counter()
             if raw is not None:
                 raw.append(piece.data)
@@ -208,10 +236,16 @@ class Pump:
                 flight.whole = True
                 if head.stream and collector.ended:
                     # A client may ask again as soon as it has the terminal event.
-                    self._sum_up(flight, answer, answer.estimated())
+                    self._sum_up_now(flight, answer)
             if piece.data:
                 await flight.push(piece.data)
-        answer.raw = b"".join(raw) if raw else None
+        answer.raw = None if raw is None else b"".join(raw)
+
+    def _sum_up_now(self, flight: Flight, answer: _Answer) -> None:
+        try:
+            self._sum_up(flight, answer, answer.estimated())
+        except Exception as error:  # noqa: BLE001 - the stream goes on
+            flight.not_stored = self._failed(error)
 
     def _sum_up(self, flight: Flight, answer: _Answer, tokens: _Tokens) -> None:
         """Tell what a whole answer took, and let exact lookups find it from now on."""
@@ -220,52 +254,74 @@ class Pump:
         if plan.holder:  # whose next request may come before this call is in the books
             self._accepted.note(plan.holder, reply.upstream, reply.status)
         flight.origin = _origin(answer, tokens, flight)
-        flight.entry = entry = self._entry(answer, flight.origin)
+        flight.entry = entry = None
+        if plan.key is not None and plan.call.request is not None and self._cache is not None:
+            flight.not_stored = self._refuse(answer, plan.call.request)
+            if flight.not_stored is None:
+                flight.entry = entry = self._entry(answer, flight.origin, plan.key)
         if entry is not None and self._cache is not None and self._cache.keep(entry):
             self._flights.remove(plan.identity, flight)
 
-    def _is_the_apps_own(self, plan: Plan, headers: Headers) -> bool:
-        """May a wrapped app's answer not serve another request, by its own headers?"""
-        if refuse_app_response(headers, self._key_headers):
-            return True
-        # A completion is kept without headers, and the app's own CORS stands behind us.
-        return plan.route.dialect is not None and any(name in CORS_HEADERS for name, _ in headers)
+    def _judge(self, plan: Plan, reply: UpstreamReply) -> Storing:
+        """Say what status and headers make of an answer that is to be stored."""
+        if plan.key is None:
+            return Storing()
+        custom = plan.route.dialect is None
+        try:
+            if custom or plan.wrapped:
+                now = self._clock()
+                storing = judge_response(
+                    reply.status, reply.headers, keyed=self._keyed, custom=custom, now=now
+                )
+                # A completion is kept without headers, and the app's own CORS stands behind us.
+                if not custom and any(name in CORS_HEADERS for name, _ in reply.headers):
+                    return Storing(storing.refusal or "cors")
+                return storing
+        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
+            return Storing(self._failed(error))
+        # What providers say of caching is said of answers to a POST in general.
+        if reply.status != 200:
+            return Storing("status")
+        return Storing(None if is_plain(reply.headers) else "content-encoding")
 
-    def _entry(self, whole: _Answer, origin: Origin) -> Entry | None:
-        """Return what may be stored of a whole answer, or None."""
+    def _failed(self, error: Exception) -> str:
+        """Tell of a step that failed; return why the answer is not stored."""
+        self._observer.notify(StageFailed(stage="admission", error=type(error).__name__))
+        return "admission-error"
+
+    def _refuse(self, whole: _Answer, request: ChatRequest) -> str | None:
+        """Return why nothing of a whole answer may be stored, or None."""
+        composed = None if whole.reply.storable else "composed"
+        refusal = whole.storing.refusal or composed or whole.refusal
+        if refusal is not None or whole.kept is None:
+            return refusal
+        return self._admission.refuse_store(request, whole.kept)
+
+    def _entry(self, whole: _Answer, origin: Origin, key: CacheKey) -> Entry:
+        """Return what is stored of a whole answer."""
         plan, reply = whole.plan, whole.reply
-        request = plan.call.request
-        if plan.key is None or request is None or reply.status != 200 or self._cache is None:
-            return None
-        if not reply.storable:
-            return None
-        if plan.wrapped and self._is_the_apps_own(plan, reply.headers):
-            return None
-        kept = None if whole.completion is None else storable(whole.completion)
         answer: Completion | RawResponse
-        if plan.route.dialect is None:
-            if not whole.raw:
-                return None
+        if plan.route.dialect is None or whole.kept is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
-                body=whole.raw,
+                body=whole.raw or b"",
+                status=reply.status,
             )
-        elif kept is None or self._admission.refuse_store(request, kept):
-            return None
         else:
-            answer = kept
+            answer = whole.kept
             if origin.estimated and not plan.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
-                answer = replace(kept, usage=plan.route.dialect.usage(tokens))
-        now, ttl_s = self._clock(), plan.lifetime.seconds
+                answer = replace(answer, usage=plan.route.dialect.usage(tokens))
+        now, lives_s = self._clock(), (plan.lifetime.seconds, whole.storing.fresh_s)
+        life_s = min((each for each in lives_s if each is not None), default=None)
         return Entry(
             id=plan.call.id,
-            key=plan.key,
+            key=key,
             answer=answer,
             origin=origin,
             created=now,
-            expires=None if ttl_s is None else now + ttl_s,
+            expires=None if life_s is None else now + life_s,
             tags=_tags(plan.call.headers),
             transforms=reply.transforms,
         )
@@ -280,14 +336,20 @@ class _Tokens(NamedTuple):
 class _Answer:
     """The answer to a plan's call, read as it passes."""
 
-    def __init__(self, plan: Plan, reply: UpstreamReply, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, plan: Plan, reply: UpstreamReply, storing: Storing, clock: Callable[[], float]
+    ) -> None:
         dialect, request = plan.route.dialect, plan.call.request
         self.plan = plan
         self.reply = reply
+        self.storing = storing
+        """What its status and headers say."""
         self.collector = Collector(max_bytes=LOG_BYTES)
         self.reads = dialect is not None and reply.status == 200 and is_plain(reply.headers)
         self.raw: bytes | None = None
-        """The whole body of an answer that is in no dialect."""
+        """The whole body of an answer that is in no dialect; None if it may not be stored."""
+        self.size = 0
+        """Bytes of the body so far."""
         self._clock = clock
         self._ends_at_finish = self.reads and dialect is not None and dialect.ends_at_finish
         self._choices = 1 if request is None else max(1, request.choices)
@@ -310,6 +372,27 @@ class _Answer:
                 found = replace(found, model=request.model)  # its provider did not say
             self._completion = found
         return self._completion
+
+    @cached_property
+    def kept(self) -> Completion | None:
+        """The whole answer as stores can keep it. To be asked for when it is whole."""
+        return None if self.completion is None else storable(self.completion)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the body is nothing to store, or None."""
+        if self.plan.route.dialect is None:
+            if self.raw is None:
+                return "too-large"
+            if not _has_its_length(self.reply.headers, self.size):
+                return "incomplete"
+            return None if self.raw else "no-content"
+        if self.completion is not None:
+            return "unreadable" if self.kept is None else None
+        if self.collector.error is not None:
+            return "error"
+        too_large = self.collector.overflowed or self.size > MAX_DOCUMENT_BYTES
+        return "too-large" if too_large else "unreadable"
 
     def estimated(self) -> _Tokens:
         """Return the answer's usage, by a rough estimate where the upstream did not report it."""
@@ -381,6 +464,11 @@ def _count(body: bytes, said: str, model: str) -> _Tokens:
     # A request's body is its prompt and some JSON around it: close enough for an estimate.
     prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
     return _Tokens(prompt, count_at_once(said, model).tokens, estimated=True)
+
+
+def _has_its_length(headers: Headers, size: int) -> bool:
+    """Is the body as long as the answer said it would be (RFC 9111, section 3.3)?"""
+    return all(value == b"%d" % size for name, value in headers if name == b"content-length")
 
 
 def _tags(headers: Headers) -> tuple[str, ...]:

@@ -26,8 +26,17 @@ NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
-def cache_status(lookup: Lookup, *, ttl_s: float | None = None, stored: bool = False) -> bytes:
-    """Return the ``Cache-Status`` value (RFC 9211) of an answer."""
+def cache_status(
+    lookup: Lookup,
+    *,
+    ttl_s: float | None = None,
+    stored: bool = False,
+    not_stored: str | None = None,
+) -> bytes:
+    """Return the ``Cache-Status`` value (RFC 9211) of an answer.
+
+    The RFC has one word, ``detail``, for both why nothing was found and why nothing is kept.
+    """
     if lookup.outcome in (Outcome.EXACT, Outcome.SEMANTIC):
         ttl = "" if ttl_s is None else f"; ttl={int(ttl_s)}"
         return f"headstart; hit{ttl}; detail={lookup.outcome}".encode()
@@ -36,7 +45,9 @@ def cache_status(lookup: Lookup, *, ttl_s: float | None = None, stored: bool = F
     forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
     if lookup.reason == "stale":
         forward = "stale"
-    detail = f"; detail={lookup.reason}" if lookup.reason else ""
+    details = [lookup.reason, None if not_stored is None else f"not-stored:{not_stored}"]
+    detail = "/".join(filter(None, details))
+    detail = f"; detail={detail}" if detail else ""
     return f"headstart; fwd={forward}{detail}{'; stored' if stored else ''}".encode()
 
 
@@ -50,10 +61,12 @@ def own_headers(
     *,
     ttl_s: float | None = None,
     stored: bool = False,
+    not_stored: str | None = None,
 ) -> list[tuple[bytes, bytes]]:
     """Return the headers that every answer of a matched request carries."""
+    status = cache_status(lookup, ttl_s=ttl_s, stored=stored, not_stored=not_stored)
     headers = [
-        (b"cache-status", cache_status(lookup, ttl_s=ttl_s, stored=stored)),
+        (b"cache-status", status),
         (b"x-cache", _X_CACHE.get(lookup.outcome, b"MISS")),
         (b"x-headstart-request-id", request_id.encode()),
         (b"server-timing", server_timing(timings)),

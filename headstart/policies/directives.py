@@ -63,7 +63,7 @@ def parse_directives(headers: Headers) -> Directives:
     return Directives(
         no_store=b"no-store" in found,
         no_cache=b"no-cache" in found,
-        max_age_s=_seconds(found[b"max-age"]) if b"max-age" in found else None,
+        max_age_s=delta_seconds(found[b"max-age"]) if b"max-age" in found else None,
         only_if_cached=b"only-if-cached" in found,
         compress=compress,
     )
@@ -96,7 +96,7 @@ def _split(item: bytes) -> tuple[bytes, bytes]:
     return name.strip().lower(), value.strip().strip(b'"')
 
 
-def _seconds(value: bytes) -> int:
+def delta_seconds(value: bytes) -> int:
     """Return delta-seconds; a number that is too large counts as the RFC asks."""
     if not value.isdigit():
         return 0

@@ -125,6 +125,16 @@ def test_a_stream_that_broke_off_names_the_error_beside_its_status() -> None:
     assert "miss, status 200 (upstream_timeout), model m, 500.0 ms" in shown.getvalue()
 
 
+def test_an_answer_that_is_not_stored_says_why() -> None:
+    shown = io.StringIO()
+    served = Served(
+        id="r", at=0.0, endpoint="/ask", outcome=Outcome.MISS, status=200, stream=True,
+        total_s=0.5, not_stored="set-cookie",
+    )  # fmt: skip
+    print_explained(Console(file=shown, width=200), served, None)
+    assert "the answer is not stored: set-cookie" in shown.getvalue()
+
+
 def test_it_lists_the_upstreams_that_were_asked(
     sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

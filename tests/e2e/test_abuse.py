@@ -358,7 +358,7 @@ async def test_a_question_that_is_named_badly_costs_its_caller_alone() -> None:
             for name in names
         ]
     assert [reply.verdict for reply in replies] == [
-        "headstart; fwd=miss; detail=query-not-found"
+        "headstart; fwd=miss; detail=query-not-found/not-stored:status"
     ] * len(names)
 
 

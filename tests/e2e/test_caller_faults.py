@@ -50,7 +50,7 @@ BAD_BODIES = {
     "cut-json": BODY[:-5],
     "not-an-object": b"[1, 2]",
     "invalid-utf-8": BODY.replace(b"ChatGPT", b"Chat\xff\xfeGPT"),
-    "deep-nesting": BODY[:-1] + b', "metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep-nesting": BODY[:-1] + b', "metadata": ' + b"[" * 90_000 + b"]" * 90_000 + b"}",
     "deep-objects": BODY[:-1] + b', "metadata": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001,
     "no-model": b'{"messages": []}',
     "model-of-wrong-type": BODY.replace(b'"m"', b"7"),

@@ -9,10 +9,12 @@ import aiohttp
 import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
-from headstart.middleware import prepare
+from headstart.middleware import prepare, pump
+from headstart.middleware.collect import Collector
 from headstart.middleware.replay import Replays
 from headstart.observe import StageFailed
 from headstart.policies.admission import Admission
+from headstart.policies.freshness import Lifetimes
 from support.proxied import CHAT, Reply, proxied, reply_of
 from support.serving import serving
 
@@ -61,14 +63,27 @@ PREPARE = [
 ]
 LOOKUP = [(Admission, "variants"), (Admission, "refuse_serve")]
 REPLAY = [(Replays, "rendered")]
+ADMISSION = [
+    (Admission, "refuse_store"),
+    (Lifetimes, "of"),
+    (Collector, "completion"),
+    (pump, "judge_response"),
+]
+"""What decides about an answer that has come."""
 
 
 class App:
     """An app with a chat path of its own, which counts how often it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stream: bool = False, extra: bytes = b"") -> None:
         self.calls = 0
         self.failed: set[str] = set()
+        self.stream = stream
+        self.body = json.dumps(SAID).encode()
+        if stream:
+            delta = {"index": 0, "delta": {"content": "Because."}, "finish_reason": "stop"}
+            chunk = {**SAID, "object": "chat.completion.chunk", "choices": [delta]}
+            self.body = b"data: %b\n\n%bdata: [DONE]\n\n" % (json.dumps(chunk).encode(), extra)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -78,10 +93,10 @@ class App:
                 if message["type"] == "lifespan.shutdown":
                     return
         self.calls += 1
-        body = json.dumps(SAID).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        kind = b"text/event-stream" if self.stream else b"application/json"
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": self.body})
 
     def notify(self, observation: Observation) -> None:
         if isinstance(observation, StageFailed):
@@ -124,6 +139,54 @@ async def test_the_apps_answer_passes_and_the_app_is_asked_once_a_request(
         return
     assert app.failed == {stage}
     assert f"detail={stage}-error" in reply.verdict
+    assert app.calls == 2
+
+
+@pytest.mark.parametrize("path", [CHAT, "/ask"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("place", "name"), ADMISSION)
+async def test_an_answer_passes_whole_though_it_cannot_be_judged(
+    monkeypatch: pytest.MonkeyPatch, place: Any, name: str, path: str, *, stream: bool
+) -> None:
+    app = App(stream=stream)
+    endpoints = [Endpoint("/ask", prompt="messages.0.content")]
+    wrapped = HeadstartMiddleware(app, endpoints=endpoints, observers=[app], mode="exact-only")
+    monkeypatch.setattr(place, name, breaks)
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        replies = [await ask(session, url + path) for _ in range(2)]
+    assert {(reply.status, reply.body) for reply in replies} == {(200, app.body)}
+    if path == "/ask" and place in (Admission, Collector):  # what only chat requests are asked
+        return
+    assert app.calls == 2
+    assert app.failed == {"admission"}
+    if not stream or name == "judge_response":
+        assert {reply.verdict.partition("not-stored:")[2] for reply in replies} == {
+            "admission-error"
+        }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["refuse_store", "of"])
+async def test_a_providers_answer_passes_whole_though_it_cannot_be_judged(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, stream: bool
+) -> None:
+    async with proxied() as proxy:
+        whole = await proxy.ask("first", stream=stream)
+        monkeypatch.setattr(Admission if name == "refuse_store" else Lifetimes, name, breaks)
+        for _ in range(2):
+            reply = await proxy.ask("other", stream=stream)
+            assert (reply.status, reply.body) == (200, whole.body)
+        await proxy.until(StageFailed, 2)
+        assert len(proxy.upstream.calls) == 3
+        assert {row.not_stored for row in proxy.served[1:]} == {"admission-error"}
+
+
+async def test_a_frame_that_cannot_be_read_passes_as_the_app_sent_it() -> None:
+    app = App(stream=True, extra=b"data: " + b"x" * (9 << 20) + b"\n\n")
+    wrapped = HeadstartMiddleware(app, observers=[app], mode="exact-only")
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+        replies = [await ask(session, url + CHAT) for _ in range(2)]
+    assert {reply.body for reply in replies} == {app.body}
     assert app.calls == 2
 
 

@@ -72,6 +72,16 @@ def test_an_outcome_counts_as_a_hit_a_miss_or_a_bypass_alone(
     assert {key: value for key, value in samples.items() if key[0] in kinds} == {sample: 1}
 
 
+def test_fresh_answers_that_are_not_kept_are_counted_by_reason() -> None:
+    samples = counted(
+        changed(outcome=Outcome.MISS, not_stored="set-cookie"),
+        changed(outcome=Outcome.MISS),
+        changed(outcome=Outcome.JOINED, not_stored="set-cookie"),
+    )
+    kept = {key: value for key, value in samples.items() if "not_stored_total" in key[0]}
+    assert kept == {("headstart_answers_not_stored_total", "set-cookie"): 1}
+
+
 def test_times_are_split_by_outcome_and_upstream() -> None:
     samples = counted(HIT, changed(outcome=Outcome.MISS, upstream="other", ttft_s=2.0, total_s=4.0))
     assert samples["headstart_time_to_first_token_seconds_sum", "exact", "openai"] == 0.1

@@ -290,7 +290,7 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
             release.set()
         assert sorted(task.result().headers["cache-status"] for task in both) == [
             "headstart; fwd=miss; collapsed; detail=joined",
-            "headstart; fwd=miss; detail=exact-only",
+            "headstart; fwd=miss; detail=exact-only; stored",
         ]
     assert counted.asked == 1
 

@@ -111,4 +111,4 @@ def full_entry() -> Entry:
 
 def raw_entry() -> Entry:
     headers = ((b"content-type", b"text/plain"), (b"x-a", b"1"), (b"x-a", b"\xff"))
-    return entry("raw", answer=RawResponse(headers=headers, body=b"\x00\xff" * 100))
+    return entry("raw", answer=RawResponse(headers=headers, body=b"\x00\xff" * 100, status=201))

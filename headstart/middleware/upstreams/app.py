@@ -10,7 +10,8 @@ import anyio
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.asgi_types import Message
-from headstart.middleware.reading import Piece, body_reader
+from headstart.middleware.reading import BodyReader, Piece, body_reader
+from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,6 +28,9 @@ _OF_ONE_CLIENT = frozenset(
     (b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since")
 )
 """What a client says about its own copy of an answer: others share this one, whole and plain."""
+
+
+_UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
 
 
 class AppUpstream:
@@ -122,6 +126,26 @@ class _Run:
                 return
 
 
+class _Lenient(BodyReader):
+    """Reads an app's answer for the cache; one that cannot be read passes all the same."""
+
+    def __init__(self, reader: BodyReader) -> None:
+        self._reader = reader
+
+    def feed(self, data: bytes) -> Piece:
+        try:
+            return self._reader.feed(data)
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets the app's bytes
+            self._reader = BodyReader()
+            return Piece(data, _UNREADABLE)
+
+    def end(self) -> Piece:
+        try:
+            return self._reader.end()
+        except Exception:  # noqa: BLE001 - the same
+            return Piece(b"", _UNREADABLE)
+
+
 class AppReply:
     """The wrapped app's answer."""
 
@@ -146,7 +170,7 @@ class AppReply:
 
     async def chunks(self) -> AsyncIterator[Piece]:
         """Yield the body as the app sends it. Raises what the app raises in the middle."""
-        reader = body_reader(self.status, self.headers, self._dialect)
+        reader: BodyReader = _Lenient(body_reader(self.status, self.headers, self._dialect))
         async for message in self._messages:
             data = message.get("body", b"")
             if data:

@@ -21,7 +21,7 @@ from headstart.embeddings.stores.codec import (
 )
 from headstart.errors import StoreError
 from headstart.observe import Served
-from headstart.types import Completion, Entry
+from headstart.types import Completion, Entry, RawResponse
 from support.completions import completions
 from support.entries import NOW, answer, entry, full_entry, raw_entry, vector
 from support.labels import full_label, label
@@ -143,3 +143,12 @@ def test_a_label_that_is_not_known_here_is_skipped() -> None:
     assert decode_label(b"\x02" + value[1:]) is None
     assert decode_label(value[:-5]) is None
     assert decode_label(value.replace(b"miss", b"mist")) is None
+
+
+def test_an_answer_of_a_version_that_knew_no_status_has_status_200() -> None:
+    earlier = entry("raw", answer=RawResponse(headers=((b"content-type", b"a/b"),), body=b"x"))
+    stored = seal(earlier, None, Limits()).value
+    assert b"status" not in stored
+    assert open_entry(stored) == earlier
+    created = entry("raw", answer=RawResponse(headers=(), body=b"x", status=201))
+    assert open_entry(seal(created, None, Limits()).value) == created
