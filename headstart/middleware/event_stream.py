@@ -25,6 +25,8 @@ class EventStream:
     def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
         self.ended = False
         """The terminal event came. What follows it is no part of the answer, and is not read."""
+        self.closing = False
+        """The answer has ended, or one of its choices has finished."""
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
@@ -80,8 +82,9 @@ class EventStream:
         for event in events:
             if type(event) is Finished:
                 self._finished.add(event.choice)
+                self.closing = True
             elif type(event) is Ended:
-                self.ended = True
+                self.ended = self.closing = True
             elif whole and type(event) is ErrorReported:
                 self.ended = True
                 return True

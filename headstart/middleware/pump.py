@@ -219,7 +219,7 @@ class Pump:
         flight.finish()
 
     async def _read(self, flight: Flight, head: Head, answer: _Answer) -> None:
-        collector = answer.collector
+        collector, ends_at_finish = answer.collector, answer.ends_at_finish
         custom = answer.plan.route.dialect is None and answer.plan.key is not None
         raw: list[bytes] | None = [] if custom and answer.storing.refusal is None else None
         async for piece in answer.reply.chunks():
@@ -232,7 +232,7 @@ class Pump:
                 raw.append(piece.data)
                 if flight.full:
                     raw = None
-            if piece.events and not flight.whole and answer.is_whole:
+            if (collector.ended or ends_at_finish) and not flight.whole and answer.is_whole:
                 flight.whole = True
                 if head.stream and collector.ended:
                     # A client may ask again as soon as it has the terminal event.
@@ -351,7 +351,7 @@ class _Answer:
         self.size = 0
         """Bytes of the body so far."""
         self._clock = clock
-        self._ends_at_finish = self.reads and dialect is not None and dialect.ends_at_finish
+        self.ends_at_finish = self.reads and dialect is not None and dialect.ends_at_finish
         self._choices = 1 if request is None else max(1, request.choices)
         self._completion: Completion | None = None
 
@@ -361,7 +361,7 @@ class _Answer:
         collector = self.collector
         if collector.ended:
             return collector.error is None
-        return self._ends_at_finish and collector.has_finished(self._choices)
+        return self.ends_at_finish and collector.has_finished(self._choices)
 
     @property
     def completion(self) -> Completion | None:

@@ -35,6 +35,9 @@ class BodyReader:
     failed = False
     """The answer reported an error. ``end`` gives it as the last piece; nothing good follows."""
 
+    closing = False
+    """The answer may be whole: see ``ended`` and ``finished``, which take longer to tell."""
+
     @property
     def ended(self) -> bool:
         """The answer is whole: its terminal event came, or all of its JSON. ``end`` follows."""
@@ -59,10 +62,6 @@ class StreamReader(BodyReader):
 
     def __init__(self, dialect: Dialect) -> None:
         self._stream = EventStream(dialect, join=True)
-
-    @property
-    def ended(self) -> bool:
-        return self._stream.ended
 
     def feed(self, data: bytes) -> Piece:
         """Decode the frames that are whole."""
@@ -110,6 +109,7 @@ class FrameReader(BodyReader):
             events += found
             if not (self._strip and self._dialect.usage_only(found)):
                 kept.append(raw)
+        self.closing = self._stream.closing
         return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
@@ -141,7 +141,7 @@ class Document:
     @property
     def ended(self) -> bool:
         """What came is a whole answer. To be asked only while the body's own end is missing."""
-        if not self._parts or self.too_long or not self._parts[-1].rstrip().endswith(b"}"):
+        if self.too_long:
             return False
         self._tried += self._size
         if self._tried > MOST_TRIES * self._size:
@@ -149,13 +149,14 @@ class Document:
         events = self.events()
         return bool(events) and type(events[-1]) is Ended
 
-    def add(self, data: bytes) -> None:
-        """Keep what came, unless it is too long."""
+    def add(self, data: bytes) -> bool:
+        """Keep what came, unless it is too long; tell whether a document may end there."""
         self._size += len(data)
         if self.too_long:
             self._parts.clear()
         else:
             self._parts.append(data)
+        return data[-8:].rstrip().endswith(b"}")
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
@@ -174,7 +175,7 @@ class DocumentReader(BodyReader):
 
     def feed(self, data: bytes) -> Piece:
         """Keep a copy of what passes."""
-        self._document.add(data)
+        self.closing = self._document.add(data)
         return Piece(data)
 
     def end(self) -> Piece:

@@ -151,6 +151,7 @@ class Reencoder(_TranslatingReader):
         """Return what the whole frames say, up to an error."""
         events = self._stream.read(data)
         self.failed = bool(self._stream.error)
+        self.closing = self._stream.stream.closing
         for event in events:
             self._follow(event)
         return Piece(self._encoder.feed(events), events)
@@ -187,6 +188,7 @@ class Folder(_TranslatingReader):
         """Return the events of the whole frames, up to an error."""
         events = self._stream.read(data)
         self.failed = bool(self._stream.error)
+        self.closing = self._stream.stream.closing
         self._answer.feed(events)
         return Piece(b"", events)
 
@@ -223,7 +225,7 @@ class DocumentTranslator(BodyReader):
 
     def feed(self, data: bytes) -> Piece:
         """Keep what comes. Raises UpstreamProtocolError past the bound."""
-        self._document.add(data)
+        self.closing = self._document.add(data)
         if self._document.too_long:
             raise UpstreamProtocolError("the upstream's answer is too long to be translated")
         return Piece(b"")

@@ -296,7 +296,8 @@ class HTTPReply:
     def is_late(self) -> bool:
         """The answer is over, and its body has not ended, nor broken off."""
         content = self._response.content
-        return not content.is_eof() and content.exception() is None and self._reader.ended
+        is_open = not content.is_eof() and content.exception() is None
+        return is_open and self._reader.closing and self._reader.ended
 
     async def read_ahead(self) -> None:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
@@ -327,14 +328,16 @@ class HTTPReply:
                 while data:
                     piece = reader.feed(data)
                     yield piece
-                    if reader.failed or (not content.at_eof() and reader.ended):
+                    if reader.failed:
                         break
-                    if not reader.finished:
+                    if not reader.closing:
                         data = await content.readany()
                         continue
-                    if piece.events or until is None:
+                    if not content.at_eof() and reader.ended:
+                        break
+                    if until is None or piece.events:
                         until = asyncio.get_running_loop().time() + AFTER_END_S
-                    data = await self._last(until)
+                    data = await (self._last(until) if reader.finished else content.readany())
             except _FAILURES as error:
                 if not (reader.finished and self._ends_at_finish):
                     raise _as_ours(self.upstream, error) from error
