@@ -268,6 +268,26 @@ async def test_a_caller_that_leaves_halfway_is_booked_as_such() -> None:
     assert actor.open == 0
 
 
+async def test_a_caller_that_leaves_at_the_terminal_event_leaves_a_success() -> None:
+    """The breaker, the figures and the books all see one, though the body never ends."""
+    house, actor = House(), Actor("a", [[*whole("Hi", " there"), asyncio.Event()]])
+    target = house.target(actor)
+    for number in range(6):
+        async with target.stream(chat_call(str(number))) as reply:
+            async for piece in reply.chunks():
+                if any(isinstance(event, Ended) for event in piece.events):
+                    (attempt,) = house.ledger.take(str(number))
+                    break
+        assert attempt.outcome is AttemptOutcome.WON
+        assert (attempt.completion_tokens, attempt.estimated) == (20, False)
+        assert house.ledger.attempts(str(number)) == ()
+    expected = target.outlook(chat_call())
+    assert expected.ready
+    assert not expected.degraded
+    assert expected.output_tokens == pytest.approx(20, rel=0.5)
+    assert actor.open == 0
+
+
 async def test_whole_answers_enter_at_their_end() -> None:
     body = b'{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}]}'
     events = (TextDelta(text="Hi"), Finished(reason="stop"), Ended())

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 TEXT = "Blue light scatters most."
 WORDS = ("Blue light", " scatters", " most.")
 TOKENS = (30, 20)
-_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n"
-    b"set-cookie: seen=1\r\n\r\n"
-)
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Ending(NamedTuple):
