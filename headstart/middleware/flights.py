@@ -216,6 +216,8 @@ class Flight:
         It gets ``REST_S`` instead to come to the end of a whole answer.
         """
         client.forget_deadline()
+        if client is self._payer and not (self.done or client.has_all):
+            self._payer = None
         self._clients.remove(client)
         self._trim()
         if self._clients:
@@ -232,7 +234,10 @@ class Flight:
 
         They are the first reader's, or, if it left before the end, the last one's.
         """
-        if self._claimed or not self.done or (client is not self._payer and self._clients):
+        if client is self._payer and not self.done:
+            self._payer = None
+        others = self._clients or self._payer is not None
+        if self._claimed or not self.done or (client is not self._payer and others):
             return ()
         self._claimed = True
         return self.attempts

@@ -9,6 +9,7 @@ import anyio
 
 from headstart.errors import HeadstartError
 from headstart.middleware.deadlines import RETRY_GRACE_S
+from headstart.middleware.upstreams.options import AFTER_END_S
 
 if TYPE_CHECKING:
     from headstart.middleware.exchange import Exchange
@@ -23,13 +24,16 @@ async def leave(exchange: Exchange, flight: Flight, client: Client) -> None:
 
     The last one to leave cancels a call whose answer is not whole.
     """
-    if client.has_all:
+    whole = client.has_all
+    if whole:
         exchange.delivered = True
         if exchange.total_s is None:
             exchange.over()
     last = flight.leave(client)
-    if (last or flight.done) and not flight.settled.is_set():
-        with anyio.move_on_after(SETTLE_S, shield=True):  # calls are still being booked
+    if (last or flight.done or whole) and not flight.settled.is_set():
+        # Calls are still being booked, and others may wait for the end of a body.
+        limit_s = SETTLE_S + AFTER_END_S * whole
+        with anyio.move_on_after(limit_s, shield=True):
             await flight.settled.wait()
     if flight.first_content is not None:
         upstream_s = max(0.0, flight.first_content - exchange.started)

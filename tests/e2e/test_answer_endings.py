@@ -207,6 +207,19 @@ async def test_all_joined_clients_may_leave_at_the_last_event(how: Ending) -> No
         assert provider.calls == 1
 
 
+async def test_who_caused_the_call_books_it_though_others_still_wait_for_the_bodys_end() -> None:
+    provider = EndingProvider(Ending(None))
+    async with behind(provider, "gemini") as proxy:
+        await leave_at_last_event(proxy, "gemini")
+        headers, url = {"x-goog-api-key": "Bearer k"}, proxy.url + PATHS["gemini"][0]
+        async with proxy.session.post(url, json=body("gemini", "Why?"), headers=headers) as joined:
+            assert b"STOP" in await joined.read()
+        await proxy.until(Served, 2)
+        assert booked(proxy).outcome is Outcome.MISS
+        assert {row.prompt_tokens for row in proxy.served} == {TOKENS[0]}
+        assert provider.calls == 1
+
+
 @pytest.mark.parametrize(
     ("how", "reused"),
     [(ON_TIME, True), (Ending(0.002), True), (Ending(0.05), True), (Ending(None), False),

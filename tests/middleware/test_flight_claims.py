@@ -49,6 +49,30 @@ async def test_the_last_reader_pays_when_the_first_left_before_the_end() -> None
     assert flight.claim(third) == ATTEMPTS
 
 
+async def test_the_first_reader_pays_though_it_left_as_soon_as_it_had_the_whole_answer() -> None:
+    flight = Flight()
+    first, second = flight.join(), flight.join()
+    flight.whole = True
+    flight.leave(first)
+    flight.attempts = ATTEMPTS
+    flight.finish()
+    flight.leave(second)
+    assert flight.claim(second) == ()
+    assert flight.claim(first) == ATTEMPTS
+
+
+async def test_others_pay_where_the_first_reader_waits_for_the_end_in_vain() -> None:
+    flight = Flight()
+    first, second = flight.join(), flight.join()
+    flight.whole = True
+    flight.leave(first)
+    assert flight.claim(first) == ()
+    flight.attempts = ATTEMPTS
+    flight.finish()
+    flight.leave(second)
+    assert flight.claim(second) == ATTEMPTS
+
+
 async def test_nobody_pays_twice() -> None:
     flight = Flight()
     first, second = flight.join(), flight.join()
