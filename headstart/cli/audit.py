@@ -128,7 +128,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("domain", max_width=16, overflow="fold")
     table.add_column("week", no_wrap=True)
-    for name in ("hits", "audits", "wrong", "of hits", "of requests"):
+    for name in ("hits", "cold start", "audits", "wrong", "of hits", "of requests"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("certified")
     rows = found.certificates[-MOST_ROWS:]
@@ -137,6 +137,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
             row.domain,
             row.week,
             f"{row.hits:,}",
+            f"{row.cold_start_hits:,}",
             f"{row.audits:,}",
             f"{row.wrong:,}",
             _bounded(row.wrong_per_hit, row.bound_per_hit),
@@ -147,7 +148,8 @@ def print_audit(console: Console, found: AuditReport) -> None:
     if len(rows) < len(found.certificates):
         console.print(f"… {len(found.certificates) - len(rows):,} older rows; --json shows all")
     _print_wrong_hits(console, found)
-    console.print(f"[dim]x % ≤ y %: the share found, and its upper bound. {found.words}[/]")
+    cold = "cold start: hits before enough was learned, which the promise does not cover."
+    console.print(f"[dim]{cold} x % ≤ y %: the share found, and its upper bound. {found.words}[/]")
 
 
 def _print_wrong_hits(console: Console, found: AuditReport) -> None:

@@ -88,7 +88,7 @@ def test_a_store_shows_both_errors_their_bounds_and_the_audits_to_come(
     shown = audit(capsys, "--store", url)
     assert "at most 2 % of the semantic hits wrong" in shown
     row = next(line for line in shown.splitlines() if line.startswith("d "))
-    assert row.split()[2:5] == ["400", "100", "1"]
+    assert row.split()[2:6] == ["400", "0", "100", "1"]
     assert row.count("1 % ≤ ") == 2
     (found,) = read(capsys, "--store", url)["certificates"]
     assert f"{found['more_audits']:,} more audits" in row

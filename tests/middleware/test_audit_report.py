@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from headstart.decisions import LabelSource, Outcome
+from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning.certificates import audit_report
 from headstart.observe import Served
@@ -54,6 +55,17 @@ async def test_an_empty_store_proves_nothing(store: MemoryStore) -> None:
     report = await audit_report(store, PROMISE)
     assert (report.certificates, report.wrong_hits) == ([], [])
     assert "95 % confidence" in report.words
+
+
+async def test_hits_that_the_promise_does_not_cover_are_counted_apart(store: MemoryStore) -> None:
+    hits = rows(Outcome.SEMANTIC, 5)
+    cold = [msgspec.structs.replace(hit, rule=Rule.COLD_START) for hit in hits[:2]]
+    learned = [msgspec.structs.replace(hit, rule=Rule.LEARNED) for hit in hits[2:]]
+    misses = rows(Outcome.MISS, 3)
+    refused = [msgspec.structs.replace(miss, rule=Rule.COLD_START) for miss in misses]
+    await store.book([*cold, *learned, *refused])
+    (row,) = (await audit_report(store, PROMISE)).certificates
+    assert (row.hits, row.cold_start_hits) == (5, 2)
 
 
 async def test_requests_without_a_semantic_hit_need_no_certificate(store: MemoryStore) -> None:

@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headstart.decisions import LabelSource, Outcome
+import msgspec
+
+from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.policies.certificate import audits_needed, certify
 from headstart.types import Frozen
 
@@ -46,6 +48,8 @@ class CertificateRow(Frozen, omit_defaults=False):
     certified: bool
     more_audits: int | None
     """How many more certify ``max_error`` at the rate so far; None: that rate is too high."""
+    cold_start_hits: int = 0
+    """Of ``hits``, those by the cold-start rule, which ``max_error`` does not cover."""
 
 
 class WrongHit(Frozen, omit_defaults=False):
@@ -88,12 +92,17 @@ async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) ->
             )
     requests: Counter[tuple[str, str]] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
+    cold: Counter[tuple[str, str]] = Counter()
     async for row in store.books(since):
         if row.domain and row.outcome is not Outcome.AUDIT:
             requests[row.domain, _week(row.at)] += 1
-            hits[row.domain, _week(row.at)] += row.outcome is Outcome.SEMANTIC
+            hit = row.outcome is Outcome.SEMANTIC
+            hits[row.domain, _week(row.at)] += hit
+            cold[row.domain, _week(row.at)] += hit and row.rule is Rule.COLD_START
     rows = [
-        _row(promise, key, audits[key], requests[key], hits[key])
+        msgspec.structs.replace(
+            _row(promise, key, audits[key], requests[key], hits[key]), cold_start_hits=cold[key]
+        )
         for key in sorted(audits.keys() | hits.keys(), key=lambda key: (key[1], key[0]))
         if hits[key] or audits[key]
     ]
