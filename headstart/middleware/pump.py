@@ -197,8 +197,14 @@ class Pump:
             self._accepted.note(plan.holder, reply.upstream, reply.status)
         answer = _Answer(plan, reply, storing, self._clock)
         collector = answer.collector
-        with anyio.CancelScope() as flight.reading:
-            await self._read(flight, head, answer)
+        try:
+            with anyio.CancelScope() as flight.reading:
+                await self._read(flight, head, answer)
+        except Exception:
+            if flight.whole and flight.origin is None:  # what fails now was not the answer
+                collector.feed((Ended(),))
+                self._sum_up_now(flight, answer)
+            raise
         if head.stream:
             await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
         if answer.reads and not plan.wrapped:
@@ -259,7 +265,8 @@ class Pump:
             flight.not_stored = self._refuse(answer, plan.call.request)
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(answer, flight.origin, plan.key)
-        if entry is not None and self._cache is not None and self._cache.keep(entry):
+        if entry is None or (self._cache is not None and self._cache.keep(entry)):
+            # The next equal request finds the entry, or asks for an answer of its own.
             self._flights.remove(plan.identity, flight)
 
     def _judge(self, plan: Plan, reply: UpstreamReply) -> Storing:

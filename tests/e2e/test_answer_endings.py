@@ -547,6 +547,8 @@ class App:
         self.go_on = asyncio.Event()
         self.told = asyncio.Event()
         self.done = asyncio.Event()
+        self.frames: list[bytes] = []
+        """In place of the answer's own."""
         self._after = after
         self._fails = fails
 
@@ -555,7 +557,8 @@ class App:
             return await lifespan(receive, send)
         self.calls += 1
         sent = (await receive())["body"]
-        frames, _ = answer(CHAT, sent, WORDS)
+        frames, _ = answer(scope["path"], sent, WORDS)
+        frames = self.frames or frames
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for each in frames:
@@ -621,3 +624,43 @@ async def test_an_app_that_fails_after_its_last_event_has_given_its_answer(
         assert "hit" in (await proxy.ask("Why?", stream=True)).verdict
         assert app.calls == 1
     assert "after the last event" in caplog.text
+
+
+async def test_an_app_that_fails_after_a_finish_reason_that_ends_the_answer_has_given_it() -> None:
+    app = App(fails=True)
+    app.go_on.set()
+    path, _ = PATHS["gemini"]
+    body = {"contents": [{"role": "user", "parts": [{"text": "Why?"}]}]}
+    headers = {"x-goog-api-key": "k"}
+    async with wrapping(app) as proxy:
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            async with proxy.session.post(proxy.url + path, json=body, headers=headers) as reply:
+                await reply.read()
+        async with proxy.session.post(proxy.url + path, json=body, headers=headers) as reply:
+            assert "hit" in reply.headers["cache-status"]
+            assert TEXT.split()[0] in await reply.text()
+        assert app.calls == 1
+
+
+async def test_what_is_not_stored_is_not_shared_once_it_is_whole() -> None:
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return {"id": "up", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+
+    function = {"name": "f", "arguments": "{}"}
+    call = {"index": 0, "id": "c1", "type": "function", "function": function}
+    app = App()
+    app.frames = [
+        frame(chunk({"role": "assistant", "tool_calls": [call]})),
+        frame(chunk({}, "tool_calls")),
+        b"data: [DONE]\n\n",
+    ]
+    async with wrapping(app) as proxy, asyncio.TaskGroup() as group:
+        first = group.create_task(proxy.ask("Why?", stream=True))  # it reads to the body's end
+        await until(lambda: app.calls == 1)
+        await leave_at_last_event(proxy)
+        seen = app.calls
+        await leave_at_last_event(proxy)
+        assert app.calls == seen + 1
+        app.go_on.set()
+        assert (await first).status == 200

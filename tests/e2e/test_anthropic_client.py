@@ -36,7 +36,7 @@ THOUGHTS = [
     {"type": "thinking", "thinking": "Let me think.", "signature": "c2ln"},
     {"type": "redacted_thinking", "data": "b3BhcXVl"},
 ]
-SEMANTIC = {"mode": "serve", "audit": {"mode": "off"}}
+SEMANTIC = {"mode": "serve", "audit": {"mode": "off"}, "cold_start": "optimistic"}
 """An audit would ask the provider once more."""
 PATIENT = {"max_wait_ms": 20_000.0}
 """However busy the machine is, a lookup waits for its encoding."""
