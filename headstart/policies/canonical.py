@@ -133,9 +133,9 @@ def _tool_call(call: object, ordinals: dict[str, int]) -> object:
 
 
 def ordinal(call_id: object, ordinals: dict[str, int]) -> object:
-    """Number call ids by first appearance; an id that is no string is kept as it came."""
+    """Number call ids by first appearance. An id that is no string is kept, marked as such."""
     if not isinstance(call_id, str):
-        return call_id
+        return _as_it_came(call_id)
     return ordinals.setdefault(call_id, len(ordinals))
 
 
@@ -150,11 +150,11 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
     if isinstance(part.get("content"), list):
         part["content"] = [_part(inner, ordinals) for inner in part["content"]]
     match part:
-        case {"image_url": {"url": str(url)} as image}:
+        case {"image_url": {"url": url} as image}:
             part["image_url"] = {**image, "url": _media(url)}
         case {"input_audio": {"data": str(data)} as audio}:
             part["input_audio"] = {**audio, "data": decoded_digest(data)}
-        case {"file": {"file_data": str(data)} as file}:
+        case {"file": {"file_data": data} as file}:
             part["file"] = {**file, "file_data": _media(data)}
         case {"source": {"type": "base64", "data": str(data)} as source}:
             part["source"] = {**source, "data": decoded_digest(data)}
@@ -173,8 +173,18 @@ def unsigned(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _media(url: str) -> str | list[str]:
-    """Media type and digest of a ``data:`` URL; any other URL as it is."""
+def _as_it_came(value: object) -> object:
+    """Mark what a client sent where a text is replaced: it could look like the replacement.
+
+    A replacement is a number or a list, and this is an object. So none of them are equal.
+    """
+    return None if value is None else {"came": value}
+
+
+def _media(url: object) -> object:
+    """Media type and digest of a ``data:`` URL; any other text as it is."""
+    if not isinstance(url, str):
+        return _as_it_came(url)
     if not url.startswith("data:"):
         return url
     media_type, comma, data = url.partition(",")

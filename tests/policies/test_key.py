@@ -232,6 +232,32 @@ def test_images_are_keyed_by_their_bytes_and_detail() -> None:
     assert key(image("https://example.com/a.png")) != key(image("https://example.com/b.png"))
 
 
+@pytest.mark.parametrize("kind", ["image", "file"])
+def test_nothing_that_a_client_can_send_is_keyed_as_the_digest_of_media(kind: str) -> None:
+    def sent(media: object) -> dict[str, Any]:
+        named = {"image": {"image_url": {"url": media}}, "file": {"file": {"file_data": media}}}
+        return document(messages=[{"role": "user", "content": [named[kind]]}])
+
+    raw = bytes(range(80))
+    digested = ["data:image/png;base64", sha256(raw).hexdigest()]
+    real = "data:image/png;base64," + b64encode(raw).decode()
+    shapes = [
+        real,
+        digested,
+        {"came": digested},
+        {"came": {"came": digested}},
+        None,
+        0,
+        digested[0],
+    ]
+    assert len({key(sent(shape)).exact for shape in shapes}) == len(shapes)
+
+
+def test_a_call_id_that_is_no_text_is_not_keyed_as_the_place_of_one_that_is() -> None:
+    shapes: list[Any] = ["call_x9", 0, {"came": 0}, {"came": {"came": 0}}, [0], 0.0, False]
+    assert len({key(tool_turn(shape)).exact for shape in shapes}) == len(shapes)
+
+
 @pytest.mark.parametrize(
     "part",
     [
