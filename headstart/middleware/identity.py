@@ -14,7 +14,12 @@ from urllib.parse import parse_qsl
 
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
-from headstart.policies.caller_headers import KEY_HEADERS, tells_apart, tells_where
+from headstart.policies.caller_headers import (
+    KEY_HEADERS,
+    telling_query,
+    tells_apart,
+    tells_where,
+)
 from headstart.policies.key import PROTOCOL_HEADERS, scope_of
 
 if TYPE_CHECKING:
@@ -71,6 +76,8 @@ class Caller(NamedTuple):
     """Its keys, and where an app answers its cookies; None without any."""
     whole: bytes
     """The same, and every other header by which a provider could tell callers apart."""
+    query: bytes = b""
+    """The parameters of the query by which a provider could tell callers apart."""
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
@@ -218,7 +225,8 @@ class Callers:
         if key is None:
             others += [pair for pair in known if tells_where(pair[0]) and self.reads(pair[0])]
         first = b"anonymous" if key is None else key
-        return Caller(key, b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)]))
+        whole = b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)])
+        return Caller(key, whole, telling_query(query_string))
 
     def _counts(self, name: bytes) -> bool:
         return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
@@ -265,10 +273,12 @@ class Callers:
         """Hash whose acceptance by upstreams counts, or return "" unless all share answers.
 
         ``place``: an app answers, which may let a caller ask at one place and not at another.
+        An upstream gets the query, too, and may have read a key from any parameter of it. In other
+        scopes the query keeps callers apart as part of the cache key.
         """
         if self._sharing.scope != "shared":
             return ""
-        return self._hash(caller.whole, place, None)
+        return self._hash(caller.whole + b"\n?" + caller.query, place, None)
 
     def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
         """Return whose answers ``holder`` may read, of those who would be asked; None: of all.

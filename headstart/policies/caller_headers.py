@@ -6,6 +6,7 @@ callers apart unless it is known to say nothing about who is calling.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 KEY_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
@@ -29,33 +30,36 @@ _SILENT = _names(
     "alt-used device-memory dnt downlink dpr early-data ect origin referer rtt save-data sec-gpc "
     "sec-purpose upgrade-insecure-requests user-agent viewport-width width x-requested-with "
     # The name of one request, for logs, traces and retries.
-    "b3 baggage correlation-context correlation-id elastic-apm-traceparent grpc-trace-bin "
-    "idempotency-key newrelic request-context request-id sentry-trace trace-id traceparent "
-    "tracestate uber-trace-id x-amzn-requestid x-amzn-trace-id x-client-request-id "
-    "x-cloud-trace-context x-correlation-id x-idempotency-key x-ms-client-request-id "
-    "x-ms-request-id x-ot-span-context x-queue-start x-request-id x-request-start x-span-id "
-    "x-trace-id "
+    "b3 baggage correlation-context correlation-id elastic-apm-traceparent fly-request-id "
+    "grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic request-context request-id "
+    "sentry-trace trace-id traceparent traceresponse tracestate uber-trace-id x-amzn-requestid "
+    "x-amzn-trace-id x-azure-ref x-b3-flags x-b3-parentspanid x-b3-sampled x-b3-spanid "
+    "x-b3-traceid x-claude-code-session-id x-client-request-id x-cloud-trace-context "
+    "x-correlation-id x-datadog-origin x-datadog-parent-id x-datadog-sampling-priority "
+    "x-datadog-tags x-datadog-trace-id x-honeycomb-trace x-idempotency-key x-instana-l "
+    "x-instana-s x-instana-t x-litellm-call-id x-ms-client-request-id x-ms-request-id "
+    "x-ot-span-context x-queue-start x-railway-request-id x-request-id x-request-start "
+    "x-retry-count x-span-id x-trace-id x-vercel-id "
     # The way through proxies.
     "cdn-loop cf-ray cf-visitor via x-amz-cf-id x-envoy-attempt-count "
     "x-envoy-expected-rq-timeout-ms x-forwarded-port x-forwarded-prefix x-forwarded-proto "
     "x-forwarded-scheme x-forwarded-server x-forwarded-ssl x-scheme "
     # What client libraries and apps say of themselves.
     "anthropic-dangerous-direct-browser-access http-referer openai-beta x-client-name "
-    "x-client-version x-goog-api-client x-goog-request-params x-openrouter-categories "
-    "x-openrouter-title x-server-timeout x-title "
+    "x-client-version x-fern-language x-fern-platform x-fern-runtime x-fern-runtime-version "
+    "x-fern-sdk-name x-fern-sdk-version x-goog-api-client x-goog-request-params "
+    "x-openrouter-categories x-openrouter-title x-server-timeout x-stainless-arch "
+    "x-stainless-async x-stainless-custom-event-handler x-stainless-custom-poll-interval "
+    "x-stainless-helper x-stainless-helper-method x-stainless-lang x-stainless-os "
+    "x-stainless-package-version x-stainless-poll-helper x-stainless-raw-response "
+    "x-stainless-read-timeout x-stainless-retry-count x-stainless-runtime "
+    "x-stainless-runtime-version x-stainless-stream-helper x-stainless-timeout x-title "
     # Part of every cache key anyway (PROTOCOL_HEADERS).
     "anthropic-version anthropic-beta anthropic-user-profile-id anthropic-workspace-id "
     "openai-organization openai-project x-goog-fieldmask"
 )
-_SILENT_BEGINNINGS = (
-    b"sec-ch-",
-    b"sec-fetch-",
-    b"x-b3-",
-    b"x-datadog-",
-    b"x-fern-",
-    b"x-headstart-",
-    b"x-stainless-",
-)
+_SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
+"""Names that only browsers may set, and those that never reach an upstream."""
 _HOSTS = _names("host x-forwarded-host")
 """The name that was asked for: an app may have a tenant for each."""
 _ADDRESSES = _names(
@@ -65,16 +69,26 @@ _ADDRESSES = _names(
 )
 """Where a call came from: a poor sign of who calls, so it counts where there is no better one."""
 
-_SECRET_WORDS = frozenset(
-    (b"auth", b"authentication", b"authorization", b"bearer", b"cookie", b"cookie2",
-     b"credential", b"credentials", b"jwt", b"password", b"secret")
-)  # fmt: skip
-_SECRET_ENDINGS = (b"key", b"token")
-_SECRET_PARAMETERS = _names(
-    "accesskey accesstoken apikey auth authorization authtoken bearertoken clientsecret idtoken "
-    "jwt key oauthtoken password secret sig signature subscriptionkey token xapikey xauthtoken "
-    "xgoogapikey"
+_SILENT_PARAMETERS = _names("$.xgafv $alt $prettyprint alt api-version beta prettyprint")
+_PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
+_PLAIN_VALUE = re.compile(rb"[A-Za-z0-9._-]{0,32}")
+
+_SECRET_WORDS = _names(
+    "assertion auth authentication authorization authz bearer cookie credential "
+    "credentials dpop jwt oauth passphrase passwd password pwd secret session sessionid sid sig "
+    "signature"
 )
+_SECRET_ENDINGS = (b"key", b"token")
+_OPEN_SESSIONS = _names(
+    "helicone-session-id helicone-session-name helicone-session-path session_id "
+    "x-litellm-session-id x-session-affinity"
+)
+"""Headers in which agents and proxies name a conversation, for logs and prompt caches."""
+_PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
+           b"start", b"sync")  # fmt: skip
+"""What makes a ``token`` or ``key`` of a query a place in a list."""
+_CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
 
 @lru_cache(maxsize=4096)
@@ -98,10 +112,47 @@ def is_secret(name: bytes) -> bool:
     """Tell whether a header (lower case) is named like one that holds a key, token or cookie."""
     if name in _SILENT:
         return False
-    words = name.replace(b"_", b"-").split(b"-")
-    return any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in words)
+    return name not in _OPEN_SESSIONS and any(_is_secret_word(word) for word in _words(name))
 
 
+@lru_cache(maxsize=4096)
 def is_secret_parameter(name: bytes) -> bool:
     """Tell whether a query parameter (percent-decoded) is named like one that holds a key."""
-    return name.lower().translate(None, b"-_.$+ ") in _SECRET_PARAMETERS
+    words = _words(_CAMEL.sub(b"-", name))
+    secret = [word for word in words if _is_secret_word(word)]
+    if any(word in _SECRET_WORDS for word in secret):
+        return True
+    # A list's filter by the ids of keys, or a place in a list.
+    others = [word for word in words if word not in _SECRET_ENDINGS]
+    listed = b"ids" in words or (others and all(word.startswith(_PAGING) for word in others))
+    return bool(secret) and not listed
+
+
+def telling_query(query: bytes) -> bytes:
+    """Return the parameters of a query by which a provider could tell callers apart.
+
+    That is all but a few that are known to say nothing about the caller. Names are compared
+    percent-decoded; order and repeats stay. A known name whose value could hold more than its
+    plain word, such as another parameter behind a ``;``, is kept.
+    """
+    if not query:
+        return b""
+    kept: list[bytes] = []
+    for pair in query.split(b"&"):
+        raw, equals, value = pair.partition(b"=")
+        name = _PERCENT.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
+        if name.lower() in _SILENT_PARAMETERS and _PLAIN_VALUE.fullmatch(value):
+            continue
+        for sign, code in ((b"%", b"%25"), (b"&", b"%26"), (b"=", b"%3D")):
+            name = name.replace(sign, code)  # so that two queries never look the same
+        kept.append(name + equals + value)
+    return b"&".join(kept)
+
+
+def _words(name: bytes) -> list[bytes]:
+    words = _BETWEEN_WORDS.split(name.lower())
+    return [word.rstrip(b"0123456789") for word in words if word]
+
+
+def _is_secret_word(word: bytes) -> bool:
+    return word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)

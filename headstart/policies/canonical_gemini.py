@@ -35,7 +35,9 @@ def gemini_target(path: bytes, query_string: bytes) -> tuple[bytes, bytes]:
     """Return what path and query say beside the model and how the answer is delivered."""
     version = next((prefix for prefix in _PATHS if path.startswith(prefix)), path)
     pairs = query_string.split(b"&")
-    return version, b"&".join(pair for pair in pairs if not pair.startswith(_DELIVERY))
+    # Behind a ";" may be another parameter.
+    kept = [pair for pair in pairs if b";" in pair or not pair.startswith(_DELIVERY)]
+    return version, b"&".join(kept)
 
 
 def _message(content: object, ordinals: dict[str, int]) -> object:

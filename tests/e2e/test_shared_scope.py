@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import pytest
+from yarl import URL
 
 from headstart.decisions import Outcome
 from support.sidecar import Provider, Sidecar, sidecar
@@ -49,6 +50,13 @@ class Strict(Provider):
         headers, query = dict(scope["headers"]), dict(parse_qsl(scope["query_string"].decode()))
         given = headers.get(b"authorization", b"").removeprefix(b"Bearer ").decode()
         return bool({given, query.get("key")} & {*self.keys})
+
+
+class AnyParameter(Strict):
+    """Answers who has one of its keys at the end of its query, under whatever name."""
+
+    def _knows(self, scope: Any) -> bool:
+        return scope["query_string"].decode().rpartition("=")[2] in self.keys
 
 
 @contextlib.asynccontextmanager
@@ -118,6 +126,43 @@ async def test_a_key_in_the_query_counts_as_one(query: str) -> None:
         status, verdict = await ask(query)
         assert status == 401
         assert "hit" not in verdict
+
+
+@pytest.mark.parametrize("scope", ["shared", "credential"])
+@pytest.mark.parametrize(
+    "name",
+    ["access_token", "$key", "%6bey", "api_key", "subscription-key", "x", "prettyPrint=true;key"],
+)
+async def test_any_parameter_of_the_query_may_be_a_credential(scope: str, name: str) -> None:
+    body = json.dumps({"contents": [{"role": "user", "parts": [{"text": "What is a cat?"}]}]})
+    upstream = {"dialect": "gemini"}
+    async with sidecar(AnyParameter(), upstream=upstream, cache={"scope": scope}) as running:
+
+        async def ask(query: str) -> tuple[int, str]:
+            url = URL(f"{running.url}/v1beta/models/m:generateContent{query}", encoded=True)
+            async with running.session.post(url, data=body) as response:
+                await response.read()
+                return response.status, response.headers.get("cache-status", "")
+
+        for _ in range(2):
+            status, verdict = await ask(f"?{name}=sk-good")
+        assert (status, "detail=exact" in verdict) == (200, True)
+        for other in ("", f"?{name}=sk-bogus", "?alt=json", f"?{name}="):
+            assert (await ask(other))[0] == 401
+        assert "hit" not in (await ask(f"?{name}=sk-also-good"))[1]
+        assert "detail=exact" in (await ask(f"?{name}=sk-good"))[1]
+
+
+async def test_how_an_answer_is_delivered_is_no_credential() -> None:
+    body = json.dumps({"contents": [{"role": "user", "parts": [{"text": "What is a cat?"}]}]})
+    async with sidecar(Strict(), upstream={"dialect": "gemini"}, cache=SHARED) as running:
+        verdicts: list[str] = []
+        for query in ("", "?alt=json", "?alt=json&prettyPrint=false"):
+            url = URL(f"{running.url}/v1beta/models/m:generateContent{query}", encoded=True)
+            async with running.session.post(url, data=body, headers=GOOD) as response:
+                await response.read()
+                verdicts.append(response.headers.get("cache-status", ""))
+    assert ["detail=exact" in verdict for verdict in verdicts] == [False, True, True]
 
 
 @pytest.mark.parametrize("strategy", ["fallback", "race", "fastest", "cheapest", "hedge"])

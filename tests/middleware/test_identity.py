@@ -147,7 +147,8 @@ APART = (
     b"cookie", b"x-auth", b"x-auth-token", b"ocp-apim-subscription-key", b"x-litellm-api-key",
     b"cf-aig-authorization", b"x-portkey-api-key", b"proxy-authorization", b"x-user", b"x-tenant",
     b"x-forwarded-user", b"x-auth-request-email", b"x-ssl-client-cn", b"from",
-    b"x-goog-user-project", b"a-header-of-next-year",
+    b"x-goog-user-project", b"a-header-of-next-year", b"x-fern-token", b"x-stainless-user",
+    b"x-datadog-user", b"x-b3-user",
 )  # fmt: skip
 SILENT = (
     b"accept", b"accept-encoding", b"accept-language", b"content-type", b"content-length",
@@ -155,7 +156,11 @@ SILENT = (
     b"x-stainless-helper-method", b"x-goog-api-client", b"x-server-timeout", b"traceparent",
     b"tracestate", b"baggage", b"x-request-id", b"idempotency-key", b"x-b3-traceid", b"referer",
     b"sec-fetch-mode", b"sec-ch-ua", b"dnt", b"origin", b"http-referer", b"x-title",
-    b"x-forwarded-proto", b"via",
+    b"x-forwarded-proto", b"via", b"x-vercel-id", b"fly-request-id", b"x-railway-request-id",
+    b"x-litellm-call-id", b"x-claude-code-session-id", b"langsmith-trace", b"x-azure-ref",
+    b"ms-cv", b"x-retry-count", b"x-amzn-trace-id", b"x-cloud-trace-context", b"sentry-trace",
+    b"x-b3-sampled", b"x-datadog-trace-id", b"x-fern-language", b"x-stainless-async",
+    b"x-stainless-timeout", b"x-stainless-raw-response", b"x-stainless-poll-helper",
 )  # fmt: skip
 MODES = {
     "loopback": SharingOptions(anonymous=True),

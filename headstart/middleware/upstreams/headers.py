@@ -68,10 +68,13 @@ def query_up(query: bytes, credential: Headers | None) -> bytes:
     """Return the client's query for an upstream: without his secrets, where it has another key."""
     if credential is None or not query:
         return query
-    pairs = query.split(b"&")
-    return b"&".join(
-        pair for pair in pairs if not is_secret_parameter(unquote_to_bytes(pair.partition(b"=")[0]))
-    )
+    return b"&".join(pair for pair in query.split(b"&") if not _holds_secret(pair))
+
+
+def _holds_secret(pair: bytes) -> bool:
+    """Tell whether a part of a query has a secret's name. Some servers split it at ``;``, too."""
+    names = [part.partition(b"=")[0] for part in pair.split(b";")]
+    return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
 
 
 def headers_across(
