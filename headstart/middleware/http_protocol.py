@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_QUEUED_BYTES = 32 * 1024
+"""Of the requests that a connection has sent behind the one in progress."""
+_REQUEST_BYTES = 256
+"""What a request counts beside its text, so that many tiny ones are bounded too."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -44,6 +48,10 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     was made, or after the head's first byte on one in use; and one on which the rest of a body has
     not come so long after its answer. Until then it reads that rest and drops it, because a client
     that is cut off while it sends may not read the answer.
+
+    It goes on reading while requests are queued behind the one in progress: only so is the client's
+    leaving noticed. It keeps ``MAX_QUEUED_BYTES`` of them. Past that, and where they are no HTTP,
+    it ignores what follows the last whole request, and closes the connection after its answer.
     """
 
     head_timeout_s: float | None = None
@@ -54,10 +62,15 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _in_body = False
     _head_bytes = 0
     _waits: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None
+    _ignores = False
+    """What still comes is read and dropped."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
         super().connection_made(transport)
+        self._queued: dict[RequestResponseCycle, int] = {}
+        """The bytes kept of each request that waits for the one in progress."""
         if self.max_connections is not None and len(self.connections) > self.max_connections:
             # Descriptors are kept for upstreams and the store; others' connections go on.
             transport.write(_FULL)
@@ -66,9 +79,15 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more."""
+        """Expect nothing more, and tell the request in progress, which may not be the newest."""
         self._wait_no_more()
         super().connection_lost(exc)
+        running: RequestResponseCycle | None = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        self._queued.clear()
 
     def on_message_begin(self) -> None:
         """Begin to count."""
@@ -79,12 +98,27 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting."""
         self._in_head = False
+        if self._ignores:
+            return
         self._in_body = True
         self._wait_no_more()
         super().on_headers_complete()
+        if self.pipeline and self.pipeline[0][0] is self.cycle:
+            head = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            self._keep(_REQUEST_BYTES + head)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body."""
+        if self._ignores:
+            return
+        super().on_body(body)
+        if self.cycle in self._queued:
+            self._keep(len(body))
 
     def on_message_complete(self) -> None:
         """The client has sent what it announced."""
+        if self._ignores:
+            return
         self._in_body = False
         self._wait_no_more()
         super().on_message_complete()
@@ -97,8 +131,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived."""
-        super().data_received(data)
-        if self.transport.is_closing():
+        if not self._ignores:
+            super().data_received(data)
+        if self._ignores or self.transport.is_closing():
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -109,10 +144,42 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             # uvicorn ends its wait for the next request with whatever comes, be it an empty line.
             self._wait()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what came, unless an answer is still to go out before."""
+        running = self._running
+        if running is None or running.response_complete or running.more_body:
+            super().send_400_response(msg)
+        else:
+            self._ignore_the_rest()
+
+    def _keep(self, size: int) -> None:
+        """Count bytes of the newest request, which is queued, and read on."""
+        self._queued[self.cycle] = self._queued.get(self.cycle, 0) + size
+        if sum(self._queued.values()) > MAX_QUEUED_BYTES:
+            self._ignore_the_rest()
+        else:
+            self.flow.resume_reading()
+
+    def _ignore_the_rest(self) -> None:
+        """Let the last whole request be the connection's last."""
+        self._ignores = True
+        self._in_body = False
+        self._wait_no_more()
+        if self.cycle in self._queued and self.cycle.more_body:
+            del self._queued[self.cycle]
+            self.pipeline.popleft()
+        last = next(reversed(self._queued), self._running)
+        assert last is not None  # bytes are ignored only behind a request in progress
+        self.cycle = last
+        last.keep_alive = False
+        self.flow.resume_reading()
+
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing to tell the operator: the request is answered without the upgrade."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        self._queued.pop(cycle, None)
         super()._start_asgi_task(cycle, partial(_break_off_quietly, cycle, app))
 
     def _wait(self) -> None:

@@ -15,7 +15,7 @@ from headstart.errors import RequestTimeout
 from headstart.middleware.body import paced, read_body
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.sidecar import build_sidecar
-from support.raw_upstream import RawUpstream, ask_raw, open_raw, raw_upstream
+from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, raw_upstream
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 from support.simulated import until
@@ -225,6 +225,98 @@ async def test_a_wrapped_apps_server_has_limits_of_its_own() -> None:
         reader, writer = await open_raw(url, head)
         writer.write(body)
         assert (await closed(reader, writer)).startswith(b"HTTP/1.1 200")
+
+
+# --- requests behind the one in progress ------------------------------------------------------
+
+HELLO = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+ASK = post(PATHS[0], len(HELLO), "Authorization: Bearer k\r\n") + HELLO
+RELAY = b"GET /v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BIG = post(PATHS[0], 1_000_000) + b" " * 1_000_000
+BEHIND = {
+    "a chat": ASK,
+    "a relay": RELAY,
+    "many": ALIVE_ON * 3000,
+    "a local answer": ALIVE_ON,
+    "a large body": BIG,
+    "a part of a body": post("/v1/files", 1_000_000) + b"x" * 80_000,
+    "a part of a head": b"GET /v1/y HTTP/1.1\r\nX-More: ",
+    "a large head": b"GET /v1/y HTTP/1.1\r\nX-More: " + b"x" * 500_000,
+    "no HTTP": b"\x16\x03\x01 hello\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("first", [ASK, RELAY], ids=["chat", "relay"])
+@pytest.mark.parametrize("behind", list(BEHIND))
+async def test_a_client_that_leaves_is_noticed_whatever_it_sent_behind(
+    first: bytes, behind: str
+) -> None:
+    upstream = RawUpstream(answer=None)
+    limits = {"max_relays": 2, "max_concurrency": 2, "max_queue": 2}
+    async with sidecar(upstream, **limits) as url, asyncio.timeout(PATIENCE_S):
+        for _ in range(6):
+            upstream.requests.clear()
+            _, writer = await open_raw(url, first + BEHIND[behind])
+            await until(lambda: len(upstream.requests) == 1)
+            writer.close()
+            await until(lambda: upstream.open == 0)
+        upstream.answer = OK
+        for request in (ASK, RELAY):
+            reader, writer = await open_raw(url, request)
+            status = (await reader.readline()).split(b" ")[1]
+            assert status == (b"502" if request is ASK else b"200")  # "{}" is no completion
+            writer.close()
+
+
+def spoken(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_small_requests_behind_one_another_are_answered_in_order() -> None:
+    upstream = RawUpstream(answer=None)
+    last = RELAY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with sidecar(upstream) as url:
+        reader, writer = await open_raw(url, RELAY + ALIVE_ON * 40 + last)
+        await until(lambda: len(upstream.requests) == 1)
+        upstream.answer = spoken(b"second")
+        upstream.speak(spoken(b"first"))
+        answer = await closed(reader, writer)
+    words = [answer.find(word) for word in (b"first", b"alive", b"second")]
+    assert -1 not in words
+    assert words == sorted(words)
+    assert answer.count(b"HTTP/1.1 200") == 42
+    assert answer.endswith(b"second")
+
+
+async def test_a_body_behind_a_request_in_progress_comes_through() -> None:
+    upstream = RawUpstream(answer=None)
+    body = b"x" * 20_000
+    async with sidecar(upstream) as url:
+        reader, writer = await open_raw(url, RELAY + post("/v1/files", len(body)) + body[:9000])
+        await until(lambda: len(upstream.requests) == 1)
+        writer.write(body[9000:] + ALIVE)
+        upstream.answer = OK
+        upstream.speak(OK)
+        answer = await closed(reader, writer)
+    assert upstream.body(1) == body
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert b"alive" in answer
+
+
+@pytest.mark.parametrize("behind", ["many", "a large body", "a large head", "no HTTP"])
+async def test_what_is_too_much_to_keep_is_dropped_and_the_rest_is_answered(behind: str) -> None:
+    upstream = RawUpstream(answer=None)
+    async with sidecar(upstream) as url:
+        reader, writer = await open_raw(url, RELAY + ALIVE_ON + BEHIND[behind])
+        await until(lambda: len(upstream.requests) == 1)
+        upstream.speak(spoken(b"first"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert b"first" in await reader.readuntil(b"first")
+            assert b"alive" in await reader.readuntil(b"}")
+        answer = await closed(reader, writer)
+    assert len(upstream.requests) == 1
+    assert b"HTTP/1.1 4" not in answer
+    assert 1 + answer.count(b"HTTP/1.1 200") < 200
 
 
 # --- the key before the body -----------------------------------------------------------------
