@@ -56,7 +56,8 @@ class AnyParameter(Strict):
     """Answers who has one of its keys at the end of its query, under whatever name."""
 
     def _knows(self, scope: Any) -> bool:
-        return scope["query_string"].decode().rpartition("=")[2] in self.keys
+        named = scope["query_string"].decode().rpartition("=")[2] in self.keys
+        return named or super()._knows(scope)
 
 
 @contextlib.asynccontextmanager
@@ -151,6 +152,24 @@ async def test_any_parameter_of_the_query_may_be_a_credential(scope: str, name: 
             assert (await ask(other))[0] == 401
         assert "hit" not in (await ask(f"?{name}=sk-also-good"))[1]
         assert "detail=exact" in (await ask(f"?{name}=sk-good"))[1]
+
+
+@pytest.mark.parametrize("name", ["access_token", "$key", "%6bey", "api_key", "subscription-key"])
+async def test_a_parameter_that_was_accepted_proves_nothing_for_callers_without_it(
+    name: str,
+) -> None:
+    async with sidecar(AnyParameter(), upstream={"dialect": "gemini"}, cache=SHARED) as running:
+
+        async def ask(text: str, query: str, headers: dict[str, str]) -> int:
+            body = json.dumps({"contents": [{"role": "user", "parts": [{"text": text}]}]})
+            url = URL(f"{running.url}/v1beta/models/m:generateContent{query}", encoded=True)
+            async with running.session.post(url, data=body, headers=headers) as response:
+                await response.read()
+                return response.status
+
+        assert await ask("What is a cat?", "", GOOD) == 200
+        assert await ask("Who was Bach?", f"?{name}=sk-good", {}) == 200
+        assert await ask("What is a cat?", "", {}) == 401
 
 
 async def test_how_an_answer_is_delivered_is_no_credential() -> None:
