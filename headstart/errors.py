@@ -80,7 +80,7 @@ class RequestTimeout(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """The body exceeds ``server.max_body_bytes`` or ``server.max_body_values``."""
+    """The body exceeds ``server.max_body_bytes``, ``max_body_values``, or has a long number."""
 
     status = 413
     code = "request_too_large"

@@ -267,10 +267,8 @@ class Preparer:
         headers, found, directives = envelope.headers, envelope.found, envelope.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
-        if self._values.passed_by(body):
-            raise RequestTooLarge(
-                f"the body holds more JSON values than server.max_body_values ({self._values.most})"
-            )
+        if (refusal := self._values.refusal(body)) is not None:
+            raise RequestTooLarge(refusal)
         request = route.parse(body, target[1], envelope.query_string)
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:

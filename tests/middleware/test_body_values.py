@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headstart import HeadstartMiddleware
 from headstart.config import ServerSettings, Settings
-from headstart.middleware.body import ValueLimit
+from headstart.middleware.body import LONGEST_NUMBER, ValueLimit
 from support.proxied import CHAT, proxied, reply_of
 from support.serving import serving
 
@@ -46,15 +46,15 @@ def test_values_are_counted_however_the_body_is_written(
 ) -> None:
     body = json.dumps(document, indent=indent, ensure_ascii=ascii_only).encode()
     count = values(document)
-    assert not ValueLimit(count).passed_by(body)
+    assert ValueLimit(count).refusal(body) is None
     if count > 1:
-        assert ValueLimit(count - 1).passed_by(body)
+        assert ValueLimit(count - 1).refusal(body) is not None
 
 
 @given(JSON, st.binary(max_size=6))
 def test_what_is_no_json_counts_as_much_as_its_valid_beginning(document: Any, junk: bytes) -> None:
     beginning = msgspec.json.encode([1, document, 2])[:-1]
-    assert ValueLimit(values(document) + 2).passed_by(beginning + junk)
+    assert ValueLimit(values(document) + 2).refusal(beginning + junk) is not None
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,47 @@ def test_nothing_is_made_of_a_body_with_millions_of_values(values: bytes) -> Non
     limit, body = ValueLimit(100_000), b'{"x":[%b0]}' % values
     tracemalloc.start()
     try:
-        passed = limit.passed_by(body)
+        refusal = limit.refusal(body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert passed
+    assert refusal is not None
     assert peak < MEGABYTE
 
 
 @pytest.mark.parametrize("text", ["a, b, [c], {", '\\",\\\\', "\\u002c,[", "\n\t,"])
 def test_a_text_of_any_length_is_one_value(text: str) -> None:
     body = msgspec.json.encode({"x": text * MEGABYTE})
-    assert not ValueLimit(10).passed_by(body)
+    assert ValueLimit(10).refusal(body) is None
+
+
+NUMBERS = [
+    b"9" * LONGEST_NUMBER,
+    b"-" + b"1" * (LONGEST_NUMBER - 1),
+    b"0." + b"3" * (LONGEST_NUMBER - 2),
+    b"1" * 106 + b"." + b"2" * 106 + b"e+" + b"3" * 105,
+    b"1E-" + b"0" * (LONGEST_NUMBER - 3),
+]
+PLACES = [b"%b", b'{"x":%b}', b'{"x":[1, "a,9",[], %b ]}', b"[%b,{}]", b'[[{"a":-1.5e3}],%b']
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("most", [20, 100_000])
+def test_a_number_has_a_length(number: bytes, place: bytes, most: int) -> None:
+    assert len(number) == LONGEST_NUMBER
+    assert ValueLimit(most).refusal(place % number) is None
+    refusal = ValueLimit(most).refusal(place % (number + b"0"))
+    assert refusal is not None
+    assert f"more than {LONGEST_NUMBER} characters" in refusal
+
+
+@given(st.text('0123456789.eE+-",[\\ ', min_size=400), st.booleans())
+def test_digits_in_a_text_are_no_number(text: str, as_key: bool) -> None:
+    digits = text + "7" * 2000 + text
+    body = msgspec.json.encode({digits: 1} if as_key else {"x": [1, digits, 2]})
+    for most in (5, 100_000):
+        assert ValueLimit(most).refusal(body) is None
 
 
 # --- on sockets ---------------------------------------------------------------------------------
@@ -108,13 +137,25 @@ async def test_a_request_of_too_many_values_is_refused_in_the_callers_dialect() 
             error = json.loads(reply.body)["error"]
             assert "server.max_body_values (1000)" in error["message"]
             assert CODE[path](error) in ("request_too_large", 413)
-        text = await proxy.ask("a, [b], " * 10_000)
-        assert text.status == 200
-        assert len(proxy.upstream.calls) == 1
+            long = json.dumps(body | {"x": 7}).replace("7", "7" * 4000)
+            async with proxy.session.post(
+                proxy.url + path, data=long, headers={"authorization": "Bearer k"}
+            ) as response:
+                reply = await reply_of(response)
+            assert reply.status == 413
+            assert "more than 320 characters" in json.loads(reply.body)["error"]["message"]
+        for text in ("a, [b], " * 10_000, "7" * 10_000):
+            assert (await proxy.ask(text)).status == 200
+        assert len(proxy.upstream.calls) == 2
 
 
 @pytest.mark.anyio
-async def test_a_wrapped_app_gets_such_a_request_as_it_came() -> None:
+@pytest.mark.parametrize(
+    "body",
+    [json.dumps(REQUESTS[CHAT]).encode(), b'{"model":"m","messages":[],"x":%b}' % (b"7" * 4000)],
+    ids=["many", "long"],
+)
+async def test_a_wrapped_app_gets_such_a_request_as_it_came(body: bytes) -> None:
     seen: list[bytes] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +169,6 @@ async def test_a_wrapped_app_gets_such_a_request_as_it_came() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     settings = Settings(server=ServerSettings(max_body_values=1000))
-    body = json.dumps(REQUESTS[CHAT]).encode()
     wrapped = HeadstartMiddleware(app, settings, mode="exact-only", store="memory:")
     async with serving(wrapped) as url, aiohttp.ClientSession() as session:
         for _ in range(2):
