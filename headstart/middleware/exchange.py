@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import unicodedata
 from typing import TYPE_CHECKING
-from unicodedata import normalize
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -45,7 +45,14 @@ NEAR = 0.8
 
 _DECODINGS = 4
 """How often a path is decoded, at most, to find a segment that leads elsewhere."""
-_INVISIBLE = re.compile(r"[\x00-\x20\x7f]+")
+_ESCAPED_UNIT = re.compile(rb"%[uU]([0-9a-fA-F]{4})")
+_OVERLONG = re.compile(
+    rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
+)
+"""UTF-8 of more bytes than the character needs."""
+_SLASHES = dict.fromkeys(map(ord, "\u2044\u2215\u2216\u29f5\u29f8\u29f9"), "/")
+"""What some servers map to a slash or backslash, beside what NFKC does."""
+_SEGMENT_END = re.compile(r"[;#?]")
 
 
 class Exchange:
@@ -306,17 +313,35 @@ def raw_path(scope: Scope) -> bytes:
 def has_dot_segment(path: bytes) -> bool:
     """Return whether a path has a ``.`` or ``..`` segment, in any spelling that a server may undo.
 
-    Servers differ in what they decode and how often, in whether a backslash separates, and in what
-    they cut off behind a semicolon. So this reads a path as the most obliging of them would.
+    Servers differ in what they decode and how often, in whether a backslash separates, in which
+    characters they drop, and in what they cut off behind a semicolon, ``#`` or ``?``. So this
+    reads a path as the most obliging of them would.
     """
     for _ in range(_DECODINGS):
-        decoded = unquote_to_bytes(path)
+        decoded = _OVERLONG.sub(_shortest, _ESCAPED_UNIT.sub(_unit, unquote_to_bytes(path)))
         if decoded == path:
             break
         path = decoded
-    # Overlong UTF-8, which lax decoders read as a dot, a slash and a backslash.
-    for overlong, plain in ((b"\xc0\xae", b"."), (b"\xc0\xaf", b"/"), (b"\xc1\x9c", b"\\")):
-        path = path.replace(overlong, plain)
-    text = normalize("NFKC", path.decode("utf-8", "replace"))
-    segments = text.replace("\\", "/").split("/")
-    return any(_INVISIBLE.sub("", segment.partition(";")[0]) in (".", "..") for segment in segments)
+    text = unicodedata.normalize("NFKC", path.decode("utf-8", "replace").translate(_SLASHES))
+    return any(
+        "".join(filter(_is_kept, _SEGMENT_END.split(segment, maxsplit=1)[0])) in (".", "..")
+        for segment in text.replace("\\", "/").split("/")
+    )
+
+
+def _is_kept(character: str) -> bool:
+    """Tell whether every server keeps a character: some drop what is invisible or not valid."""
+    return unicodedata.category(character)[0] in "LNPS" and character != "\ufffd"
+
+
+def _unit(escape: re.Match[bytes]) -> bytes:
+    return chr(int(escape[1], 16)).encode("utf-8", "replace")
+
+
+def _shortest(match: re.Match[bytes]) -> bytes:
+    """Return the character that an overlong form stands for; lax decoders take it for that."""
+    form = match[0]
+    code = form[0] & (0x7F >> len(form))
+    for byte in form[1:]:
+        code = code << 6 | byte & 0x3F
+    return chr(code).encode("utf-8", "replace")
