@@ -63,9 +63,10 @@ _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 _HOSTS = _names("host x-forwarded-host")
 """The name that was asked for: an app may have a tenant for each."""
 _ADDRESSES = _names(
-    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry fastly-client-ip fly-client-ip forwarded "
-    "true-client-ip x-azure-clientip x-azure-socketip x-client-ip x-cluster-client-ip "
-    "x-envoy-external-address x-forwarded-for x-original-forwarded-for x-real-ip"
+    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip fastly-client-ip fly-client-ip "
+    "forwarded true-client-ip x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip "
+    "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
+    "x-original-forwarded-for x-real-ip"
 )
 """Where a call came from: a poor sign of who calls, so it counts where there is no better one."""
 

@@ -18,24 +18,15 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from headstart.policies.caller_headers import tells_where
+
 if TYPE_CHECKING:
     from headstart.types import Headers
 
 _OWN_SITE = (b"same-origin", b"none")
 """``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""
-_FORWARDING = frozenset(
-    (
-        b"cf-connecting-ip",
-        b"client-ip",
-        b"fastly-client-ip",
-        b"forwarded",
-        b"true-client-ip",
-        b"via",
-        b"x-client-ip",
-        b"x-cluster-client-ip",
-        b"x-real-ip",
-    )
-)
+_FORWARDING = frozenset((b"cdn-loop", b"cf-ray", b"via"))
+"""What proxies add beside the caller's address."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]*)?")
 """A name, or an IPv6 address in brackets, with or without a port."""
 _SHOWN = 100
@@ -65,7 +56,7 @@ class OriginRules:
             elif name == b"sec-fetch-site" and value not in _OWN_SITE:
                 foreign = True
         for host in hosts or [""]:
-            if self.hosts is not None and _name(host) not in self.hosts and not _is_local(host):
+            if not (self._is_named(_name(host)) or _is_local(host)):
                 return (
                     f"this server does not answer to the host {_shown(host)}: add its name to "
                     f"server.allowed_hosts, or set {self.instead}"
@@ -84,27 +75,32 @@ class OriginRules:
             )
         return None
 
+    def _is_named(self, name: str) -> bool:
+        return self.hosts is None or name in self.hosts or f"{name}." in self.hosts
+
     def allows(self, origin: bytes) -> bool:
         """Return whether pages of another origin may send requests."""
         text = origin.decode("latin-1").lower()
-        patterns = [pattern.lower() for pattern in self.origins]
         # An IPv6 address in brackets is no set of characters.
-        return text in patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+        patterns = [pattern.lower().replace("[", "[[]") for pattern in self.origins]
+        return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; "" if it is none."""
+    """Return a host without its port and without the root's dot; "" if it is none."""
     match = _HOST.fullmatch(host)
-    return "" if match is None else str(match[1] or match[2])
+    return "" if match is None else str(match[1] or match[2].removesuffix("."))
 
 
 @lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
     name = _name(host)
     try:
-        return ip_address(name).is_loopback
+        address = ip_address(name)
     except ValueError:
-        return name.rstrip(".") == "localhost"
+        return name == "localhost"
+    # Not every Python release looks into a mapped address.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def forwarded(headers: Headers, http_version: str) -> str | None:
@@ -113,7 +109,11 @@ def forwarded(headers: Headers, http_version: str) -> str | None:
     nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.
     """
     for name, _ in headers:
-        if name in _FORWARDING or name.startswith((b"x-forwarded-", b"x-original-")):
+        if (
+            name in _FORWARDING
+            or tells_where(name)
+            or name.startswith((b"x-forwarded-", b"x-original-"))
+        ):
             return name.decode("latin-1").title()
     return f"HTTP/{http_version}" if http_version.startswith("1.0") else None
 

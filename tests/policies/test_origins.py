@@ -23,7 +23,8 @@ NATIVE = [
 @pytest.mark.parametrize(
     "host",
     ["localhost", "localhost:8080", "LOCALHOST:1", "127.0.0.1", "127.8.9.1:80", "[::1]:8080",
-     "localhost.", "[::1]"],
+     "localhost.", "[::1]", "127.0.0.1.", "127.0.0.1.:80", "LocalHost.:80", "[::ffff:127.0.0.1]:80",
+     "[::FFFF:7f00:1]"],
 )  # fmt: skip
 def test_clients_that_are_no_browser_come_in_under_any_local_name(
     host: str, headers: tuple[tuple[bytes, bytes], ...]
@@ -35,7 +36,8 @@ def test_clients_that_are_no_browser_come_in_under_any_local_name(
     "host",
     ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.nip.io", "10.0.0.1",
      "127.0.0.1@evil.example", "evil@127.0.0.1", "headstart", "host.docker.internal", "0.0.0.0",
-     "", "[::1", "[fe80::1]", "local host", "::1", "\xe9"],
+     "", "[::1", "[fe80::1]", "local host", "::1", "\xe9",
+     ".", "localhost..", "[::ffff:10.0.0.1]", "[::1].", "10.0.0.1."],
 )  # fmt: skip
 def test_another_name_is_refused_and_told_the_setting(host: str) -> None:
     why = LOCAL.refusal(((b"host", host.encode("latin-1")),))
@@ -51,10 +53,22 @@ def test_a_request_without_a_host_or_with_two_is_judged_by_the_worst() -> None:
 
 
 def test_named_hosts_come_in_and_no_other() -> None:
-    rules = OriginRules(frozenset(("host.docker.internal", "headstart", "10.0.0.1")))
-    for host in (b"host.docker.internal:8080", b"Headstart", b"10.0.0.1:80", b"localhost"):
+    rules = OriginRules(
+        frozenset(("host.docker.internal", "headstart", "10.0.0.1", "dot.example."))
+    )
+    for host in (
+        b"host.docker.internal:8080",
+        b"Headstart",
+        b"10.0.0.1:80",
+        b"localhost",
+        b"headstart.",
+        b"Headstart.:80",
+        b"dot.example",
+        b"dot.example.:1",
+    ):
         assert rules.refusal(((b"host", host),)) is None
-    assert rules.refusal(((b"host", b"x.headstart"),)) is not None
+    for host in (b"x.headstart", b"headstart..", b".", b""):
+        assert rules.refusal(((b"host", host),)) is not None
     assert OriginRules(None).refusal(((b"host", b"any.example"),)) is None
 
 
@@ -99,6 +113,11 @@ def test_the_servers_own_pages_come_in() -> None:
         ("https://*.corp.example", "https://a.corp.example", True),
         ("https://*.corp.example", "https://corp.example.evil.example", False),
         ("http://[::1]:3000", "http://[::1]:3000", True),
+        ("http://[::1]:*", "http://[::1]:99", True),
+        ("http://[::1]:*", "http://1:99", False),
+        ("http://[::1]:*", "http://::99", False),
+        ("http://[!a]:*", "http://b:99", False),
+        ("http://[*]:80", "http://[fe80::1]:80", True),
         ("HTTPS://App.example", "https://app.example", True),
     ],
 )
@@ -112,7 +131,10 @@ def test_named_origins_come_in(pattern: str, origin: str, comes_in: bool) -> Non
 @pytest.mark.parametrize(
     "name",
     ["x-forwarded-for", "x-forwarded-host", "x-forwarded-anything", "forwarded", "via", "x-real-ip",
-     "x-original-uri"],
+     "x-original-uri", "x-envoy-external-address", "fly-client-ip", "x-azure-clientip",
+     "x-azure-socketip", "cf-ray", "cf-connecting-ip", "cdn-loop", "x-forwarded", "client-ip",
+     "x-appengine-user-ip", "true-client-ip", "fastly-client-ip", "x-client-ip",
+     "x-cluster-client-ip"],
 )  # fmt: skip
 def test_a_proxy_is_known_by_its_headers(name: str) -> None:
     assert forwarded((HOST, (name.encode(), b"1")), "1.1") == name.title()
