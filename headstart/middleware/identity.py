@@ -16,6 +16,7 @@ from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
 from headstart.policies.caller_headers import (
     KEY_HEADERS,
+    telling_cookies,
     telling_query,
     tells_apart,
     tells_where,
@@ -23,7 +24,7 @@ from headstart.policies.caller_headers import (
 from headstart.policies.key import PROTOCOL_HEADERS, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.middleware.asgi_types import Scope
     from headstart.policies.origins import OriginRules
@@ -218,6 +219,8 @@ class Callers:
         """Return whom the headers and the query name. Addresses count where nothing else does."""
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
+        if any(name == b"cookie" for name, _ in known):
+            known = tuple(_with_telling_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
         if self._alone or sharing.scope == "shared":
@@ -352,6 +355,15 @@ class SplittingHeaders:
                         name.decode("latin-1"),
                         MANY_VALUES,
                     )
+
+
+def _with_telling_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers, and of cookies only those that could say who is calling."""
+    for name, value in headers:
+        if name != b"cookie":
+            yield name, value
+        elif telling := telling_cookies(value):
+            yield name, telling
 
 
 def _why_unknown(sharing: SharingOptions) -> str:

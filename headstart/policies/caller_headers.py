@@ -70,6 +70,14 @@ _ADDRESSES = _names(
 )
 """Where a call came from: a poor sign of who calls, so it counts where there is no better one."""
 
+_ROUTING_COOKIES = re.compile(
+    rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
+    rb"|awsalb(?:cors|tg|tgcors|app-[0-9])?|arraffinity(?:samesite)?|applicationgatewayaffinity(?:cors)?"
+    rb"|gclb|incap_ses_.*|visid_incap_.*|nlbi_.*|bigipserver.*",
+    re.IGNORECASE,
+)
+"""Cookies of load balancers and of their filters for robots, which they set on any client."""
+
 _SILENT_PARAMETERS = _names("$.xgafv $alt $prettyprint alt api-version beta prettyprint")
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 _PLAIN_VALUE = re.compile(rb"[A-Za-z0-9._-]{0,32}")
@@ -106,6 +114,20 @@ def tells_apart(name: bytes, *, hosts: bool) -> bool:
 def tells_where(name: bytes) -> bool:
     """Tell whether a header (lower case) says from which address a call came."""
     return name in _ADDRESSES
+
+
+def telling_cookies(value: bytes) -> bytes:
+    """Return a ``Cookie`` header's cookies without those that only route or filter traffic.
+
+    Client libraries keep such a cookie once a provider's load balancer has set it, and it changes
+    every few minutes: the same caller would be another one then.
+    """
+    kept = [
+        pair
+        for pair in value.split(b";")
+        if pair.strip() and not _ROUTING_COOKIES.fullmatch(pair.partition(b"=")[0].strip())
+    ]
+    return b";".join(kept).strip()
 
 
 @lru_cache(maxsize=4096)

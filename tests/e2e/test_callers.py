@@ -13,7 +13,7 @@ from headstart.decisions import Outcome
 from headstart.mount import HeadstartMiddleware
 from support.scripted import ScriptedUpstream
 from support.serving import serving
-from support.sidecar import Sidecar, sidecar
+from support.sidecar import Provider, Sidecar, sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,3 +108,34 @@ async def test_users_behind_one_gateway_key_do_not_share_in_an_app() -> None:
         for language in ("en", "de"):
             await by_openai(url, "What is ours?", 0, {"accept-language": language})
         assert len(app.calls) == 3
+
+
+class Balanced(Provider):
+    """A provider behind a load balancer that sets another cookie with each answer."""
+
+    cookie = "__cf_bm"
+    asked = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def balanced(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                cookie = f"{self.cookie}={self.asked}; path=/".encode()
+                message["headers"] = [*message["headers"], (b"set-cookie", cookie)]
+            await send(message)
+
+        self.asked += 1
+        await super().__call__(scope, receive, balanced)
+
+
+@pytest.mark.parametrize(("cookie", "again"), [("__cf_bm", Outcome.EXACT), ("id", Outcome.MISS)])
+async def test_a_cookie_of_a_load_balancer_makes_no_new_caller(cookie: str, again: Outcome) -> None:
+    provider = Balanced()
+    provider.cookie = cookie
+    async with sidecar(provider, cache={"mode": "exact-only"}) as gateway:
+        async with openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key=KEY) as client:
+            for _ in range(2):
+                await client.chat.completions.create(
+                    model="m", messages=[{"role": "user", "content": "Why?"}]
+                )
+        await gateway.finished(2)
+        assert gateway.outcomes == [Outcome.MISS, again]

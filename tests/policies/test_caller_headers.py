@@ -7,6 +7,7 @@ import pytest
 from headstart.policies.caller_headers import (
     is_secret,
     is_secret_parameter,
+    telling_cookies,
     telling_query,
 )
 
@@ -101,3 +102,19 @@ def test_any_other_parameter_tells_callers_apart(one: bytes, other: bytes) -> No
 
 def test_a_parameter_counts_by_its_decoded_name() -> None:
     assert telling_query(b"%6bey=1&alt=sse") == telling_query(b"alt=json&key=1")
+
+
+@pytest.mark.parametrize(
+    ("sent", "telling"),
+    [
+        (b"__cf_bm=a.b-1; _cfuvid=x", b""),
+        (b"AWSALB=q; AWSALBCORS=q; session=s", b"session=s"),
+        (b"session=s; __cf_bm=a", b"session=s"),
+        (b"__cf_bm_user=ann", b"__cf_bm_user=ann"),
+        (b"awsalb", b""),
+        (b"a=1;b=2", b"a=1;b=2"),
+        (b"", b""),
+    ],
+)
+def test_cookies_of_load_balancers_name_no_caller(sent: bytes, telling: bytes) -> None:
+    assert telling_cookies(sent) == telling
