@@ -214,7 +214,8 @@ async def _break_off_quietly(
     except (RequestError, UpstreamError) as error:
         if not cycle.response_started:
             raise
-        logger.warning("an answer that had begun was broken off: %s", error)
+        # The failure log warns of the upstream, once a minute for each cause.
+        logger.info("an answer that had begun was broken off: %s", error)
         cycle.disconnected = True  # the server expects no end of the answer any more
         cycle.transport.close()
 

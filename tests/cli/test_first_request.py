@@ -41,7 +41,8 @@ async def ask(app, path, body):
     async def send(message):
         sent.append(message)
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-             "query_string": b"", "headers": [(b"authorization", b"Bearer k")]}
+             "query_string": b"",
+             "headers": [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer k")]}
     await app(scope, receive, send)
     assert sent[0]["status"] == 200, sent
 

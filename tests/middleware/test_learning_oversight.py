@@ -29,6 +29,9 @@ class Remembering:
     def remember(self, lesson: Lesson) -> None:
         self.lessons.append(lesson)
 
+    def withheld(self, id: str) -> None:
+        """No hit of these tests is withheld for a person's word."""
+
 
 class Dice(Audits):
     """Audits whose chance is the test's."""

@@ -262,7 +262,7 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client_in_one_line_o
     assert seen.endswith(ends)
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [(record.name, record.exc_info) for record in told] == [("headstart", None)]
-    assert "raw broke off" in told[0].getMessage()
+    assert "upstream raw failed" in told[0].getMessage()
 
 
 async def test_a_stored_copy_that_is_still_good_is_relayed_as_a_304(
