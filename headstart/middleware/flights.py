@@ -346,7 +346,7 @@ class Flight:
 
 
 class Flights:
-    """The flights in the air, by join identity."""
+    """The flights, by join identity."""
 
     def __init__(self) -> None:
         self._by_identity: dict[Hashable, Flight] = {}

@@ -71,7 +71,7 @@ class EngineOptions:
 
 
 class Engine:
-    """Answers matched requests from the cache, a flight in the air, or an upstream.
+    """Answers matched requests from the cache, a call in flight, or an upstream.
 
     ``router`` picks the provider; None sends misses to the wrapped app.
     """

@@ -64,7 +64,7 @@ async def test_audits_of_a_slow_provider_leave_half_of_the_places_to_callers() -
         gate = running.parts[0].gate
         for question in REWORDINGS:
             assert "detail=semantic" in (await running.ask(question)).verdict
-        # Two are in the air, the others gave way and are booked as such.
+        # Two are in flight, the others gave way and are booked as such.
         await until(lambda: running.outcomes.count(Outcome.AUDIT) == 2)
         assert gate.active == 2
         refused = [row for row in running.served if row.outcome is Outcome.AUDIT]

@@ -77,7 +77,7 @@ class Proxied:
                 await asyncio.sleep(0.005)
 
     async def in_flight(self, clients: int) -> None:
-        """Wait until so many callers share the calls in the air."""
+        """Wait until so many callers share the calls in flight."""
         flights = self.parts[0].flights
         async with asyncio.timeout(20):
             while sum(flight.clients for flight in flights._by_identity.values()) != clients:

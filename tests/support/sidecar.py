@@ -80,7 +80,7 @@ class Sidecar:
                 await asyncio.sleep(0.005)
 
     async def in_flight(self, clients: int) -> None:
-        """Wait until so many callers share the calls in the air."""
+        """Wait until so many callers share the calls in flight."""
         flights = self.parts[0].flights
         await until(
             lambda: sum(flight.clients for flight in flights._by_identity.values()) == clients
