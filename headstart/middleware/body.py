@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import HeadstartError, RequestTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 
     from headstart.middleware.asgi_types import Message, Receive
 
@@ -96,22 +96,57 @@ def paced(receive: Receive, patience_s: float | None) -> Receive:
         nonlocal left_s, whole
         if whole:
             return await receive()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            async with asyncio.timeout(left_s):
-                message = await receive()
-        except TimeoutError:
-            raise RequestTimeout(
-                f"the request's body stopped coming: server.body_timeout_s ({patience_s:g}) bounds "
-                f"the wait for it, and {SLOWEST_BYTES_PER_S} bytes a second is the slowest pace"
-            ) from None
+        receiving = _Begun(receive())
+        message = receiving.result
+        if message is None:  # what has arrived already needs no timer
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                async with asyncio.timeout(left_s):
+                    message = await receiving
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"the request's body stopped coming: server.body_timeout_s ({patience_s:g}) "
+                    f"bounds the wait for it, and {SLOWEST_BYTES_PER_S} bytes a second is the "
+                    "slowest pace"
+                ) from None
+            left_s -= loop.time() - began
         came = len(message.get("body", b"")) / SLOWEST_BYTES_PER_S
-        left_s = min(patience_s, left_s - (loop.time() - began) + came)
+        left_s = min(patience_s, left_s + came)
         whole = not message.get("more_body", False)
         return message
 
     return receive_in_time
+
+
+class _Begun:
+    """A call of ``receive``, run up to where it waits. ``result`` is None if it does wait.
+
+    Then await it to go on. It may be awaited once, by the task that made it.
+    """
+
+    def __init__(self, receiving: Awaitable[Message]) -> None:
+        self._steps = receiving.__await__()
+        self._waits_for: object = None
+        self.result: Message | None = None
+        try:
+            self._waits_for = next(self._steps)
+        except StopIteration as returned:
+            self.result = returned.value
+
+    def __await__(self) -> Generator[object, Any, Message]:
+        waits_for = self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except BaseException as error:  # noqa: BLE001 - goes to where it waits
+                    waits_for = self._steps.throw(error)
+                else:
+                    waits_for = self._steps.send(sent)
+        except StopIteration as returned:
+            message: Message = returned.value
+            return message
 
 
 async def read_body(receive: Receive, limit: int) -> Body:
