@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headstart import HeadstartMiddleware, gateway
 from headstart.config import load_settings
-from headstart.middleware.http_protocol import BoundedHeadProtocol
-from headstart.sidecar import build_sidecar
-from support.raw_upstream import RawUpstream, ask_raw, raw_upstream
+from support.raw_upstream import RawUpstream, ask_raw, raw_upstream, sidecar_before
 from support.scripted import ScriptedUpstream
 from support.serving import serving
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
 
@@ -57,21 +50,6 @@ def answering(body: bytes, kind: bytes = b"application/json", more: bytes = b"")
     return b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\n" + length + more + b"\r\n" + body
 
 
-@contextlib.asynccontextmanager
-async def sidecar(upstream: RawUpstream, **server: Any) -> AsyncIterator[str]:
-    """A sidecar with a key of its own, in front of an upstream of each dialect."""
-    async with raw_upstream(upstream) as base:
-        dotted = {f"server.{name}": value for name, value in server.items()}
-        dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
-        dotted["upstream"] = [
-            {"name": name, "base_url": base, "dialect": name, "api_key_env": "PATH"}
-            for name in ("openai", "anthropic", "gemini")
-        ]
-        settings = await asyncio.to_thread(load_settings, None, {}, dotted)
-        async with serving(build_sidecar(settings), http=BoundedHeadProtocol) as url:
-            yield url
-
-
 def request(method: str, path: str, headers: str, body: bytes = CHAT) -> bytes:
     has_body = method == "POST"
     length = f"Content-Length: {len(body)}\r\n" if has_body else ""
@@ -89,7 +67,7 @@ def headers_of(answer: bytes, name: bytes) -> list[bytes]:
 @pytest.mark.parametrize("page", PAGES)
 async def test_no_page_spends_the_operators_key(method: str, path: str, page: str) -> None:
     upstream = RawUpstream(answering(ANSWER))
-    async with sidecar(upstream) as url:
+    async with sidecar_before(upstream) as url:
         answer = await ask_raw(url, request(method, path, page))
     assert answer.startswith(b"HTTP/1.1 403")
     assert b"server.client_keys" in answer
@@ -98,7 +76,7 @@ async def test_no_page_spends_the_operators_key(method: str, path: str, page: st
 
 @pytest.mark.parametrize("page", PAGES)
 async def test_no_page_reads_what_is_cached(page: str) -> None:
-    async with sidecar(RawUpstream(answering(ANSWER))) as url:
+    async with sidecar_before(RawUpstream(answering(ANSWER))) as url:
         native = request("POST", "/v1/chat/completions", "Host: localhost\r\n")
         await ask_raw(url, native)
         assert b"cache-status: headstart; hit" in await ask_raw(url, native)
@@ -109,7 +87,7 @@ async def test_no_page_reads_what_is_cached(page: str) -> None:
 
 
 async def test_a_refusal_is_in_the_callers_dialect() -> None:
-    async with sidecar(RawUpstream()) as url:
+    async with sidecar_before(RawUpstream()) as url:
         evil = "Host: evil.example\r\n"
         anthropic = await ask_raw(url, request("POST", "/v1/messages", evil))
         gemini = await ask_raw(url, request("POST", "/v1beta/models/m:generateContent", evil))
@@ -129,7 +107,7 @@ async def test_a_refusal_is_in_the_callers_dialect() -> None:
 @pytest.mark.parametrize(("method", "path"), PATHS)
 async def test_other_clients_go_on_as_before(method: str, path: str, headers: str) -> None:
     upstream = RawUpstream(answering(ANSWER))
-    async with sidecar(upstream) as url:
+    async with sidecar_before(upstream) as url:
         body = CONTENTS if "beta" in path else CHAT
         await ask_raw(url, request(method, path, headers, body))
     assert len(upstream.requests) >= 1
@@ -143,7 +121,7 @@ async def test_named_hosts_and_origins_come_in_and_such_a_page_may_read() -> Non
     }
     page = "Host: host.docker.internal:8080\r\nOrigin: http://localhost:3000\r\n"
     asks = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a,x-b\r\n"
-    async with sidecar(upstream, **rules) as url:
+    async with sidecar_before(upstream, **rules) as url:
         preflight = await ask_raw(url, request("OPTIONS", "/v1/chat/completions", page + asks))
         assert upstream.requests == []
         miss = await ask_raw(url, request("POST", "/v1/chat/completions", page))
@@ -161,7 +139,7 @@ async def test_named_hosts_and_origins_come_in_and_such_a_page_may_read() -> Non
 
 async def test_with_client_keys_the_key_decides_whatever_the_host() -> None:
     page = "Host: llm.example\r\nOrigin: https://app.example\r\nAuthorization: Bearer k\r\n"
-    async with sidecar(RawUpstream(answering(ANSWER)), client_keys=["k"]) as url:
+    async with sidecar_before(RawUpstream(answering(ANSWER)), client_keys=["k"]) as url:
         answer = await ask_raw(url, request("POST", "/v1/chat/completions", page))
         without = await ask_raw(url, request("POST", "/v1/chat/completions", page[:-3] + "\r\n"))
     assert answer.startswith(b"HTTP/1.1 200")
@@ -171,7 +149,7 @@ async def test_with_client_keys_the_key_decides_whatever_the_host() -> None:
 @pytest.mark.parametrize(("method", "path"), [PATHS[0], ("GET", "/v1/files/f/content")])
 async def test_what_a_provider_sends_as_a_page_runs_nothing(method: str, path: str) -> None:
     theirs = b"content-security-policy: script-src *\r\nx-content-type-options: none\r\n"
-    async with sidecar(RawUpstream(answering(HTML, b"text/html", theirs))) as url:
+    async with sidecar_before(RawUpstream(answering(HTML, b"text/html", theirs))) as url:
         answer = await ask_raw(url, request(method, path, "Host: localhost\r\n"))
         refused = await ask_raw(url, request(method, path, "Host: evil.example\r\n"))
     for each in (answer, refused):
@@ -180,7 +158,7 @@ async def test_what_a_provider_sends_as_a_page_runs_nothing(method: str, path: s
 
 
 async def test_hits_and_streams_carry_the_same() -> None:
-    async with sidecar(RawUpstream(answering(ANSWER))) as url:
+    async with sidecar_before(RawUpstream(answering(ANSWER))) as url:
         native = request("POST", "/v1/chat/completions", "Host: localhost\r\n")
         await ask_raw(url, native)
         hit = await ask_raw(url, native)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart import HeadstartMiddleware
-from headstart.config import load_settings
 from headstart.errors import RequestTimeout
 from headstart.middleware.body import paced, read_body
 from headstart.middleware.http_protocol import BoundedHeadProtocol
-from headstart.sidecar import build_sidecar
-from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, raw_upstream
+from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 from support.simulated import until
@@ -45,16 +43,8 @@ async def sidecar(
         head_timeout_s = head_s
         max_connections = connections
 
-    async with raw_upstream(upstream) as base:
-        dotted = {f"server.{name}": value for name, value in server.items()}
-        dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
-        dotted["upstream"] = [
-            {"name": name, "base_url": base, "dialect": name, "api_key_env": "PATH"}
-            for name in ("openai", "anthropic", "gemini")
-        ]
-        settings = await asyncio.to_thread(load_settings, None, {}, dotted)
-        async with serving(build_sidecar(settings), http=Protocol, ws="none") as url:
-            yield url
+    async with sidecar_before(upstream, Protocol, **server) as url:
+        yield url
 
 
 def post(path: str, length: int, more: str = "") -> bytes:

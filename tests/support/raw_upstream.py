@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from headstart.config import load_settings
+from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.sidecar import build_sidecar
+from support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,3 +123,26 @@ async def ask_raw(url: str, request: bytes) -> bytes:
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def sidecar_before(
+    upstream: RawUpstream,
+    protocol: type[BoundedHeadProtocol] = BoundedHeadProtocol,
+    /,
+    **server: Any,
+) -> AsyncIterator[str]:
+    """Run a sidecar with a key of its own before ``upstream``, which it knows in three dialects.
+
+    ``server`` are settings of ``[server]``.
+    """
+    async with raw_upstream(upstream) as base:
+        dotted = {f"server.{name}": value for name, value in server.items()}
+        dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
+        dotted["upstream"] = [
+            {"name": name, "base_url": base, "dialect": name, "api_key_env": "PATH"}
+            for name in ("openai", "anthropic", "gemini")
+        ]
+        settings = await asyncio.to_thread(load_settings, None, {}, dotted)
+        async with serving(build_sidecar(settings), http=protocol, ws="none") as url:
+            yield url
