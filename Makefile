@@ -23,11 +23,12 @@ demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no net
 test: $(DEV)/.installed  ## run the tests (ARGS='-k name')
 	$(DEV)/bin/pytest $(ARGS)
 
-check: $(DEV)/.installed  ## format, lint and types
+check: $(DEV)/.installed  ## format, lint, types and the counters of scripts/house.py
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
+	$(DEV)/bin/python -m scripts.house --check
 
 format: $(DEV)/.installed  ## put the code into the house's format
 	$(DEV)/bin/ruff format

@@ -3,7 +3,7 @@
     python -m benchmarks.agreement NQ.json [--vectors CACHE.npz] [--json]
 
 Questions with an even place fit, the others measure. It prints the constants of
-``headstart/policies/agreement/fitted.py``. ``agreement_pairs`` tells the kinds of pairs. Encoding
+``headstart/policies/agreement/judge.py``. ``agreement_pairs`` tells the kinds of pairs. Encoding
 takes two minutes; ``--vectors`` keeps the vectors for the next run.
 """
 
@@ -20,10 +20,14 @@ import numpy as np
 
 from benchmarks.agreement_pairs import Pair, build_pairs, read_questions
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.policies.agreement.fitted import Fit
-from headstart.policies.agreement.judge import ENCODED_CHARS, Method, judge
-from headstart.policies.agreement.likeness import FEATURES, WITHOUT_COSINE, compare_words
-from headstart.policies.agreement.wording import question_words, read_words
+from headstart.policies.agreement.judge import ENCODED_CHARS, Fit, Method, judge
+from headstart.policies.agreement.wording import (
+    LIKENESS_FEATURES,
+    WITHOUT_COSINE,
+    compare_words,
+    question_words,
+    read_words,
+)
 from headstart.types import Choice, Completion, Text
 
 if TYPE_CHECKING:
@@ -226,7 +230,7 @@ def main() -> None:
         return
     print(f"WITH_COSINE = {with_cosine}\nWORDS_ALONE = {of_words}")
     for label, chosen, names in (
-        ("with cosine", with_cosine, FEATURES),
+        ("with cosine", with_cosine, LIKENESS_FEATURES),
         ("words alone", of_words, WITHOUT_COSINE),
     ):
         print(label, dict(zip(names, chosen.weights, strict=True)))

@@ -21,10 +21,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headstart.lab.cascade import Row, tune_cascade
-from headstart.policies.cascade.calibration import BINS, PRIORS
-from headstart.policies.cascade.difficulty import FEATURES, expected_gain, read_features
-from headstart.policies.cascade.scores import Basis, score_logprobs, veto_draft
+from headstart.lab.cascade import CascadeRow, tune_cascade
+from headstart.policies.drafts import (
+    CALIBRATION_BINS,
+    CALIBRATION_PRIORS,
+    PROMPT_FEATURES,
+    Basis,
+    expected_gain,
+    read_features,
+    score_logprobs,
+    veto_draft,
+)
 from headstart.types import ChatRequest, Choice, Completion, Text
 
 if TYPE_CHECKING:
@@ -131,7 +138,7 @@ def figures(own: Outcomes, need: Callable[[int], NDArray[np.float64]]) -> Figure
     found = []
     for seed in range(SEEDS):
         scores = (-need(seed)).tolist()
-        rows = map(Row, scores, own.cheap.tolist(), own.strong.tolist())
+        rows = map(CascadeRow, scores, own.cheap.tolist(), own.strong.tolist())
         report = tune_cascade(list(rows))
         found.append((report.apgr or 0.0, report.cpt50 or 1.0, report.cpt80 or 1.0))
     return Figures(*(statistics.fmean(column) for column in zip(*found, strict=True)))
@@ -171,12 +178,12 @@ def vetoes(own: Outcomes) -> dict[str, dict[str, int]] | None:
 
 def prompt_prior(sets: Sequence[Outcomes]) -> list[float | None]:
     """Return the share of right drafts in each tenth of the score; each set counts the same."""
-    good, seen = np.zeros(BINS), np.zeros(BINS)
+    good, seen = np.zeros(CALIBRATION_BINS), np.zeros(CALIBRATION_BINS)
     for own in sets:
         score = np.array([1.0 - expected_gain(prompt) for prompt in own.prompts])
-        place = np.minimum(BINS - 1, (score * BINS).astype(int))
-        good += np.bincount(place, own.cheap, BINS) / len(own.prompts)
-        seen += np.bincount(place, minlength=BINS) / len(own.prompts)
+        place = np.minimum(CALIBRATION_BINS - 1, (score * CALIBRATION_BINS).astype(int))
+        good += np.bincount(place, own.cheap, CALIBRATION_BINS) / len(own.prompts)
+        seen += np.bincount(place, minlength=CALIBRATION_BINS) / len(own.prompts)
     return [float(g / s) if s > 0 else None for g, s in zip(good, seen, strict=True)]
 
 
@@ -186,7 +193,7 @@ def calibration_error(own: Outcomes) -> tuple[float, float]:
     Each draft is predicted before it is learned from, in a random order.
     """
     order = np.random.default_rng(0).permutation(len(own.prompts))
-    prior = learned = PRIORS[Basis.PROMPT]
+    prior = learned = CALIBRATION_PRIORS[Basis.PROMPT]
     believed: list[tuple[float, float, float]] = []
     for at in order:
         score = 1.0 - expected_gain(own.prompts[at])
@@ -198,8 +205,8 @@ def calibration_error(own: Outcomes) -> tuple[float, float]:
 
 
 def _ece(believed: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    place = np.minimum(BINS - 1, (believed * BINS).astype(int))
-    gaps = np.abs(np.bincount(place, believed - right, BINS))
+    place = np.minimum(CALIBRATION_BINS - 1, (believed * CALIBRATION_BINS).astype(int))
+    gaps = np.abs(np.bincount(place, believed - right, CALIBRATION_BINS))
     return float(gaps.sum() / len(right))
 
 
@@ -230,7 +237,7 @@ def main() -> None:
     }
     if options.fit:
         fit = fit_gain(list(sets.values()))
-        for feature, weight in zip((*FEATURES, "constant"), fit, strict=True):
+        for feature, weight in zip((*PROMPT_FEATURES, "constant"), fit, strict=True):
             print(f"{feature:25} {weight:8.4f}")
         print("prior", prompt_prior(list(sets.values())))
         return

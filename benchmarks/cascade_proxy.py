@@ -28,11 +28,11 @@ from msgspec.structs import replace
 
 from benchmarks.load import percentile
 from headstart.config import load_settings
+from headstart.lab.simulator import Oracle, Simulator, Spell, Truth, find_profile, serve
+from headstart.lab.simulator.faults import Cut
 from headstart.middleware.asgi import not_found
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
-from headstart.simulator import Oracle, Simulator, Spell, Truth, find_profile, serve
-from headstart.simulator.faults import Cut
 from headstart.sockets import bind, url_of
 
 if TYPE_CHECKING:

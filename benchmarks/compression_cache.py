@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headstart import compress
 from headstart.compression.memo import Memo
 from headstart.compression.messages import texts
-from headstart.compression.query import parse_query
-from headstart.compression.ranking import rank
+from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import _loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
     Policy = Callable[[Sequence["Message"]], Sequence["Message"]]
 
@@ -92,7 +91,7 @@ def _shared(prompt: list[int], previous: list[int]) -> int:
     return next(n for n, (a, b) in enumerate(zip(prompt, previous, strict=False)) if a != b)
 
 
-def ours(mode: Mode, *, clear_history: bool = False) -> Policy:
+def ours(mode: CompressionMode, *, clear_history: bool = False) -> Policy:
     """Compress as the proxy would, with a memo as the only state.
 
     The last two messages are marked, as clients of Anthropic do: that must change nothing.

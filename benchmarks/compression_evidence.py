@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headstart import compress
-from headstart.compression.query import parse_query
-from headstart.compression.ranking import rank
-from headstart.compression.sentences import sentences
+from headstart.compression.passages import sentences
+from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:

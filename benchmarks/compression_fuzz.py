@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.compression_formats import Made
-    from headstart.compression.result import Compression, Mode
+    from headstart.compression.result import Compression
+    from headstart.settings import CompressionMode
 
-MODES: tuple[Mode, ...] = ("off", "safe", "balanced", "aggressive")
+MODES: tuple[CompressionMode, ...] = ("off", "safe", "balanced", "aggressive")
 _MODEL = "gpt-4o"
 _WHOLE = re.compile(r"\[… the same as the latest above that begins: [^\n]* …\]")
 _LINES = re.compile(r"\[… (\d+) lines?, the same as the latest above that begins: [^\n]*? …\]")
@@ -28,7 +29,7 @@ _MARK = re.compile(r"\s*\[… [^\n]*? …\]\s*")
 _POINTER = re.compile(r"the latest above that begins: ([^\n]*?) …\]")
 
 
-def failures(seed: int, mode: Mode) -> Iterator[str]:
+def failures(seed: int, mode: CompressionMode) -> Iterator[str]:
     """Yield what does not hold of the compressed form of the conversation of this seed."""
     generator = Generator(seed)
     messages = generator.conversation()

@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 def provider(profile: str) -> Any:
     """Return a provider whose only delays are a fixed one and that of reading the prompt."""
-    from headstart.simulator import PROFILES, Simulator
+    from headstart.lab.simulator import PROFILES, Simulator
 
     steady = msgspec.structs.replace(
         PROFILES[profile], ttft_sigma=0.0, stall=0.0, tokens_per_s=None

@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headstart import compress
-from headstart.compression.severity import tells_trouble
+from headstart.compression.logs import tells_trouble
 from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
 MODEL = "gpt-4o"
 LINES = 1000
@@ -87,7 +87,7 @@ def conversation(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def ours(texts: list[str], mode: Mode) -> list[tuple[str, float]]:
+def ours(texts: list[str], mode: CompressionMode) -> list[tuple[str, float]]:
     """Return each text as it is sent and the CPU seconds it took."""
     out = []
     for text in texts:

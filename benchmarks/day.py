@@ -20,8 +20,8 @@ import uvloop
 from msgspec.structs import replace
 
 from benchmarks.racing_site import Provider, Sample, Site, ask, drive, load, quantiles, site
-from headstart.simulator import Spell, find_profile
-from headstart.simulator.faults import Cut, Status
+from headstart.lab.simulator import Spell, find_profile
+from headstart.lab.simulator.faults import Cut, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@
     python -m benchmarks.edits [REPOSITORY] [--at HEAD] [--pairs 200] [--faults 0.3] [--json]
 
 Pairs are versions of .py and .md files in the repository's history before and after a commit. A
-simulated model answers what the real ``Editing`` shaper sends it: blocks made from the real
+simulated model answers what the real ``AskForEdits`` step sends it: blocks made from the real
 change, spoiled in the stated share of the answers, or the whole file where it is not asked for
 blocks. Tokens are counted as gpt-4o counts them; seconds are those of a model that needs
 ``--ttft`` seconds to its first token and writes ``--speed`` tokens a second, plus our own.
@@ -17,7 +17,6 @@ import json
 import random
 import statistics
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,21 +24,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from benchmarks.edits_pairs import FAULTS, Pair, ideal_blocks, read_pairs, spoil
-from headstart.attempts import Outlook
+from headstart.attempts import RoutingEstimate
 from headstart.compression.tokens import count_tokens
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.reading import Piece
-from headstart.middleware.shaping.edits import INSTRUCTION, Editing
-from headstart.middleware.shaping.shaper import ShapedReply
-from headstart.middleware.upstreams.ledger import Ledger
-from headstart.policies.output.edit_blocks import EditReader
-from headstart.types import Call, Ended, Finished, Started, TextDelta
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
+from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
+from headstart.observe import Observers
+from headstart.policies.output.document_edits import EditReader
+from headstart.reply import Reply
+from headstart.transcript import Transcript
+from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
-    from headstart.interfaces import Chunk, UpstreamReply
-    from headstart.types import Headers
+    from headstart.types import StreamEvent
 
 MODEL = "gpt-4o-mini"
 CHUNK = 4
@@ -47,7 +46,7 @@ CHUNK = 4
 DIVIDER = "\n=======\n"
 REMARK = "Here it is:\n"
 SIZES = ((0.02, "up to 2 %"), (0.1, "2 to 10 %"), (0.3, "10 to 30 %"), (9.0, "more"))
-CHAT = OpenAIChat()
+CHAT = OPENAI_CHAT
 
 
 class Row(NamedTuple):
@@ -85,36 +84,35 @@ class SimulatedModel:
     identity = "simulated"
     names = frozenset({"simulated"})
 
-    def outlook(self, call: Call) -> Outlook:
-        return Outlook(name=self.name)
+    def outlook(self, call: Call) -> RoutingEstimate:
+        return RoutingEstimate(name=self.name)
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[UpstreamReply]:
+    async def send(self, call: Call) -> Reply:
         asked = msgspec.json.encode(INSTRUCTION)[1:-1] in call.body
-        yield ShapedReply(_Answer(self.blocks if asked else self.whole, self.read))
+        transcript = Transcript()
+        return Reply(
+            self.name,
+            200,
+            ((b"content-type", b"text/event-stream"),),
+            _answer(self.blocks if asked else self.whole, self.read, transcript),
+            transcript=transcript,
+        )
 
 
-@dataclass
-class _Answer:
-    text: str
-    read: list[str]
-    upstream: str = "simulated"
-    status: int = 200
-    headers: Headers = ((b"content-type", b"text/event-stream"),)
-    transforms: tuple[str, ...] = ()
-    storable: bool = True
+async def _answer(text: str, read: list[str], transcript: Transcript) -> AsyncGenerator[Piece]:
+    encoder = CHAT.encoder("id", 1, include_usage=False)
 
-    async def chunks(self) -> AsyncIterator[Chunk]:
-        encoder = CHAT.encoder("id", 1, include_usage=False)
-        self.read.append("")
-        start = Started(id="id", model=MODEL, created=1)
-        yield Piece(encoder.feed((start,)), (start,))
-        for at in range(0, len(self.text), CHUNK):
-            self.read[-1] = self.text[: at + CHUNK]
-            delta = TextDelta(text=self.text[at : at + CHUNK])
-            yield Piece(encoder.feed((delta,)), (delta,))
-        end = (Finished(reason="stop"), Ended())
-        yield Piece(encoder.feed(end), end)
+    def piece(*events: StreamEvent) -> Piece:
+        made = Piece(encoder.feed(events), events)
+        transcript.add(made)
+        return made
+
+    read.append("")
+    yield piece(Started(id="id", model=MODEL, created=1))
+    for at in range(0, len(text), CHUNK):
+        read[-1] = text[: at + CHUNK]
+        yield piece(TextDelta(text=text[at : at + CHUNK]))
+    yield piece(Finished(reason="stop"), Ended())
 
 
 def a_call(document: str) -> Call:
@@ -143,15 +141,17 @@ def bordered(pair: Pair, text: str) -> str:
 
 
 async def change(pair: Pair, fault: str, answer: str, args: argparse.Namespace) -> Row:
-    """Send one change through the shaper."""
+    """Send one change through the step."""
     wanted = bordered(pair, pair.new)
-    model, ledger = SimulatedModel(answer, wanted), Ledger()
-    shaper = Editing(model, {CHAT.name: CHAT}, ledger, lambda: 1.0)
-    async with shaper.stream(a_call(bordered(pair, pair.old))) as reply:
-        events = [event async for piece in reply.chunks() for event in piece.events]
+    model = SimulatedModel(answer, wanted)
+    context = StepContext(Observers(), lambda: 1.0)
+    candidate = ShapedCandidate(model, [AskForEdits()], context)
+    call = a_call(bordered(pair, pair.old))
+    async with await candidate.send(call) as reply:
+        events = [event async for piece in reply.pieces for event in piece.events]
         transforms = reply.transforms
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
-    own_s = sum(row.own_s for row in ledger.shaped("call"))
+    own_s = sum(row.own_s for row in call.log.shaped)
     counts = [_tokens(each) for each in model.read]
     whole = _tokens(wanted)
     believed = EditReader(pair.old)

@@ -6,7 +6,7 @@ import difflib
 import subprocess
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
-from headstart.policies.output.edit_blocks import has_markers
+from headstart.policies.output.document_edits import has_markers
 
 if TYPE_CHECKING:
     import random

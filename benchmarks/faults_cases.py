@@ -6,30 +6,32 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headstart.simulator import Oracle, Simulator
-from headstart.simulator.faults import (
+from headstart.lab.simulator import Oracle, Simulator
+from headstart.lab.simulator.faults import (
     Cut,
     Empty,
     ErrorFrame,
     InvalidEvent,
     LongLine,
     NoDone,
+    Spell,
     Stall,
     Status,
     Trickle,
 )
-from headstart.simulator.profiles import Profile
-from headstart.simulator.weather import Spell
+from headstart.lab.simulator.profiles import ProviderProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.simulator.faults import Fault
-    from headstart.simulator.oracle import Truth
-    from headstart.simulator.stats import Record
+    from headstart.lab.simulator.faults import Fault
+    from headstart.lab.simulator.oracle import Truth
+    from headstart.lab.simulator.stats import Record
 
-PRIMARY = Profile(model="primary-model", ttft_ms=150, tokens_per_s=(150, 150))
-FALLBACK = Profile(model="fallback-model", ttft_ms=150, tokens_per_s=(150, 150), prefill="refused")
+PRIMARY = ProviderProfile(model="primary-model", ttft_ms=150, tokens_per_s=(150, 150))
+FALLBACK = ProviderProfile(
+    model="fallback-model", ttft_ms=150, tokens_per_s=(150, 150), prefill="refused"
+)
 """It answers the same, under another name, and takes no half answer to go on with."""
 ORACLE = Oracle(answer_tokens=60)
 

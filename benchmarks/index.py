@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headstart.decisions import Comparison, Encoding, Nearby, Outcome, Verdict
+from headstart.decisions import Encoding, HistoryComparison, Outcome, RankedNeighbor, Verdict
 from headstart.embeddings.cache import SemanticCache
-from headstart.embeddings.hot import HotTier
 from headstart.embeddings.index import FaissIndex, pack_vector
-from headstart.embeddings.replica import Replica
+from headstart.embeddings.replica import HotTier, Replica
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.observe import Observers
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Put, Text
@@ -126,16 +125,16 @@ class NearEnough:
         one: Sequence[Turn],
         other: Sequence[Turn],
         max_error: float | None,
-    ) -> Comparison:
+    ) -> HistoryComparison:
         """Tell every history apart."""
-        return Comparison("unsaid")
+        return HistoryComparison("unsaid")
 
     def reworded(self, turn: None, counterpart: None) -> bool:
         """Take none for another."""
         return False
 
     def judge(
-        self, query: None, candidate: None, nearby: Nearby, veto: str | None = None
+        self, query: None, candidate: None, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
         """Serve."""
         return Verdict(serve=True, similarity=nearby.neighbor.similarity)
@@ -146,7 +145,7 @@ async def measure_memory(path: Path) -> dict[str, float]:
     store, index = SQLiteStore(path), FaissIndex(DIMENSION)
     index.search("", bytes(2 * DIMENSION), 1)
     await store.open()
-    replica = Replica(store, index, HotTier(0, time.monotonic), NAMESPACE, observers=Observers())
+    replica = Replica(store, index, HotTier(0, time.monotonic), NAMESPACE, Observers())
     gc.collect()
     before = allocated()
     await replica.load()

@@ -18,33 +18,34 @@ import asyncio
 import json
 import random
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.attempts import Outlook, Tokens
+from headstart.attempts import RoutingEstimate, Tokens
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamError
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.reading import FrameReader, Piece
-from headstart.middleware.shaping.guard import Guard, GuardOptions
-from headstart.middleware.upstreams.ledger import Ledger
-from headstart.middleware.upstreams.opening import AnswerWithheld, ReadReply
+from headstart.middleware.reading import FrameReader
+from headstart.middleware.shaping.answer_length import LimitAnswers
+from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.observe import Observers
+from headstart.policies.output.answer_limits import LengthKey, Lengths
 from headstart.policies.output.continuation import INSTRUCTION
-from headstart.policies.output.lengths import Key, Lengths
-from headstart.types import Call, Ended, Finished, Started, TextDelta, UsageReported
+from headstart.policies.routing.failures import FailureKind
+from headstart.reply import AnswerWithheld, Reply
+from headstart.settings import OutputSettings
+from headstart.transcript import Transcript
+from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta, UsageReported
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
-    from headstart.policies.output.lengths import Budget
+    from headstart.settings import MaxOutput
     from headstart.types import Completion, StreamEvent
 
-CHAT = OpenAIChat()
+CHAT = OPENAI_CHAT
 TTFT_S = 0.4
 TOKENS_PER_S = 80.0
 CHARACTERS = 4
@@ -101,18 +102,16 @@ def meant(draw: random.Random) -> Meant:
     return Meant(text, kind, reasoning, reports=draw.random() < 0.9)
 
 
-@dataclass
-class Reply:
-    pieces: list[Piece]
-    headers: tuple[tuple[bytes, bytes], ...]
-    upstream: str = "model"
-    status: int = 200
-    transforms: tuple[str, ...] = ()
-    storable: bool = True
+async def _read(pieces: list[Piece], transcript: Transcript) -> AsyncGenerator[Piece]:
+    for piece in pieces:
+        transcript.add(piece)
+        yield piece
 
-    async def chunks(self) -> AsyncIterator[Piece]:
-        for piece in self.pieces:
-            yield piece
+
+def _reply_of(pieces: list[Piece], content_type: bytes) -> Reply:
+    transcript = Transcript()
+    headers = ((b"content-type", content_type),)
+    return Reply("model", 200, headers, _read(pieces, transcript), transcript=transcript)
 
 
 @dataclass
@@ -130,11 +129,10 @@ class Model:
     limits: dict[str, int | None] = field(default_factory=dict)
     """Limits of the last calls."""
 
-    def outlook(self, call: Call) -> Outlook:
-        return Outlook(name=self.name)
+    def outlook(self, call: Call) -> RoutingEstimate:
+        return RoutingEstimate(name=self.name)
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[Reply]:
+    async def send(self, call: Call) -> Reply:
         assert call.request is not None
         document = call.request.document
         question, *more = document["messages"]
@@ -154,8 +152,8 @@ class Model:
         self.spent["cut"] += cut
         reply = self._reply(call, text, used if answer.reports else None, cut=cut)
         if not text:
-            raise AnswerWithheld("nothing", kind="empty", reply=ReadReply(reply, reply.pieces))  # type: ignore[arg-type]
-        yield reply
+            raise AnswerWithheld("nothing", kind=FailureKind.EMPTY, reply=reply)
+        return reply
 
     def _rest(
         self, question: str, answer: Meant, so_far: str, more: list[dict[str, Any]]
@@ -195,16 +193,16 @@ class Model:
         if call.request.stream:
             encoder = CHAT.encoder("chatcmpl-1", 1, include_usage=True)
             written = [Piece(encoder.feed([event]), (event,)) for event in said]
-            return Reply(written, ((b"content-type", b"text/event-stream"),))
+            return _reply_of(written, b"text/event-stream")
         body = CHAT.render(_completion(said)).json("chatcmpl-1", 1)
         pieces_ = [Piece(body), Piece(b"", tuple(said))]
-        return Reply(pieces_, ((b"content-type", b"application/json"),))
+        return _reply_of(pieces_, b"application/json")
 
 
 def _completion(said: Any) -> Completion:
-    collector = Collector()
-    collector.feed(said)
-    completion = collector.completion(1.0)
+    transcript = Transcript()
+    transcript.feed(said)
+    completion = transcript.completion(1.0)
     assert completion is not None
     return completion
 
@@ -230,14 +228,14 @@ def ask(draw: random.Random, number: int) -> Call:
     )  # fmt: skip
 
 
-async def served(guard: Guard | Model, call: Call) -> tuple[str, str, tuple[str, ...]]:
+async def served(guard: ShapedCandidate | Model, call: Call) -> tuple[str, str, tuple[str, ...]]:
     """Return the text and the finish reason that a client reads, and the answer's transforms."""
     try:
-        async with guard.stream(call) as reply:
-            data = b"".join([piece.data async for piece in reply.chunks()])
+        async with await guard.send(call) as reply:
+            data = b"".join([piece.data async for piece in reply.pieces])
             transforms = reply.transforms
     except AnswerWithheld as withheld:
-        data = b"".join([piece.data async for piece in withheld.reply.chunks()])
+        data = b"".join([piece.data async for piece in withheld.reply.pieces])
         transforms = withheld.reply.transforms
     except UpstreamError as error:
         return "", f"error: {error}", ()
@@ -251,18 +249,17 @@ async def served(guard: Guard | Model, call: Call) -> tuple[str, str, tuple[str,
     return "".join(getattr(part, "text", "") for part in choice.parts), choice.finish, transforms
 
 
-async def run(budget: Budget | None, answers: int, seed: int) -> dict[str, Any]:
+async def run(budget: MaxOutput | None, answers: int, seed: int) -> dict[str, Any]:
     """Return what clients got, and what it cost."""
     draw = random.Random(seed)
     calls = [ask(draw, number) for number in range(answers)]
     meanings = {f"Question {number}": meant(draw) for number in range(answers)}
     model, lengths = Model(random.Random(seed + 1), meanings), Lengths()
-    guard: Guard | Model = model
+    guard: ShapedCandidate | Model = model
     if budget is not None:
-        guard = Guard(
-            model, GuardOptions("route", budget), lengths,
-            dialects={CHAT.name: CHAT}, ledger=Ledger(), observer=Observers(), clock=lambda: 1.0,
-        )  # fmt: skip
+        context = StepContext(Observers(), lambda: 1.0)
+        step = LimitAnswers("route", lengths, OutputSettings(max_tokens=budget))
+        guard = ShapedCandidate(model, [step], context)
     found: Counter[str] = Counter()
     for call in calls:
         assert call.request is not None
@@ -282,7 +279,7 @@ async def run(budget: Budget | None, answers: int, seed: int) -> dict[str, Any]:
             found["seams that do not fit"] += text != wanted.text
     return {
         "budget": "off" if budget is None else budget,
-        "limit": None if budget is None else lengths.limit(Key("route", "m"), budget),
+        "limit": None if budget is None else lengths.limit(LengthKey("route", "m"), budget),
         "answers": answers,
         **found,
         **model.spent,
@@ -301,7 +298,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
-    budgets: tuple[Budget | None, ...] = (None, "guard", "tight")
+    budgets: tuple[MaxOutput | None, ...] = (None, "guard", "tight")
     figures = [asyncio.run(run(budget, args.answers, args.seed)) for budget in budgets]
     print(f"{'':24}" + "".join(f"{each['budget']:>14}" for each in figures))
     for row in ROWS:

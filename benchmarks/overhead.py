@@ -124,7 +124,7 @@ def headstart_to(upstream: int, mode: str) -> Any:
 
 def simulated() -> Any:
     """The upstream: simulated provider without delays."""
-    from headstart.simulator import Simulator
+    from headstart.lab.simulator import Simulator
 
     return Simulator("instant", seed=1)
 

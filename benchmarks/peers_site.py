@@ -22,8 +22,8 @@ import uvloop
 
 from benchmarks.overhead import noop_app, relay_to, start, unique
 from benchmarks.safe_hits_programs import Program
-from headstart.simulator import Oracle, Profile, Record, Simulator, serve
-from headstart.simulator.faults import Cut
+from headstart.lab.simulator import Oracle, ProviderProfile, Record, Simulator, serve
+from headstart.lab.simulator.faults import Cut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ BREAKS = {
 }
 _FIRST_MS = 20.0
 _QUESTION = re.compile(rb"(?:[a-z]{7} ){11}[a-z]{7}")
-_QUICK = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(1000.0, 1000.0))
+_QUICK = ProviderProfile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(1000.0, 1000.0))
 
 
 class Provider:
@@ -55,8 +55,10 @@ class Provider:
     """
 
     def __init__(self) -> None:
-        slow = Profile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(TOKENS / SLOW_S,) * 2)
-        whole = Profile(model="bench", ttft_ms=_FIRST_MS)
+        slow = ProviderProfile(
+            model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(TOKENS / SLOW_S,) * 2
+        )
+        whole = ProviderProfile(model="bench", ttft_ms=_FIRST_MS)
         self._cases = {
             WHOLE: Simulator(whole, oracle=ORACLE),
             STREAM: Simulator(_QUICK, oracle=ORACLE),

@@ -30,10 +30,10 @@ from benchmarks.racing_site import (
     site,
 )
 from benchmarks.safe_hits_programs import metric
-from headstart.simulator.player import Outcome
+from headstart.lab.simulator.player import PlayOutcome
 
 if TYPE_CHECKING:
-    from headstart.simulator import Record
+    from headstart.lab.simulator import Record
 
 PER_S = 50.0
 WINDOW = 1000
@@ -73,7 +73,7 @@ def closings(records: dict[str, list[Record]]) -> list[float]:
     lags = []
     for asked in by_number(records).values():
         seen = [each for rows in asked.values() for each in rows]
-        wins = [each for each in seen if each.outcome is Outcome.COMPLETED]
+        wins = [each for each in seen if each.outcome is PlayOutcome.COMPLETED]
         if len(wins) != 1 or wins[0].first_token_s is None:
             continue
         won_at = wins[0].at + wins[0].first_token_s
@@ -102,7 +102,7 @@ async def books(at: Site, records: dict[str, list[Record]]) -> dict[str, float]:
     """Return what losers and all calls cost, as booked and as their providers would bill them."""
     by_name = {each.name: each for each in at.providers}
     text = await at.metrics()
-    bills = {Outcome.COMPLETED: 0.0, Outcome.CANCELLED: 0.0}
+    bills = {PlayOutcome.COMPLETED: 0.0, PlayOutcome.CANCELLED: 0.0}
     for name, seen in records.items():
         for each in seen:
             bills[each.outcome] += by_name[name].bill_usd(each)
@@ -112,7 +112,7 @@ async def books(at: Site, records: dict[str, list[Record]]) -> dict[str, float]:
     )
     return {
         "lost_booked_usd": lost,
-        "lost_billed_usd": bills[Outcome.CANCELLED],
+        "lost_billed_usd": bills[PlayOutcome.CANCELLED],
         "all_booked_usd": metric(text, "headstart_cost_usd_total"),
         "all_billed_usd": sum(bills.values()),
     }

@@ -21,15 +21,14 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.policies.routing.hedging import WINDOW, ExtraBudget, hedge_delay_s
-from headstart.policies.routing.measures import Key, Measures
-from headstart.policies.routing.ordering import by_speed
-from headstart.policies.routing.outlooks import Ask, Standing, outlook
+from headstart.policies.routing.measures import Measures, UpstreamModel
+from headstart.policies.routing.ordering import Availability, CallShape, by_speed, predict_call
+from headstart.policies.routing.schedule import BUDGET_WINDOW, ExtraBudget, hedge_delay_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.attempts import Outlook
+    from headstart.attempts import RoutingEstimate
 
 STEP_S = 0.1
 """Between two calls of a race or hedge."""
@@ -111,7 +110,7 @@ def summary(values: Sequence[float]) -> Summary:
 def raced(race: Race, calls: int, seed: int) -> tuple[Summary, float]:
     """Return a race's times, and the p95 of one racer as learned from races that cut it short."""
     noise, measures = random.Random(seed), Measures()
-    keys = [Key(f"provider-{i}", "model") for i in range(race.racers)]
+    keys = [UpstreamModel(f"provider-{i}", "model") for i in range(race.racers)]
     profile, times = Profile(sigma=race.sigma), []
     for number in range(calls):
         common = noise.gauss(0, 1)
@@ -138,13 +137,16 @@ class Hedged(NamedTuple):
 def hedged(hedge: Hedge, calls: int, seed: int) -> Hedged:
     """Return what online hedging makes of two providers with independent times."""
     noise, measures = random.Random(seed), Measures()
-    keys = (Key("first", "model"), Key("second", "model"))
+    keys = (UpstreamModel("first", "model"), UpstreamModel("second", "model"))
     budget = ExtraBudget(hedge.budget, hedge.budget)
     alone, times, extra = [], [], []
     delay_s: float | None = None
     for number in range(calls):
         now = number * STEP_S
-        looks = [outlook(k.upstream, k, Ask(PROMPT), Standing(), measures, now) for k in keys]
+        looks = [
+            predict_call(k.upstream, k, CallShape(PROMPT), Availability(), measures, now)
+            for k in keys
+        ]
         delay_s = hedge_delay_s(looks, extra_calls=hedge.extra_calls)
         one_s, other_s = hedge.profile.ttft_s(noise), hedge.profile.ttft_s(noise)
         budget.earn(0.0)
@@ -158,7 +160,7 @@ def hedged(hedge: Hedge, calls: int, seed: int) -> Hedged:
         times.append(over_s)
         extra.append(int(asked))
     run = list(itertools.accumulate(extra, initial=0))
-    most = max(run[i] - run[max(0, i - WINDOW)] for i in range(1, len(run)))
+    most = max(run[i] - run[max(0, i - BUDGET_WINDOW)] for i in range(1, len(run)))
     return Hedged(summary(alone), summary(times), sum(extra) / calls, most, delay_s or 0.0)
 
 
@@ -186,11 +188,13 @@ TRAFFIC = (Traffic("short", 15.0, 0.8), Traffic("medium", 60.0, 0.1), Traffic("l
 STALL_MEAN_S = 17.5
 
 
-def chosen_by(name: str, noise: random.Random) -> Callable[[list[Outlook], int], int]:
+def chosen_by(name: str, noise: random.Random) -> Callable[[list[RoutingEstimate], int], int]:
     """Return a policy. All measure a provider that has fewer than eight samples first."""
 
-    def measured(best: Callable[[Outlook], float]) -> Callable[[list[Outlook], int], int]:
-        def choose(looks: list[Outlook], _: int) -> int:
+    def measured(
+        best: Callable[[RoutingEstimate], float],
+    ) -> Callable[[list[RoutingEstimate], int], int]:
+        def choose(looks: list[RoutingEstimate], _: int) -> int:
             few = [i for i, look in enumerate(looks) if look.samples < 8]
             return few[0] if few else min(range(len(looks)), key=lambda i: best(looks[i]))
 
@@ -210,7 +214,7 @@ POLICIES = ("by_speed", "lowest TTFT", "highest tokens/s", "round robin", "oracl
 def routed(policy: str, calls: int, seed: int) -> dict[str, float]:
     """Return the mean time to complete an answer of each kind of traffic, in seconds."""
     noise, measures = random.Random(seed), Measures()
-    keys = [Key(provider.name, "model") for provider in PROVIDERS]
+    keys = [UpstreamModel(provider.name, "model") for provider in PROVIDERS]
     choose = None if policy == "oracle" else chosen_by(policy, random.Random(seed + 1))
     times: dict[str, list[float]] = {each.route: [] for each in TRAFFIC}
     ending: list[tuple[float, int, int, float, int, str]] = []
@@ -225,8 +229,8 @@ def routed(policy: str, calls: int, seed: int) -> dict[str, float]:
         if choose is None:
             best = min(range(len(keys)), key=lambda i: _mean_s(PROVIDERS[i], tokens))
         else:
-            ask = Ask(PROMPT, place=traffic.route)
-            looks = [outlook(k.upstream, k, ask, Standing(), measures, now) for k in keys]
+            ask = CallShape(PROMPT, place=traffic.route)
+            looks = [predict_call(k.upstream, k, ask, Availability(), measures, now) for k in keys]
             best = choose(looks, number)
         measures.began(keys[best], now)
         took_s = drawn[best] + tokens / PROVIDERS[best].tokens_per_s
@@ -238,7 +242,7 @@ def routed(policy: str, calls: int, seed: int) -> dict[str, float]:
 
 
 def _learn(
-    measures: Measures, keys: Sequence[Key], row: tuple[float, int, int, float, int, str]
+    measures: Measures, keys: Sequence[UpstreamModel], row: tuple[float, int, int, float, int, str]
 ) -> None:
     at, _, index, ttft_s, tokens, route = row
     decoding_s = tokens / PROVIDERS[index].tokens_per_s

@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.racing_site import Provider, Sample, ask, by_number, drive, load, site
-from headstart.simulator import Profile
+from headstart.lab.simulator import ProviderProfile
 
 SPEED = 3.0
 SHORT, LONG = 12, 400
@@ -28,9 +28,9 @@ LONG_SHARE = 0.2
 PER_S = 15.0
 WARM_UP = 150
 PROVIDERS = {
-    "soon": Profile(model="soon", ttft_ms=200, ttft_sigma=0.4, tokens_per_s=(45, 45)),
-    "between": Profile(model="between", ttft_ms=450, ttft_sigma=0.4, tokens_per_s=(90, 90)),
-    "fast": Profile(model="fast", ttft_ms=1000, ttft_sigma=0.4, tokens_per_s=(300, 300)),
+    "soon": ProviderProfile(model="soon", ttft_ms=200, ttft_sigma=0.4, tokens_per_s=(45, 45)),
+    "between": ProviderProfile(model="between", ttft_ms=450, ttft_sigma=0.4, tokens_per_s=(90, 90)),
+    "fast": ProviderProfile(model="fast", ttft_ms=1000, ttft_sigma=0.4, tokens_per_s=(300, 300)),
 }
 POLICIES = {
     "fastest": ("soon", "between", "fast"),

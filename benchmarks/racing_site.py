@@ -21,7 +21,15 @@ import uvloop
 
 from benchmarks.load import percentile
 from benchmarks.safe_hits_programs import Program
-from headstart.simulator import Oracle, Profile, Record, Simulator, Spell, find_profile, serve
+from headstart.lab.simulator import (
+    Oracle,
+    ProviderProfile,
+    Record,
+    Simulator,
+    Spell,
+    find_profile,
+    serve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -46,7 +54,7 @@ class Provider:
     """One simulated provider. Prices are dollars per million tokens, in and out."""
 
     name: str
-    profile: str | Profile
+    profile: str | ProviderProfile
     seed: int
     speed: float = 1.0
     answer_tokens: int = 8

@@ -34,20 +34,18 @@ from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
 from headstart.decisions import Rule
 from headstart.lab.contenders import Contender, Setup, contender_of
-from headstart.lab.conversations import history_judge
-from headstart.lab.judges import judge_noise, noisy
-from headstart.lab.labelled import Labelled, Pairs, read_labelled
-from headstart.lab.pairs import judge_pairs
-from headstart.lab.stream import Game, play
+from headstart.lab.labelled import LabelledPrompt, Pairs, read_labelled
+from headstart.lab.rates import judge_pairs
+from headstart.lab.stream import Game, history_judge, judge_noise, noisy, play
+from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
-from headstart.policies.verified import VerifiedMatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headstart.lab.pairs import PairReport
-    from headstart.lab.stream import Step
+    from headstart.lab.rates import PairReport
+    from headstart.lab.stream import PlayedPrompt
     from headstart.policies.guards.parse import Parse
 
 STATIC = ("bare:0.80", "bare:0.90", "bare:0.95", "static:0.90")
@@ -88,7 +86,7 @@ class Source(NamedTuple):
     requests: int
     files: Mapping[str, Path]
 
-    def read(self, name: str, ordering: int) -> Sequence[Labelled]:
+    def read(self, name: str, ordering: int) -> Sequence[LabelledPrompt]:
         """Return a stream's rows in the order in which they are asked."""
         lines = (
             json.dumps({"prompt": text, "class": label}).encode()
@@ -131,12 +129,12 @@ class Source(NamedTuple):
 
 
 def run(
-    name: str, ordering: int, rows: Sequence[Labelled], entrant: Entrant, prompts: Prompts
+    name: str, ordering: int, rows: Sequence[LabelledPrompt], entrant: Entrant, prompts: Prompts
 ) -> Run:
     """Play one stream against one policy."""
     contender = entrant()
     chance = random.Random(0)
-    game: Game[Parse, Labelled] = Game(
+    game: Game[Parse, LabelledPrompt] = Game(
         contender.policy,
         contender.domain,
         _same,
@@ -168,12 +166,12 @@ def run(
     )
 
 
-def _counts(steps: Iterable[Step[Labelled]]) -> dict[str, int]:
+def _counts(steps: Iterable[PlayedPrompt[LabelledPrompt]]) -> dict[str, int]:
     found = Counter(bool(step.right) for step in steps if step.served)
     return {"hits": found.total(), "wrong": found[False]}
 
 
-def _same(fresh: Labelled, cached: Labelled) -> bool:
+def _same(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
     return fresh.label == cached.label
 
 
@@ -198,7 +196,7 @@ class _Inherited:
     """What forked workers need not read again: streams by name and ordering, parsed prompts."""
 
     prompts: Prompts
-    streams: Mapping[tuple[str, int], Sequence[Labelled]]
+    streams: Mapping[tuple[str, int], Sequence[LabelledPrompt]]
 
 
 def _play(job: tuple[str, int, Entrant]) -> Run:

@@ -18,14 +18,14 @@ import msgspec
 
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
-from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Terms
-from headstart.policies.guards.parse import parse_prompt
-from headstart.policies.guards.substitution import exchanged_maxsim
+from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
+from headstart.policies.guards.scope import exchanged_maxsim
+from headstart.policies.guards.table import parse_prompt
+from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.features import unpack_features
-from headstart.policies.ratchet.settings import MAX_STANDINGS, MEMORY, Promise
+from headstart.policies.ratchet.settings import MEMORY, MOST_ENTRY_RECORDS, Promise
 from headstart.policies.ratchet.state import redrawn
-from headstart.policies.verified import VerifiedMatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
     query: Parse
     candidate: Parse
-    nearby: Nearby
+    nearby: RankedNeighbor
 
 
 def pairs_of(prompts: Prompts, texts: Sequence[str]) -> list[Pair]:
@@ -53,7 +53,9 @@ def pairs_of(prompts: Prompts, texts: Sequence[str]) -> list[Pair]:
             (float(asked.vector @ prepared[other].vector), other)
             for other in range(place - 8, place)
         )[::-1]
-        nearby = Nearby(Terms(), [Neighbor(id=str(other), similarity=s) for s, other in near], 0)
+        nearby = RankedNeighbor(
+            MatchContext(), [Neighbor(id=str(other), similarity=s) for s, other in near], 0
+        )
         pairs.append(Pair(asked.parse, prepared[near[0][1]].parse, nearby))
     return pairs
 
@@ -61,7 +63,7 @@ def pairs_of(prompts: Prompts, texts: Sequence[str]) -> list[Pair]:
 def filled(policy: VerifiedMatch, domain: Domain, pairs: Sequence[Pair]) -> list[Label]:
     """Fill a domain's memory and its entries' standings; return the labels of the last pairs."""
     labels: list[Label] = []
-    while domain.status().candidates < MEMORY or len(labels) < MAX_STANDINGS:
+    while domain.status().candidates < MEMORY or len(labels) < MOST_ENTRY_RECORDS:
         for pair in pairs:
             number = len(labels)
             verdict = policy.judge(pair.query, pair.candidate, pair.nearby)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks.safe_hits_page import page
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning.certificates import all_labels
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.safe_hits_scores import text_table
-from headstart.report.markup import document, key, section, table
-from headstart.report.svg import BOTTOM, LEFT, frame, line, place_x, place_y, rule, write
+from headstart.report.page import render_document
+from headstart.report.plots import LEFT, curve_through, frame, grid, key, place_x, place_y, tick
+from headstart.report.sections import ReportSection, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,36 +35,33 @@ def page(
     bound = [(sample.n, _bound(sample)) for sample in samples if sample.certificates]
     more = [(sample.n, count) for sample in samples if (count := _more(sample)) is not None]
     sections = [
-        section(
-            "Wrong hits per semantic hit",
-            key((("error", "since the start"), ("semantic", f"last {WINDOW:,} requests"),
-                 ("exact", "certificate's bound"), ("miss", "max_error")))
+        ReportSection("Wrong hits per semantic hit", plot=lambda: key(
+            (("error", "since the start"), ("semantic", f"last {WINDOW:,} requests"),
+             ("exact", "certificate's bound"), ("miss", "max_error")))
             + _plot("Wrong per hit", [*errors, ("exact", bound),
-                    ("miss", [(0, target), (last, target)])], last, 10 * target, "{:.2%}"),
-        ),
-        section(f"Hit rate, last {WINDOW:,} requests",
-                _plot("Hit rate", [("semantic", hits)], last, 1.0, "{:.0%}")),
-        section("More audits until certified; none where the rate so far is too high",
-                _plot("More audits", [("semantic", more)], last,
-                      max([value for _, value in more] or [1]), "{:,.0f}")),
-        section("Resident memory, MB",
-                _plot("Memory", [("semantic", [(s.n, s.rss_mb) for s in samples])], last,
-                      1.25 * found["rss_mb"]["most"], "{:,.0f}")),
-        section(
-            "Figures",
-            f'<div class="scroll"><pre>{escape(text_table(found, target))}</pre></div>',
-        ),
-        section("Quarters", table(
+                    ("miss", [(0, target), (last, target)])], last, 10 * target, "{:.2%}")),
+        ReportSection(f"Hit rate, last {WINDOW:,} requests", plot=lambda: _plot(
+            "Hit rate", [("semantic", hits)], last, 1.0, "{:.0%}")),
+        ReportSection("More audits until certified; none where the rate so far is too high",
+                plot=lambda: _plot("More audits", [("semantic", more)], last,
+                                   max([value for _, value in more] or [1]), "{:,.0f}")),
+        ReportSection("Resident memory, MB", plot=lambda: _plot(
+            "Memory", [("semantic", [(s.n, s.rss_mb) for s in samples])], last,
+            1.25 * found["rss_mb"]["most"], "{:,.0f}")),
+        ReportSection("Figures", plot=lambda: (
+            f'<div class="scroll"><pre>{escape(text_table(found, target))}</pre></div>')),
+        ReportSection("Quarters", Table(
             ("quarter", "requests", "hits", "wrong"),
             [(str(place), *map(str, quarter.values()))
              for place, quarter in enumerate(found["quarters"], 1)])),
     ]  # fmt: skip
     style = "<style>.curve.error{stroke:#c33}i.error{background:#c33}</style>"
-    return document(
+    return render_document(
         title=title,
         heading=title,
         period=f"{len(rows):,} requests in {rows[-1].at_s / 60:.1f} minutes",
-        body=style + "\n".join(sections),
+        before=style,
+        parts=sections,
         notes="Every semantic hit is scored against the class of the prompt whose answer it got.",
     )
 
@@ -104,10 +102,10 @@ def _plot(
     top: float,
     form: str,
 ) -> str:
-    parts = [rule(place_y(share / 4), form.format(top * share / 4)) for share in range(5)]
+    parts = grid(lambda share: form.format(top * share))
     for kind, points in curves:
         placed = [(place_x(x / last), place_y(min(y / top, 1.0))) for x, y in points]
-        parts += [line(kind, placed)] if placed else []
-    parts += [write(LEFT, BOTTOM + 20, "0", "start")]
-    parts += [write(place_x(1.0), BOTTOM + 20, f"{last:,.0f} requests", "end")]
+        parts += [curve_through(kind, placed)] if placed else []
+    parts += [tick(LEFT, "0", "start")]
+    parts += [tick(place_x(1.0), f"{last:,.0f} requests", "end")]
     return frame(label, parts)

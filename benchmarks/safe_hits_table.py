@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headstart.lab.statistics import least_share
+from headstart.report.statistics import least_share
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headstart.lab.pairs import PairReport
+    from headstart.lab.rates import PairReport
 
 
 class Run(Frozen, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ import numpy as np
 
 from headstart.decisions import Encoding
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.lab.stream import Prepared
-from headstart.policies.guards.parse import parse_prompt
+from headstart.lab.stream import PreparedPrompt
+from headstart.policies.guards.table import parse_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,18 +24,18 @@ class Prompts:
     def __init__(self, folder: Path | None) -> None:
         self._file = folder / "safe_hits.npz" if folder else None
         self._encoder = OnnxEncoder()
-        self._prepared: dict[str, Prepared[Parse]] = {}
+        self._prepared: dict[str, PreparedPrompt[Parse]] = {}
         self._encodings: dict[str, Encoding] = {}
         self._new = False
         if self._file and self._file.exists():
             self._encodings = dict(_read(self._file))
 
-    def prepare(self, text: str) -> Prepared[Parse]:
+    def prepare(self, text: str) -> PreparedPrompt[Parse]:
         """Return a prompt's vector and parse."""
         if text not in self._prepared:
             encoding = self.encoding(text)
             parse = parse_prompt(text, encoding)
-            self._prepared[text] = Prepared(encoding.sentence, parse, encoding.complete)
+            self._prepared[text] = PreparedPrompt(encoding.sentence, parse, encoding.complete)
         return self._prepared[text]
 
     def encoding(self, text: str) -> Encoding:

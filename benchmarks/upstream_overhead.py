@@ -35,7 +35,7 @@ _serial = itertools.count()
 
 def answering() -> Any:
     """A provider that answers at once with ten tokens."""
-    from headstart.simulator import Oracle, Simulator
+    from headstart.lab.simulator import Oracle, Simulator
 
     return Simulator("instant", seed=1, oracle=Oracle(answer_tokens=10))
 

@@ -36,15 +36,7 @@ if TYPE_CHECKING:
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
     from headstart.config import Settings, UpstreamSettings
-    from headstart.config.composing import (
-        cascade,
-        cheapest,
-        fallback,
-        fastest,
-        hedge,
-        race,
-        route,
-    )
+    from headstart.config.strategies import cascade, cheapest, fallback, fastest, hedge, race, route
     from headstart.middleware.after_checks import after_checks
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
@@ -101,7 +93,7 @@ _LAZY = {
     "gateway": "headstart.mount",
     **dict.fromkeys(
         ("cascade", "cheapest", "fallback", "fastest", "hedge", "race", "route"),
-        "headstart.config.composing",
+        "headstart.config.strategies",
     ),
 }
 

@@ -1,7 +1,7 @@
-"""Attempts: the upstream calls that one request causes, what they cost and what to expect of them.
+"""Attempts: the upstream calls of one request, their costs, and estimates of the next one.
 
-Units as in ``types``: ``_s`` seconds, ``_usd`` dollars. Time to first token and tokens per second
-are two figures and never divided by one another.
+Units are as in ``types``: ``_s`` seconds, ``_usd`` dollars. Time to first token and tokens per
+second are two separate figures; neither is derived from the other.
 """
 
 from __future__ import annotations
@@ -9,27 +9,31 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.types import Frozen
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import TypeAlias
+
+    CostOf: TypeAlias = Callable[[int], float]
+    """Returns dollars for an answer of so many tokens."""
 
 
 class Tokens(NamedTuple):
-    """What a call used. ``prompt`` includes what came from, or went into, the provider's cache."""
+    """The tokens of a call. ``prompt`` includes tokens read from or written to the prefix cache."""
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
-    """Prompt tokens read from the provider's prefix cache."""
+    """Prompt tokens that were read from the provider's prefix cache."""
     cache_write: int = 0
-    """Prompt tokens written to it at a price of their own."""
+    """Prompt tokens that were written to that cache, which has its own price."""
     reasoning: int = 0
-    """Completion tokens that were thought, not said."""
+    """Completion tokens of hidden reasoning."""
 
 
 class AttemptRole(StrEnum):
-    """Why a call was made."""
+    """The reason for an upstream call."""
 
     FIRST = "first"
     RETRY = "retry"
@@ -37,9 +41,9 @@ class AttemptRole(StrEnum):
     HEDGE = "hedge"
     FALLBACK = "fallback"
     RESCUE = "rescue"
-    """It takes over an answer that broke off."""
+    """The call continues an answer of another upstream that broke off."""
     CONTINUE = "continue"
-    """It goes on with an answer that our own limit cut."""
+    """The call continues an answer that our own token limit cut."""
     DRAFT = "draft"
     ESCALATION = "escalation"
     JUDGE = "judge"
@@ -47,21 +51,21 @@ class AttemptRole(StrEnum):
 
 class AttemptOutcome(StrEnum):
     WON = "won"
-    """Its answer went to the client, whole."""
+    """The client got its whole answer."""
     LOST = "lost"
-    """Another was faster; it was cancelled."""
+    """Another attempt was faster, so this one was cancelled."""
     REJECTED = "rejected"
-    """A judge did not let its draft pass."""
+    """A judge rejected its draft."""
     FAILED = "failed"
-    """It answered with an error, with nothing, or not at all."""
+    """It gave an error, an empty answer, or no answer."""
     BROKEN = "broken"
-    """It broke off after its first content."""
+    """The answer broke off after its first content."""
     ABANDONED = "abandoned"
-    """Nobody waited for it any longer."""
+    """No client was waiting for it any longer."""
 
 
-class Attempt(Frozen):
-    """One upstream call, as it is booked. A request's cost is the sum over its attempts."""
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One upstream call, as the books keep it. The cost of a request is the sum of its attempts."""
 
     upstream: str
     model: str
@@ -72,74 +76,190 @@ class Attempt(Frozen):
     total_s: float
     ttft_s: float | None = None
     tokens_per_s: float | None = None
-    """Decoding speed after the first token; None when it could not be measured."""
+    """The decoding speed after the first token. None: it could not be measured."""
     status: int = 0
     error: str | None = None
-    """Kind of the failure (``policies.failures``)."""
+    """The kind of failure (``policies.routing.failures.FailureKind``)."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float | None = None
-    """None: no price is known."""
+    """None: the price is not known."""
     estimated: bool = False
-    """Tokens, and with them the cost, were estimated, not reported."""
+    """The upstream reported no tokens, so tokens and cost are estimates."""
 
 
 def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
-    """Return what calls cost together; None if no price of any of them is known."""
+    """Return the sum of the known costs; None if no cost is known."""
     costs = [each.cost_usd for each in attempts if each.cost_usd is not None]
     return sum(costs) if costs else None
 
 
 def extra_cost_usd(attempts: Iterable[Attempt]) -> float:
-    """Return what those calls cost whose answer nobody got: lost races, failures, drafts."""
+    """Return the cost of the calls whose answer no client got: lost races, failures, drafts."""
     return sum(each.cost_usd or 0.0 for each in attempts if each.outcome is not AttemptOutcome.WON)
 
 
-class Outlook(Frozen):
-    """What an upstream expects of a call that it would make now. Values, read by pure policies."""
+class RoutingEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An upstream's estimate of one call, if it were made now. Routing policies compare these."""
 
     name: str
     ready: bool = True
-    """It would take the call: no breaker is open and no rate limit is used up."""
+    """The upstream can take the call: no circuit breaker is open, no rate limit is used up."""
     ready_in_s: float = 0.0
-    """When it would, if it is not ready."""
+    """The seconds until it is ready, if it is not."""
     degraded: bool = False
-    """It fails or stalls more often than it should."""
+    """Its calls fail or stall too often."""
     weight: float = 1.0
-    """Share of its usual calls that it should get: below 1 while it comes back after an outage."""
+    """The share of its usual calls that it should get: below 1 while it recovers from an outage."""
     samples: int = 0
-    """Measurements that the figures below rest on; 0: they are defaults."""
+    """The number of measurements behind the figures below. 0: the figures are defaults."""
     ttft_s: float | None = None
-    """Expected time to first token, waiting for those in flight included."""
+    """The expected time to first token, with the wait for calls in flight."""
     tail_ttft_s: float | None = None
-    """Its p95."""
+    """The 95th percentile of the time to first token."""
     late_ttft_s: tuple[float, ...] = ()
-    """The times that 50, 25, 15, 10, 7.5, 5, 2 and 1 % of the calls exceed; empty: unknown."""
+    """The times that 50, 25, 15, 10, 7.5, 5, 2 and 1 % of the calls exceed. Empty: not known."""
     tokens_per_s: float | None = None
     output_tokens: float | None = None
-    """Expected length of the answer."""
+    """The expected length of the answer."""
     cost_usd: float | None = None
-    """Expected cost, the provider's prefix cache considered."""
+    """The expected cost, with the provider's prefix cache taken into account."""
     waste_usd: float | None = None
-    """Expected cost if it is cancelled at its first token; the whole cost where the provider bills
-    cancelled calls."""
+    """The expected cost of a call that is cancelled at its first token. It is the whole cost where
+    the provider bills cancelled calls."""
     bills_cancelled: bool = False
     allowance: float = 1.0
-    """Share of its tightest rate limit that is left."""
+    """The share that is left of its tightest rate limit."""
     warm: bool = False
-    """It served this conversation before, and its prefix cache may still hold it."""
+    """Its prefix cache may still hold this conversation from an earlier call."""
     warm_usd: float = 0.0
-    """What that cache saves on this call."""
+    """The dollars that this prefix cache saves on the call."""
     warm_s: float = 0.0
+    """The seconds that it saves."""
     context_tokens: int | None = None
-    """Largest prompt that it takes."""
+    """The largest prompt that it accepts."""
 
     @property
     def completion_s(self) -> float | None:
-        """Expected time to the end of the answer, or None while nothing is known."""
+        """The expected time to the end of the answer; None while nothing is known."""
         if self.ttft_s is None:
             return None
         if not self.tokens_per_s or self.output_tokens is None:
             return self.ttft_s
         return self.ttft_s + self.output_tokens / self.tokens_per_s
+
+
+class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One change of a prompt or an answer on its way, in tokens.
+
+    For ``concise`` and ``tight`` only an experiment can tell the saving: both numbers are then the
+    length of the answer.
+    """
+
+    kind: str
+    """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``."""
+    tokens_before: int
+    tokens_after: int
+    own_s: float = 0.0
+    """Our own time for the change."""
+    estimated: bool = True
+
+
+_GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
+"""Outcomes that a target cannot know better than the strategy that gave its branch up."""
+
+
+class AttemptLog:
+    """The attempts of one request, and the changes of its prompt and answer. A call carries it.
+
+    Targets book their attempts. A strategy gives each of several calls a ``branch`` of the log, and
+    ``rule``s on the branches that it gives up, before or after their attempts are booked: only a
+    race knows who lost it, only a judge whose draft was rejected.
+    """
+
+    __slots__ = ("above", "own_ruling", "rows", "shaped")
+
+    def __init__(self, above: AttemptLog | None = None) -> None:
+        self.above = above
+        self.own_ruling: AttemptOutcome | None = None
+        self.rows: list[_Row] = [] if above is None else above.rows
+        self.shaped: list[Shaped] = [] if above is None else above.shaped
+        """The changes since they were last taken."""
+
+    def branch(self) -> AttemptLog:
+        """Return a log for one of several calls. Its attempts are this log's attempts, too."""
+        return AttemptLog(self)
+
+    @property
+    def ruling(self) -> AttemptOutcome | None:
+        """The ruling on this branch or on the nearest one above it; None: it may still win."""
+        log: AttemptLog | None = self
+        while log is not None:
+            if log.own_ruling is not None:
+                return log.own_ruling
+            log = log.above
+        return None
+
+    def rule(self, outcome: AttemptOutcome) -> None:
+        """Give the attempts of this branch, and of those below it, an outcome: LOST or REJECTED.
+
+        Attempts that failed keep their outcome.
+        """
+        self.own_ruling = outcome
+        self.rows[:] = [
+            row._replace(attempt=_ruled(row.attempt, row.log.ruling)) for row in self.rows
+        ]
+
+    def book(self, attempt: Attempt, runs_on: CostOf | None = None) -> None:
+        """Add an attempt of this branch.
+
+        ``runs_on``: the cost if its provider goes on with it up to this many tokens. Once the
+        length of the answer is known, that is its cost.
+        """
+        self.rows.append(_Row(self, _ruled(attempt, self.ruling), runs_on))
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts since they were last taken."""
+        return tuple([row.attempt for row in self.rows])
+
+    def take(self) -> tuple[Attempt, ...]:
+        """Return the attempts since they were last taken.
+
+        Attempts that run on unread are taken to be as long as the answer.
+        """
+        rows = self.rows
+        if not rows:
+            return ()
+        tokens = max([_answer_tokens(row.attempt) for row in rows])
+        taken = [
+            msgspec.structs.replace(row.attempt, cost_usd=row.runs_on(tokens))
+            if tokens and row.runs_on is not None
+            else row.attempt
+            for row in rows
+        ]
+        rows.clear()
+        return tuple(taken)
+
+    def take_shaped(self) -> tuple[Shaped, ...]:
+        """Return the changes since they were last taken."""
+        taken = tuple(self.shaped)
+        self.shaped.clear()
+        return taken
+
+
+class _Row(NamedTuple):
+    log: AttemptLog
+    attempt: Attempt
+    runs_on: CostOf | None
+
+
+def _ruled(attempt: Attempt, ruling: AttemptOutcome | None) -> Attempt:
+    if ruling is None or attempt.outcome not in _GIVES_WAY:
+        return attempt
+    return msgspec.structs.replace(attempt, outcome=ruling)
+
+
+def _answer_tokens(attempt: Attempt) -> int:
+    return attempt.completion_tokens if attempt.outcome is AttemptOutcome.WON else 0

@@ -1,7 +1,7 @@
-"""A request in no provider's dialect: what one dialect reads, another writes.
+"""A chat request in a form between the dialects: one dialect reads it, another writes it.
 
-Built only where a request must be translated. Names follow OpenAI's Chat Completions, which most
-providers speak. ``None`` always means that the client did not say.
+It is built only where a request must be translated. Names follow OpenAI's Chat Completions, which
+most providers speak. ``None`` always means that the client set no value.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from headstart.types import Frozen
 class TextPart(Frozen, tag="text"):
     text: str
     refusal: bool = False
-    """The assistant said it to decline."""
+    """The text is the assistant's refusal."""
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Fields of the part that other dialects do not know, such as ``cache_control``."""
+    """Fields of the part that other dialects lack, such as ``cache_control``."""
 
 
 class MediaPart(Frozen, tag="media"):
-    """An image, a sound or a file, by URL or by its bytes."""
+    """An image, a sound or a file, given by its URL or by its bytes."""
 
     kind: Literal["image", "audio", "file"]
     media_type: str | None = None
     url: str | None = None
     data: str | None = None
-    """Base64."""
+    """The bytes in Base64."""
     name: str | None = None
     detail: str | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ReasoningPart(Frozen, tag="reasoning"):
-    """Earlier reasoning. Its signature is good for the provider that made it, and no other."""
+    """Earlier reasoning. Only the provider that made the signature accepts it."""
 
     text: str
     signature: str | None = None
     field: str = "reasoning_content"
-    """The name under which the client sent it."""
+    """The field in which the client sent it."""
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -54,14 +54,14 @@ class CallPart(Frozen, tag="call"):
 
 
 class ForeignPart(Frozen, tag="foreign"):
-    """A part that only its own dialect knows. Another dialect's writer refuses it by ``kind``."""
+    """A part that only one dialect knows. Writers of other dialects refuse it by its ``kind``."""
 
     kind: str
     value: dict[str, Any]
 
 
 class ResultPart(Frozen, tag="result"):
-    """What a tool call gave. ``name`` is the tool's, found by the call's id where need be."""
+    """The result of a tool call. ``name`` is the tool's name, looked up by the call's id."""
 
     id: str
     name: str | None = None
@@ -77,7 +77,7 @@ Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class Message(Frozen):
-    """One turn. ``tool`` messages hold ResultParts alone; a system message may stand anywhere."""
+    """One turn. A ``tool`` message holds ResultParts only; a system message may stand anywhere."""
 
     role: Role
     parts: tuple[MessagePart, ...]
@@ -86,7 +86,7 @@ class Message(Frozen):
 
 
 class Tool(Frozen):
-    """A function of the caller's. ``parameters`` is a JSON schema."""
+    """A function that the caller offers. ``parameters`` is a JSON schema."""
 
     name: str
     description: str | None = None
@@ -96,7 +96,7 @@ class Tool(Frozen):
 
 
 class ForeignTool(Frozen):
-    """A tool that the provider runs (search, code), known to its own dialect alone."""
+    """A tool that the provider itself runs, such as search; only one dialect knows it."""
 
     kind: str
     value: dict[str, Any]
@@ -105,7 +105,7 @@ class ForeignTool(Frozen):
 class ToolChoice(Frozen):
     mode: Literal["auto", "none", "required", "named"] = "auto"
     names: tuple[str, ...] = ()
-    """The tool's name where it is ``named``; several where a choice is limited to them."""
+    """The one tool of mode ``named``, or the tools that the choice is limited to."""
 
 
 class ResponseFormat(Frozen):
@@ -116,27 +116,27 @@ class ResponseFormat(Frozen):
     description: str | None = None
 
 
-class ReasoningWish(Frozen):
-    """How much the model shall think: by effort, by a budget in tokens, or not at all."""
+class ReasoningOptions(Frozen):
+    """How much the model should think: an effort, a budget in tokens, or no thinking."""
 
     effort: str | None = None
     """``none``, ``minimal``, ``low``, ``medium``, ``high`` or a provider's own word."""
     budget_tokens: int | None = None
     enabled: bool | None = None
-    """True without a budget: as much as the model sees fit."""
+    """True without a budget: the model decides how much to think."""
     shown: bool | None = None
-    """Whether the client gets to see it. What it asked for is kept on the answer's way back."""
+    """Whether the client wants to see the reasoning."""
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class CanonicalRequest(Frozen):
-    """A chat request, whole. ``extra`` holds the top-level fields that have no place here."""
+    """A whole chat request. ``extra`` holds the top-level fields that have no name here."""
 
     model: str
     messages: tuple[Message, ...]
     dialect: str = ""
-    """The dialect it was read from. Signatures, ``extra`` and what is foreign mean something there
-    alone."""
+    """The dialect that the request came in. Signatures, ``extra`` and foreign parts have a meaning
+    in this dialect only."""
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
@@ -152,49 +152,55 @@ class CanonicalRequest(Frozen):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    reasoning: ReasoningWish | None = None
+    reasoning: ReasoningOptions | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
     user: str | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    @property
+    def wants_text(self) -> bool:
+        """The caller asked for no other form of the answer than plain text."""
+        return self.response_format is None or self.response_format.kind == "text"
+
 
 class Quirks(Frozen):
-    """Where a provider deviates from the dialect that it speaks; data of its preset."""
+    """The deviations of a provider from the dialect that it speaks, as its preset states them."""
 
     drops: tuple[str, ...] = ()
-    """Top-level request fields that it rejects or that break it."""
+    """Top-level request fields that the provider rejects, or that make it fail."""
     message_drops: tuple[str, ...] = ()
-    """Fields of a message that it rejects."""
+    """Fields of a message that the provider rejects."""
     renames: dict[str, str] = msgspec.field(default_factory=dict)
-    """Top-level request fields that it knows under another name."""
+    """Top-level request fields that the provider knows under another name."""
     max_choices: int | None = None
-    """Largest ``n`` that it takes."""
+    """The largest ``n`` that the provider accepts."""
     stream_usage: bool = True
-    """It takes ``stream_options.include_usage``."""
+    """The provider accepts ``stream_options.include_usage``."""
     default_max_tokens: int | None = None
-    """Sent where the target requires a limit and the client named none."""
+    """The limit to send if the dialect requires one and the client set none."""
     sampling: bool = True
-    """It takes temperature and its like (Anthropic's 2026-10-21 version does not)."""
+    """The provider accepts temperature, top_p and top_k (Anthropic's version 2026-10-21 does
+    not)."""
     thinking: Literal["effort", "budget"] = "effort"
-    """Whether its models are told an effort, or how many tokens to think (Claude before 4.6)."""
+    """Whether a request states an effort, or a number of thinking tokens (Claude before 4.6)."""
     prefill: Literal["no", "plain", "prefix"] = "no"
-    """Whether it goes on from a last assistant message; ``prefix``: if that says
+    """Whether the provider continues a last assistant message. ``prefix``: only if the message has
     ``"prefix": true``."""
     call_ids: Literal["any", "short"] = "any"
-    """Which ids of tool calls it takes; ``short``: nine letters or digits."""
+    """The ids of tool calls that the provider accepts; ``short``: nine letters or digits."""
     prediction: bool = False
-    """It takes a predicted output (``prediction``)."""
+    """The provider accepts a predicted output (``prediction``)."""
     refuse: bool = False
-    """Refuse a request with a field that cannot be expressed, rather than drop the field."""
+    """Refuse a request with a field that cannot be translated, instead of dropping the field."""
 
 
-class Written(Frozen):
-    """A request in a provider's dialect: where it goes, and what could not be said in it."""
+class WrittenRequest(Frozen):
+    """A request in a provider's dialect, and the fields that could not be translated."""
 
     path: bytes
-    """Raw path as under the provider's root, such as ``/v1/messages``."""
+    """The raw path under the provider's root, such as ``/v1/messages``."""
     body: bytes
     query: bytes = b""
     dropped: tuple[str, ...] = ()
-    """Names of the fields left out, sorted, without repeats."""
+    """The names of the fields that were left out, sorted, without repeats."""

@@ -1,4 +1,4 @@
-"""Frozen values of a decision: what a match is asked, what it answers, what is learned from it."""
+"""Frozen values of a cache decision: the question to a match policy, its verdict, its label."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """One prompt, encoded: ``sentence`` f32[d], unit; ``tokens`` f32[n, d]; n ``spans``."""
+    """An encoded prompt: ``sentence`` f32[d] of length 1, ``tokens`` f32[n, d], n ``spans``."""
 
     sentence: NDArray[np.float32]
     tokens: NDArray[np.float32]
     spans: tuple[tuple[int, int], ...]
     complete: bool
-    """False when the prompt exceeded the encoder's limit: never serve it semantically."""
+    """False if the prompt exceeded the encoder's limit: it may not match by meaning."""
 
 
 class Neighbor(Frozen):
@@ -31,27 +31,27 @@ class Neighbor(Frozen):
     similarity: float
 
 
-class Terms(Frozen):
-    """What a request asks of a match by meaning, beyond the neighbours themselves."""
+class MatchContext(Frozen):
+    """The facts about a request that a semantic match depends on, beside the neighbours."""
 
     domain: str = ""
-    """The learning domain: where what was learned about such matches lives."""
+    """The learning domain: the name under which we learn about such matches."""
     max_error: float | None = None
-    """Share of wrong hits that this request accepts; None: what the policy was set to."""
+    """The share of wrong hits that this request accepts. None: the policy's own setting."""
     principal: str = ""
-    """Hash of who asks, whoever else shares the domain: no one may fill its memory alone."""
+    """A hash of the caller. No caller may fill the domain's memory alone."""
     tenant: str = ""
-    """Hash of who takes turns with others at the encoder, however it divides its requests."""
+    """A hash of the tenant. Tenants take turns at the encoder, however much each sends."""
 
 
-class Nearby(msgspec.Struct, frozen=True):
-    """One neighbour among its peers, as a MatchPolicy is asked about it."""
+class RankedNeighbor(msgspec.Struct, frozen=True):
+    """One neighbour and its rank among all neighbours: the question to a MatchPolicy."""
 
-    terms: Terms
+    context: MatchContext
     neighbors: Sequence[Neighbor]
-    """All that were found, most similar first."""
+    """All neighbours that were found, the most similar first."""
     rank: int
-    """The place of the one in question."""
+    """The place of the neighbour in question."""
 
     @property
     def neighbor(self) -> Neighbor:
@@ -59,39 +59,39 @@ class Nearby(msgspec.Struct, frozen=True):
         return self.neighbors[self.rank]
 
 
-class Unsaid(NamedTuple):
-    """A user turn whose words the other user did not use, and turns that may mean the same."""
+class UnmatchedTurn(NamedTuple):
+    """A user turn that the other history lacks, and turns there that may mean the same."""
 
     text: str
     counterparts: tuple[str, ...]
 
 
-class Comparison(NamedTuple):
-    """What words alone can tell of two histories: what keeps them apart, if anything.
+class HistoryComparison(NamedTuple):
+    """The comparison of two histories by their words.
 
-    Without a ``conflict`` they mean the same if, for each of ``unsaid``, one of its counterparts
-    does: similar enough, and no guard fires.
+    ``conflict`` says why they differ. Without a conflict they mean the same if each turn in
+    ``unsaid`` has a counterpart that means the same: it is similar enough, and no guard fires.
     """
 
     conflict: str | None
-    unsaid: tuple[Unsaid, ...] = ()
+    unsaid: tuple[UnmatchedTurn, ...] = ()
 
 
 class Rule(StrEnum):
-    """What a verdict rests on."""
+    """The rule that a verdict rests on."""
 
     STATIC = "static"
     COLD_START = "cold-start"
-    """Too little was learned yet: every guard and a conservative threshold decide."""
+    """There are too few labels yet: all guards and a careful threshold decide."""
     LEARNED = "learned"
 
 
 class Verdict(Frozen):
-    """A MatchPolicy's word on one neighbour.
+    """A MatchPolicy's decision about one neighbour.
 
-    ``veto`` names the guard that fired, or else ``threshold``, ``alarm``, ``unlearned`` (nothing
-    may be served before enough was learned) or ``unqualified`` (enough was learned, and no
-    threshold keeps the promise).
+    ``veto`` names the guard that fired, or is ``threshold``, ``alarm``, ``unlearned`` (too few
+    labels to serve anything) or ``unqualified`` (there are enough labels, but no threshold keeps
+    the promised error rate).
     """
 
     serve: bool
@@ -99,15 +99,17 @@ class Verdict(Frozen):
     veto: str | None = None
     rule: Rule = Rule.STATIC
     score: float | None = None
-    """Log-odds that the answers are the same, less the uncertainty."""
+    """The log-odds that both answers are the same, less the uncertainty."""
     threshold: float | None = None
-    """What ``score`` (by ``Rule.COLD_START`` and ``Rule.STATIC``: ``similarity``) had to reach."""
+    """The value that ``score`` had to reach; ``similarity`` under the rules cold-start and
+    static."""
     features: bytes = b""
-    """The policy's view of the pair as fp16, to be learned from; empty when it does not learn."""
+    """The pair as the policy sees it, in fp16, to learn from; empty if the policy does not
+    learn."""
 
 
-class Trial(Frozen):
-    """A pair whose label is not known yet: a fresh answer to the query will tell."""
+class UnlabelledPair(Frozen):
+    """A pair without a label yet: a fresh answer to the prompt will give the label."""
 
     domain: str
     entry: Entry
@@ -115,51 +117,52 @@ class Trial(Frozen):
 
 
 class LabelSource(StrEnum):
-    """Where a label comes from."""
+    """The origin of a label."""
 
     MISS = "miss"
-    """The fresh answer of a miss against its neighbour's cached one."""
+    """The fresh answer of a miss was compared with the neighbour's cached answer."""
     AUDIT = "audit"
-    """A hit, drawn at random, whose prompt was sent upstream all the same."""
+    """A hit was drawn at random, and its prompt was also sent upstream."""
     NULL = "null"
-    """An exact hit asked again: a difference is the judge's noise or the answer's age."""
+    """The prompt of an exact hit was sent upstream again. A difference shows the judge's noise, or
+    the age of the answer."""
     FEEDBACK = "feedback"
     REVIEW = "review"
 
 
 class Label(Frozen):
-    """One judged pair: the unit of learning. The order of labels in the store is what counts."""
+    """One judged pair, from which a domain learns. Domains read labels in the store's order."""
 
     id: str
-    """The request whose answer was judged; its fresh answer's entry, if it was stored."""
+    """The request whose answer was judged, and the entry of its fresh answer, if stored."""
     entry: str
-    """The neighbour whose answer was, or would have been, served."""
+    """The neighbour whose answer was served, or would have been."""
     domain: str
     source: LabelSource
     same: bool | None
-    """None: the judge was not sure."""
+    """Whether both answers are the same. None: the judge was not sure."""
     at: float
     similarity: float
     version: str = ""
-    """The MatchPolicy that made ``features``."""
+    """The version of the MatchPolicy that made ``features``."""
     features: bytes = b""
     veto: str | None = None
-    """The guard that had vetoed the pair."""
+    """The guard that vetoed the pair, if one did."""
     served: bool = False
     stored: bool = False
     """An entry with the fresh answer exists under ``id``."""
     drawn: float = 1.0
-    """The probability with which it was labelled at all: a hit is only when drawn for an audit."""
+    """The probability that such a pair gets a label: a hit gets one only if drawn for an audit."""
     principal: str = ""
-    """Hash of who asked: no one may fill a domain's memory alone."""
+    """A hash of the caller. No caller may fill a domain's memory alone."""
     question: str = ""
-    """Hash of what was asked, as people's words remember it."""
+    """A hash of the prompt, by which a person's verdict is remembered."""
     pair_only: bool = False
-    """A person's "wrong" is about this pair, not about the entry's answer to other rewordings."""
+    """A person's verdict "wrong" holds for this pair alone, not for other rewordings."""
 
 
 class Outcome(StrEnum):
-    """How a request was answered; the value is the ``detail`` of ``Cache-Status`` on a hit."""
+    """The way a request was answered. ``Cache-Status`` shows the value of a hit as ``detail``."""
 
     EXACT = "exact"
     SEMANTIC = "semantic"
@@ -167,22 +170,22 @@ class Outcome(StrEnum):
     MISS = "miss"
     BYPASS = "bypass"
     AUDIT = "audit"
-    """Our own call, to check a hit; no client waits for it."""
+    """A call of our own that checks a hit. No client waits for it."""
 
 
 class Lookup(Frozen):
-    """The cache's answer for a request. On a miss ``reason``, ``similarity``, ``veto`` say why."""
+    """The result of a cache lookup. ``reason``, ``similarity`` and ``veto`` explain a miss."""
 
     outcome: Outcome
     entry: Entry | None = None
     similarity: float | None = None
     veto: str | None = None
     reason: str | None = None
-    trial: Trial | None = None
-    """The candidate as it was judged; on a miss the one whose label the fresh answer gives."""
+    trial: UnlabelledPair | None = None
+    """The neighbour that was judged. After a miss the fresh answer gives its label."""
     encode_s: float = 0.0
-    """Waiting for the encoding, its time in the encoder's queue included."""
+    """The wait for the encoding, including the time in the encoder's queue."""
     lookup_s: float = 0.0
-    """Searching the index and loading candidates."""
+    """The time for the index search and for loading entries."""
     match_s: float = 0.0
-    """Parsing the prompt and judging candidates."""
+    """The time for parsing the prompt and judging neighbours."""

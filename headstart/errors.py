@@ -1,23 +1,23 @@
-"""Every error that Headstart raises, as one tree.
+"""All errors that Headstart raises, as one tree.
 
 HeadstartError
-├── ConfigError                 start-up; names the setting and the fix
+├── ConfigError                 at the start; the message names the setting and the fix
 ├── RequestError                the caller's fault: 4xx in the caller's dialect
 │   ├── InvalidRequest          400
 │   ├── Unauthorized            401
-│   ├── Forbidden               403, from a web page that may not
+│   ├── Forbidden               403, from a web page without permission
 │   ├── NoUpstream              404, no upstream speaks the request's dialect
 │   ├── RequestTimeout          408, the body did not come in time
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
 ├── UpstreamError               the provider's fault: 5xx in the caller's dialect
-│   ├── UpstreamUnreachable     502, refused, DNS, TLS, reset
+│   ├── UpstreamUnreachable     502, connection refused or reset, DNS or TLS failure
 │   ├── UpstreamTimeout         504
 │   ├── UpstreamRefused         an error status, with the provider's own answer
-│   ├── UpstreamUnavailable     503, no upstream may be asked now; 429, for a rate limit
+│   ├── UpstreamUnavailable     503, no upstream may be asked now; 429 for a rate limit
 │   └── UpstreamProtocolError   502, an answer that cannot be read
-├── StageError                  an optional stage failed: caught in the pipeline, counted, bypassed
+├── StageError                  an optional stage failed: the pipeline counts and bypasses it
 │   ├── EncoderError
 │   ├── VectorIndexError
 │   └── StoreError
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class HeadstartError(Exception):
-    """Base of every error raised by this package."""
+    """The base of all errors that this package raises."""
 
 
 class ConfigError(HeadstartError):
-    """A setting is missing, unknown or impossible; the message names it and the fix."""
+    """A setting is missing, unknown or impossible. The message names it and the fix."""
 
 
 class RequestError(HeadstartError):
-    """The request cannot be served as it is. ``status`` and ``code`` go to the caller."""
+    """The request cannot be served as it is. The caller gets ``status`` and ``code``."""
 
     status = 400
     code = "invalid_request"
@@ -59,7 +59,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The request comes from another site's page, or to a name that is not the server's."""
+    """The request comes from another site's page, or names a host that is not this server."""
 
     status = 403
     code = "forbidden"
@@ -73,37 +73,37 @@ class NoUpstream(RequestError):
 
 
 class RequestTimeout(RequestError):
-    """The client stopped sending, or sends too slowly: ``server.body_timeout_s``."""
+    """The client stopped sending or sends too slowly (``server.body_timeout_s``)."""
 
     status = 408
     code = "request_timeout"
 
 
 class RequestTooLarge(RequestError):
-    """The body exceeds ``server.max_body_bytes``, ``max_body_values``, or has a long number."""
+    """The body exceeds ``server.max_body_bytes`` or ``max_body_values``, or has a long number."""
 
     status = 413
     code = "request_too_large"
 
 
 class Overloaded(RequestError):
-    """``server.max_concurrency`` or ``max_relays``, and ``max_queue`` are exhausted."""
+    """``server.max_concurrency`` or ``max_relays`` is reached, and the queue is full."""
 
     status = 429
     code = "overloaded"
 
 
 class NotCached(RequestError):
-    """The caller allowed only a cached answer and there is none."""
+    """The caller allowed only a cached answer, and there is none."""
 
     status = 504
     code = "not_cached"
 
 
 class UpstreamError(HeadstartError):
-    """The provider failed. ``status`` and ``code`` go to the caller.
+    """The provider failed. The caller gets ``status`` and ``code``.
 
-    ``kind`` says what failed where the type does not: a ``policies.routing.failures.FailureKind``.
+    ``kind`` is a ``policies.routing.failures.FailureKind`` where the class is not enough.
     """
 
     status = 502
@@ -115,23 +115,23 @@ class UpstreamError(HeadstartError):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No answer could be had: refused, DNS failure, TLS failure or reset."""
+    """The connection failed: refused, reset, DNS failure or TLS failure."""
 
     code = "upstream_unreachable"
 
 
 class UpstreamTimeout(UpstreamError):
-    """The provider stayed silent past a timeout or the request's deadline."""
+    """The provider sent nothing until a timeout or until the request's deadline."""
 
     status = 504
     code = "upstream_timeout"
 
 
 class UpstreamRefused(UpstreamError):
-    """The provider answered with an error, as a status or in place of an answer.
+    """The provider answered with an error: a status, or an error event in the answer.
 
-    ``status``, ``headers`` and ``body`` are what the caller is to get, in its own dialect, should
-    nobody else answer.
+    The caller gets ``status``, ``headers`` and ``body``, in its own dialect, if no other upstream
+    answers.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class UpstreamRefused(UpstreamError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """No upstream may be asked now: breakers are open or rate limits are used up.
+    """No upstream may be asked now: circuit breakers are open, or rate limits are used up.
 
-    ``retry_after_s`` is when one may be asked again, if that is known. ``limited``: it is the
-    provider's rate limit that keeps us from asking.
+    ``retry_after_s`` is the time until one may be asked again, if known. ``limited`` is True if a
+    rate limit of the provider is the reason.
     """
 
     status = 503
@@ -166,7 +166,7 @@ class UpstreamUnavailable(UpstreamError):
 
 
 class UpstreamProtocolError(UpstreamError):
-    """The provider's answer cannot be read, or ended before its terminal event."""
+    """The provider's answer cannot be read, or it ended before its terminal event."""
 
     code = "upstream_protocol_error"
 

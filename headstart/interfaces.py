@@ -1,8 +1,8 @@
-"""Extension points. An implementation needs no base class: matching the Protocol is enough.
+"""Extension points, as Protocols. An implementation needs no base class.
 
-Who implements what: rooms ``embeddings`` (Encoder, VectorIndex, Store), ``policies``
-(MatchPolicy, AdmissionPolicy), ``middleware`` (Upstream). A third party's store is found by its
-URL's scheme under the entry point group ``STORES``.
+``embeddings`` implements Encoder, VectorIndex and Store, ``policies`` implements MatchPolicy and
+AdmissionPolicy, ``middleware`` implements Upstream. A store of another distribution is found by the
+scheme of its URL, under the entry point group ``STORES``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
-    from contextlib import AbstractAsyncContextManager
 
-    from headstart.attempts import Outlook
-    from headstart.decisions import Comparison, Encoding, Label, Nearby, Neighbor, Verdict
-    from headstart.observe import Observation, Served
+    from headstart.attempts import RoutingEstimate
+    from headstart.decisions import (
+        Encoding,
+        HistoryComparison,
+        Label,
+        Neighbor,
+        RankedNeighbor,
+        Verdict,
+    )
+    from headstart.observe import Served
+    from headstart.reply import Reply
     from headstart.types import (
         Call,
         ChatRequest,
         Completion,
         Entry,
-        Headers,
         Logged,
         Record,
         StoreStats,
-        StreamEvent,
         Turn,
         VectorRow,
     )
@@ -33,16 +38,16 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 STORES = "headstart.stores"
-"""Entry point group of third parties' stores, named by URL scheme: callables ``(url, *, limits,
-clock, observer)`` that return a Store."""
+"""The entry point group for stores of other distributions. An entry point's name is a URL scheme;
+its value is a callable ``(url, *, limits, clock, observer)`` that returns a Store."""
 
 
 class Encoder(Protocol):
-    """Text to vectors. Synchronous and CPU-bound: it is only ever called on the encoder thread."""
+    """Turns text into vectors. It is synchronous; only the encoder's own thread calls it."""
 
     @property
     def namespace(self) -> str:
-        """Model sha, pooling, prefix and precision; vectors of two namespaces never compare."""
+        """Model, pooling, prefix and precision. Vectors of two namespaces are not comparable."""
 
     @property
     def dimension(self) -> int: ...
@@ -52,244 +57,208 @@ class Encoder(Protocol):
 
 
 class VectorIndex(Protocol):
-    """Nearest neighbours by cosine within a partition. Thread-safe; searches release the GIL."""
+    """Finds nearest neighbours by cosine in a partition. Thread-safe; a search frees the GIL."""
 
     def add(self, partition: str, id: str, vector: bytes) -> None:
-        """Add a unit fp16 row. The same id again replaces it."""
+        """Add a unit row of fp16. A second row under one id replaces the first."""
 
     def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
-        """Return up to ``k`` neighbours, most similar first. Empty for an unknown partition."""
+        """Return up to ``k`` neighbours, the most similar first; none for an unknown partition."""
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget ids; unknown ones are ignored."""
+        """Remove ids; unknown ids are ignored."""
 
     def size(self, partition: str | None = None) -> int:
-        """Number of live vectors, of one partition or of all. Never waits."""
+        """Return the number of vectors, in one partition or in all. Never waits."""
 
     @property
     def partitions(self) -> int:
-        """Number of partitions that hold a vector."""
+        """The number of partitions that hold a vector."""
 
     def __contains__(self, id: object) -> bool:
-        """Is this id indexed? An id names one vector for ever, so it need not be added again."""
+        """Tell whether an id is indexed. Its vector never changes, so it is added only once."""
 
 
 class Store(Protocol):
-    """Entries and their vectors, durable where the URL says so, plus an append-and-follow log.
+    """Keeps entries with their vectors, and an append-only log of changes that readers follow.
 
     Every method may raise StoreError. Expired entries are never returned.
     """
 
     async def open(self) -> None:
-        """Open or create. Raises ConfigError when the file is locked, corrupt or not ours."""
+        """Open or create the store. Raises ConfigError if it is locked, corrupt or not ours."""
 
     async def aclose(self) -> None:
-        """Flush what was appended, then close."""
+        """Write everything that was appended, then close."""
 
     async def find(self, exact: str) -> Entry | None:
         """Return the newest live entry under an exact key."""
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
-        """Return entries in the order of ``ids``; None where one is gone."""
+        """Return entries in the order of ``ids``; None for an entry that is gone."""
 
     async def append(self, records: Sequence[Record]) -> str:
-        """Write records; on return they are acknowledged. Returns the log's cursor.
+        """Write records; they are durable on return. Returns the log's cursor.
 
-        A Put under an exact key that exists replaces it. What was replaced, and eviction in the
-        same commit, show in the log as a Delete. When cancelled, the records may be written.
+        A Put replaces the entry under the same exact key. The log shows a replaced entry, and an
+        entry evicted in the same commit, as a Delete. After a cancellation the records may be
+        written.
         """
 
     async def cursor(self) -> str:
-        """Return the log's end now. Taken before ``scan``, ``follow`` from it misses nothing."""
+        """Return the log's end. ``follow`` misses nothing if this was called before ``scan``."""
 
     def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield what was appended after ``after`` (``""``: from now on), by anyone, for ever.
+        """Yield the changes after the cursor ``after`` (``""``: from now on), without an end.
 
-        An entry without a vector, or that has left since, is skipped. Raises StoreError also when
-        the log no longer reaches back to ``after``: take a new ``cursor`` and ``scan`` again.
+        It yields the changes of all processes. It skips an entry that has no vector or is gone by
+        now. Raises StoreError also if the log no longer reaches back to ``after``: then call
+        ``cursor`` and ``scan`` again.
         """
 
     def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of all live entries, oldest first, for a warm start."""
+        """Yield the vectors of all live entries, oldest first, to fill an index."""
 
     def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
-        """Yield all live entries, oldest first, also those without a vector."""
+        """Yield all live entries, oldest first, with or without a vector."""
 
     async def touch(self, ids: Sequence[str]) -> None:
-        """Mark entries as used now; eviction takes the least recently used."""
+        """Mark entries as used now. Eviction removes the least recently used entries."""
 
     async def stats(self) -> StoreStats: ...
 
     async def label(self, labels: Sequence[Label]) -> None:
-        """Append labels; on return they are acknowledged."""
+        """Append labels; they are durable on return."""
 
     async def labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
         """Return up to ``limit`` labels after a cursor, each with its own cursor, oldest first.
 
-        Cursors compare as strings. All who share the store see the same labels in the same order,
-        and none is skipped by going on from the last cursor. The oldest leave when there are very
-        many. With ``domain`` only its own.
+        Cursors compare as strings. All processes that share the store see the same labels in the
+        same order, and a reader that continues from the last cursor skips none. A store with very
+        many labels drops the oldest. ``domain`` limits the result to one learning domain.
         """
 
     async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document, such as a snapshot of what was learned; it replaces its name's."""
+        """Keep a document under a name, such as a learning snapshot; it replaces the old one."""
 
     async def kept(self, name: str) -> bytes | None:
-        """Return a kept document, or None."""
+        """Return the document under a name, or None."""
 
     async def secret(self) -> bytes:
-        """Return the store's 32 random bytes: made once, the same for all who share the store."""
+        """Return 32 random bytes, made once and the same for all processes of the store."""
 
     async def book(self, rows: Sequence[Served]) -> None:
-        """Append to the books: one row a request, for ``headstart report``."""
+        """Append one row for each request to the books, which ``headstart report`` reads."""
 
     def books(self, since: float = 0.0) -> AsyncIterator[Served]:
-        """Yield booked requests not older than ``since`` (Unix seconds), oldest first."""
+        """Yield the rows of the books since ``since`` (Unix seconds), oldest first."""
 
 
 class MatchPolicy(Protocol[P]):
-    """Decides whether a neighbour may answer a prompt. Pure; ``P`` is its parse of a prompt."""
+    """Decides whether a neighbour may answer a prompt. Pure. ``P`` is its parse of a prompt."""
 
     @property
     def version(self) -> str:
-        """Changes whenever a stored parse or a verdict could change meaning."""
+        """A version that changes when a stored parse or a verdict could change its meaning."""
 
     @property
     def minimum(self) -> float:
-        """Neighbours below this similarity are never judged, so need not be loaded."""
+        """The lowest similarity that is judged; no entry below it needs to be loaded."""
 
     def prepare(self, text: str, encoding: Encoding) -> P:
-        """Parse a prompt once."""
+        """Parse a prompt."""
 
     def pack(self, prepared: P) -> bytes:
-        """Serialise a parse, to be stored with the entry."""
+        """Serialise a parse, so that it can be stored with the entry."""
 
-    def unpack(self, evidence: bytes) -> P: ...
+    def unpack(self, evidence: bytes) -> P:
+        """Return the parse that ``pack`` serialised."""
 
     def veto(self, query: P, candidate: P) -> str | None:
-        """Return the guard that keeps a neighbour's answer from this prompt, or None."""
+        """Return the guard that forbids the neighbour's answer for this prompt, or None."""
 
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
-    ) -> Comparison:
-        """Compare two histories for a request that accepts ``max_error``; None: the policy's own.
+    ) -> HistoryComparison:
+        """Compare the histories of two conversations.
 
-        The more wrong hits are accepted, the more one side may have said than the other.
+        ``max_error`` is the share of wrong hits that the request accepts (None: the policy's own).
+        A higher share allows more turns that only one of the histories has.
         """
 
     def reworded(self, turn: P, counterpart: P) -> bool:
-        """Tell whether nothing objects to taking one turn of a conversation for another."""
+        """Tell whether one turn of a conversation may stand for another: no guard fires."""
 
-    def judge(self, query: P, candidate: P, nearby: Nearby, veto: str | None = None) -> Verdict:
-        """Judge one neighbour that ``veto`` returned this for; a vetoed one is never served."""
+    def judge(
+        self, query: P, candidate: P, nearby: RankedNeighbor, veto: str | None = None
+    ) -> Verdict:
+        """Judge one neighbour. ``veto`` is its veto, if any; a vetoed neighbour is not served."""
 
 
 class AdmissionPolicy(Protocol):
-    """Decides what may be looked up, stored and served: each ``refuse_`` gives None or a reason."""
+    """Decides what may be looked up, stored and served: ``refuse_`` methods return why not."""
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
-        """May this request be answered from the cache at all?"""
+        """Return why the cache may not answer this request."""
 
     def refuse_semantic(self, request: ChatRequest) -> str | None:
-        """May it be answered by another prompt's answer?"""
+        """Return why the answer to another prompt may not answer this request."""
 
     def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
-        """May this answer, which ended cleanly with status 200, be stored?"""
+        """Return why this answer, a complete one of status 200, may not be stored."""
 
     def variants(self, request: ChatRequest) -> int:
-        """How many answers to keep for this request, to be drawn from at random."""
+        """Return how many answers to keep for this request; a hit draws one at random."""
 
     def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
-        """Range check: may this stored answer serve this request's limits, n and logprobs?"""
-
-
-class Chunk(Protocol):
-    """A piece of an upstream's answer: the bytes for the client and what they mean."""
-
-    @property
-    def data(self) -> bytes: ...
-
-    @property
-    def events(self) -> Sequence[StreamEvent]: ...
-
-
-class UpstreamReply(Protocol):
-    """An upstream's answer, once its status and headers are known."""
-
-    @property
-    def upstream(self) -> str: ...
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Headers: ...
-
-    @property
-    def transforms(self) -> tuple[str, ...]:
-        """What was edited on the way up or down; empty for a byte-identical exchange."""
-
-    @property
-    def storable(self) -> bool:
-        """False if the answer must not be served to anybody else, such as one that was rescued.
-
-        Final only once the body was read.
-        """
-
-    def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the body as it arrives. Raises UpstreamError when it breaks off."""
+        """Return why an entry does not fit the request's limits, ``n`` or logprobs."""
 
 
 class Upstream(Protocol):
-    """Something that answers calls. Races, hedges and fallbacks are upstreams made of upstreams."""
+    """Answers calls. A race, a hedge or a fallback is an upstream made of other upstreams."""
 
     @property
     def name(self) -> str: ...
 
-    def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
-        """Send the call; entering waits for status and headers, leaving closes the socket.
+    async def send(self, call: Call) -> Reply:
+        """Send the call and wait for status and headers. The sender has to close the reply.
 
-        Raises UpstreamError. Cancellation aborts the upstream call at once.
+        Raises UpstreamError. A cancellation aborts the upstream call at once.
         """
 
 
 class Candidate(Upstream, Protocol):
-    """An upstream that strategies choose among.
+    """An upstream that a strategy can choose.
 
-    Entering ``stream`` waits for the answer's first content, so whoever got in first has won; an
-    error status, an empty answer or an error in its place raise UpstreamError instead.
+    ``send`` waits for the first content of the answer, so the first candidate that returns has
+    won. An error status, an empty answer or an error event raise UpstreamError instead.
     """
 
-    def outlook(self, call: Call) -> Outlook:
-        """Return what to expect of this call, now. Quick, and without a side effect."""
+    def outlook(self, call: Call) -> RoutingEstimate:
+        """Return the estimate for this call now. Quick, and without a side effect."""
 
     @property
     def identity(self) -> str:
-        """Names whose answers these are: it is part of the cache key."""
+        """The name of the source of the answers; it is part of the cache key."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all upstreams inside, for ``Call.avoid``."""
-
-
-class Observer(Protocol):
-    """Receives what happened. Must be quick and must not raise; it is called on the loop."""
-
-    def notify(self, observation: Observation) -> None: ...
+        """The names of all upstreams inside, for ``Call.avoid``."""
 
 
 class DraftJudge(Protocol):
-    """A judge of a cascade's drafts: a function, plain or async. Plain ones run on the event loop.
+    """Judges the drafts of a cascade: a plain or an async function.
 
-    One that raises vetoes. An async one is cancelled when the client leaves.
+    A plain function runs on the event loop. An exception is a veto. An async function is cancelled
+    when the client leaves.
     """
 
     def __call__(
         self, request: ChatRequest, draft: Completion, /
     ) -> bool | float | Awaitable[bool | float]:
-        """Judge a draft: False is a veto, True is no objection, a number is how good it is.
+        """Judge a draft: False is a veto, True is no objection, a number from 0 to 1 is a score.
 
-        Numbers are from 0 to 1; what each is worth is learned.
+        Headstart learns how good drafts of each score are.
         """

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from headstart.config import Settings, load_settings, override_cache
+from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
-from headstart.factory.upstreams import paths
 from headstart.middleware.asgi import Gateway, not_found
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
 
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from headstart.factory import Parts
-    from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
-    from headstart.policies.origins import OriginRules
+    from headstart.observe import Observer
+    from headstart.policies.callers import OriginRules
 
 
 AnyASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -52,7 +51,7 @@ class CacheOptions(TypedDict, total=False):
     store: str
     on_corrupt: Literal["fail", "fresh"]
     ttl_s: float | None
-    ttl_by_class: Mapping[str, float]
+    ttl_by_class: Mapping[str, object]
     max_entries: int | None
     max_bytes: int | None
     hot_bytes: int
@@ -149,7 +148,7 @@ def build_gateway(
             origins=None if settings.server.client_keys else origins,
             on_start=on_start,
         ),
-        relay_prefixes=(b"/v1/", b"/v1beta/"),
+        relay_prefixes=RELAYED_PREFIXES,
         origins=origins,
     )
 
@@ -220,7 +219,7 @@ def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
                 f"Endpoint({endpoint.path!r}): after_checks is for HeadstartMiddleware; behind a "
                 "gateway there is no handler that could look up"
             )
-    return Routes(paths(), tuple(endpoints), GeminiGenerate())
+    return Routes(DIALECTS.values(), tuple(endpoints))
 
 
 def resolve_settings(

@@ -1,49 +1,32 @@
-"""What observers are told: frozen facts, never prompts, answers or credentials."""
+"""Observations: the facts that observers get. They hold no prompt, no answer and no credential."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
+from headstart.attempts import Attempt, Shaped  # noqa: TC001 - msgspec reads them
 from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - the same
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.interfaces import Observer
-
 logger = logging.getLogger("headstart")
 
 
 HELD_OUT = "-holdout"
-"""Ends the ``Shaped.kind`` of what an experiment left alone."""
+"""The end of ``Shaped.kind`` for an answer that an experiment left unchanged."""
 DRY_RUN = "-dry-run"
-"""Ends the ``Shaped.kind`` of what was reckoned and not done."""
-
-
-class Shaped(Frozen):
-    """What was done to a prompt or an answer on its way, in tokens.
-
-    What only an experiment can tell has the answer's length on both sides (``concise``, ``tight``).
-    """
-
-    kind: str
-    """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``."""
-    tokens_before: int
-    tokens_after: int
-    own_s: float = 0.0
-    """Our own time for it."""
-    estimated: bool = True
+"""The end of ``Shaped.kind`` for a change that was computed but not made."""
 
 
 class Served(Frozen, tag="served"):
-    """One request, answered or failed. Also a row of the books that ``report`` reads.
+    """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
-    ``ttft_s`` counts from the request's arrival to the first content byte sent to the client,
-    ``total_s`` to the last. ``saved_*`` are net of this request's own figures; a hit that was
-    slower than the original call has negative savings.
+    ``ttft_s`` is the time from the request's arrival to the first content byte sent to the client,
+    ``total_s`` the time to the last byte. ``saved_*`` is the original call's figure less this
+    request's own figure: it is negative for a hit that was slower than the original call.
     """
 
     id: str
@@ -62,22 +45,22 @@ class Served(Frozen, tag="served"):
     veto: str | None = None
     entry: str | None = None
     holdout: bool = False
-    """A would-be hit that was sent upstream to measure what hits really save."""
+    """The request could have been a hit, but was sent upstream to measure what hits save."""
     error: str | None = None
     domain: str = ""
-    """Where what was learned about such matches lives; "" where nothing is learned."""
+    """The learning domain; "" where nothing is learned."""
     neighbor: str | None = None
-    """The entry that was judged, also on a miss."""
+    """The entry that was judged, on a hit or a miss."""
     rule: Rule | None = None
-    """What the verdict on it rests on."""
+    """The rule behind the verdict about this entry."""
     score: float | None = None
     threshold: float | None = None
     audit_of: str | None = None
-    """The request whose hit this call audits: nobody waits for it, and its cost is booked."""
+    """The request whose hit this call checks. No client waits for the call; its cost is booked."""
     encode_s: float = 0.0
     lookup_s: float = 0.0
     upstream_s: float | None = None
-    """Time to the upstream's first content delta."""
+    """The time to the upstream's first content."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None
@@ -87,45 +70,46 @@ class Served(Frozen, tag="served"):
     saved_tokens: int = 0
     saved_usd: float | None = None
     overhead_s: float = 0.0
-    """Our own time: parse, encode, lookup, match."""
+    """Our own time for parsing, encoding, lookup and match."""
     stored: bool = False
     not_stored: str | None = None
-    """Why nothing is kept of an answer that was asked for; None where none was to be."""
+    """The reason why the answer was not stored; None if it was not to be stored."""
     route: str = ""
-    """The ``[[route]]`` that was taken; "": none fitted."""
+    """The ``[[route]]`` that the request took; "": none fitted."""
     shaped: tuple[Shaped, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    """The upstream calls that it caused, in the order of their ends; ``cost_usd`` is their sum."""
+    """Its upstream calls, in the order in which they ended; ``cost_usd`` is the sum of their
+    costs."""
 
 
 class StageFailed(Frozen, tag="stage_failed"):
-    """An optional stage failed and was bypassed. ``error`` is the exception's class name."""
+    """An optional stage failed and was bypassed. ``error`` is the name of the exception's class."""
 
     stage: str
     error: str
     detail: str = ""
-    """What is known of it and tells nothing of prompts."""
+    """A message about the failure that shows nothing of prompts."""
 
 
 class UpstreamFailed(Frozen, tag="upstream_failed"):
-    """A relayed call failed, or was answered with a 5xx. Others are in ``Served.attempts``."""
+    """A relayed call failed or got a status 5xx. ``Served.attempts`` has the other calls."""
 
     upstream: str
     error: str
-    """Our code for it."""
+    """Our code for the failure."""
     status: int = 0
-    """Of the upstream's answer, if there was one."""
+    """The status of the upstream's answer, if there was one."""
 
 
 class Committed(Frozen, tag="committed"):
-    """The store acknowledged an entry."""
+    """The store has written an entry."""
 
     id: str
     bytes: int
 
 
 class Encoded(Frozen, tag="encoded"):
-    """One prompt went through the encoder thread."""
+    """The encoder thread encoded one prompt."""
 
     encode_s: float
     queue_s: float
@@ -134,17 +118,17 @@ class Encoded(Frozen, tag="encoded"):
 
 
 class Labelled(Frozen, tag="labelled"):
-    """A pair was judged; ``same`` is None where the judge was unsure."""
+    """A pair of answers was judged. ``same`` is None if the judge was not sure."""
 
     source: LabelSource
     same: bool | None
 
 
 class Learned(Frozen, tag="learned"):
-    """A label changed a learning domain's rule or raised its alarm.
+    """A label changed the rule of a learning domain, or raised its alarm.
 
-    ``serves`` and ``cold_start_serves`` are shares of its recent candidates: what it serves now,
-    and what it would serve had it learned nothing.
+    ``serves`` is the share of its recent neighbours that the domain would serve now,
+    ``cold_start_serves`` the share that it would serve without any label.
     """
 
     domain: str
@@ -160,21 +144,27 @@ Observation: TypeAlias = (
 )
 
 
+class Observer(Protocol):
+    """Receives observations on the event loop. It must be quick and must not raise."""
+
+    def notify(self, observation: Observation) -> None: ...
+
+
 class Observers:
-    """Fans one observation out. An observer that raises is logged once and dropped."""
+    """Passes each observation to all observers. An observer that raises is logged and removed."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self._observers = list(observers)
+        self._observers = tuple(observers)
 
     def add(self, observer: Observer) -> None:
-        """Also notify ``observer`` from now on."""
-        self._observers.append(observer)
+        """Notify ``observer`` too, from now on."""
+        self._observers += (observer,)
 
     def notify(self, observation: Observation) -> None:
-        """Tell every observer, in order of registration."""
-        for observer in tuple(self._observers):
+        """Notify all observers, in the order in which they were added."""
+        for observer in self._observers:
             try:
                 observer.notify(observation)
             except Exception:
                 logger.exception("observer %r failed and is switched off", type(observer).__name__)
-                self._observers.remove(observer)
+                self._observers = tuple(each for each in self._observers if each is not observer)

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.config import masked
-from headstart.config.masking import masked_variable
 from headstart.errors import ConfigError, MissingExtra
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
-from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.otel import OpenTelemetryObserver
-from headstart.middleware.recent import RecentRequests
-from headstart.middleware.refused_keys import RefusedKeys
-from headstart.middleware.sidecar import behind_gateway
+from headstart.middleware.asgi import behind_gateway
+from headstart.middleware.metrics import OpenTelemetryObserver, PrometheusObserver
+from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.mount import build_gateway
 from headstart.observe import Observers
-from headstart.policies.origins import OriginRules
+from headstart.policies.callers import OriginRules
+from headstart.settings import masked_variable
 
 if TYPE_CHECKING:
     from headstart.config import ServerSettings, Settings
     from headstart.factory import Parts
-    from headstart.interfaces import Observer
     from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp
+    from headstart.observe import Observer
 
 
 def build_sidecar(settings: Settings) -> Gateway:
@@ -71,9 +69,10 @@ def build_sidecar(settings: Settings) -> Gateway:
 
 
 def _rules(server: ServerSettings, instead: str) -> OriginRules:
-    """Return the rules for web pages. Off loopback any name may be the server's, unless it is said.
+    """Return the rules for web pages.
 
-    Who reaches such a server needs a key of his own for whatever costs or tells something.
+    Off loopback the server may have any name, unless its names are listed. There a caller needs a
+    key of his own for each request that costs money or tells something.
     """
     names = frozenset(name.lower() for name in server.allowed_hosts)
     is_open = "*" in names or not (names or server.is_loopback)

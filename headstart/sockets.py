@@ -1,4 +1,4 @@
-"""Listening sockets for the programs of this package."""
+"""Listening sockets for the servers of this package."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headstart.errors import ConfigError
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536
-"""Files and sockets that a server asks for."""
+"""The number of open files and sockets that a server asks the system for."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raises ConfigError when it is taken."""
+    """Return a listening socket; port 0 takes a free port. Raises ConfigError if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol spelled out asyncio sets TCP_NODELAY; without it small writes wait 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is named; without it small writes wait 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -33,10 +33,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def room_for_connections() -> int | None:
-    """Return how many connections leave room for upstreams' and files; None: any number does.
+    """Return the largest number of client connections; None: there is no limit.
 
-    That is half of the files and sockets that the process may open. It raises that limit first, as
-    far as it may: many systems begin with a low one, for programs of another age.
+    It is half of the files and sockets that the process may open, so that upstream connections and
+    files have room. The function first raises the process's limit as far as the system allows.
     """
     try:
         import resource
@@ -47,7 +47,7 @@ def room_for_connections() -> int | None:
     if limit == resource.RLIM_INFINITY:
         return None
     if limit < wanted:
-        with contextlib.suppress(ValueError, OSError):  # a system may allow less than it says
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they report
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
             limit = wanted
     return max(1, limit // 2)

@@ -1,20 +1,28 @@
-"""Frozen values that every room shares. No behaviour beyond derived properties, no I/O.
+"""Frozen values that every room shares, and the ids that name them.
 
-Units are in the names: ``_s`` seconds, ``_usd`` dollars; ``created`` and ``expires`` are Unix
-seconds; ``similarity`` is a cosine, higher is closer.
+The values have no behaviour beyond derived properties. Units are in the names: ``_s`` seconds,
+``_usd`` dollars. ``created`` and ``expires`` are Unix seconds. ``similarity`` is a cosine: a higher
+value means closer.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, dataclass_transform
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, dataclass_transform
 
 import msgspec
 
+from headstart.attempts import AttemptLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""ASGI header pairs, in order, repeats kept; names are lower case."""
+"""ASGI header pairs in their order, repeated names included; names are lower case."""
 
 
-# Type checkers do not see that msgspec's subclasses inherit ``frozen`` and ``kw_only``.
+# Type checkers do not know that subclasses of a msgspec Struct inherit ``frozen`` and ``kw_only``.
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Base of the values below: immutable, keyword-only, compact when encoded."""
@@ -24,39 +32,41 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 
 class ChatRequest(Frozen):
-    """What the engine needs to know of a request body, whatever its dialect."""
+    """The parts of a request body that the engine reads, in the same form for each dialect."""
 
     model: str
     stream: bool
     document: dict[str, Any]
-    """The decoded body. Never mutated, never sent: the client's own bytes go upstream."""
+    """The decoded body. It is never mutated and never sent: the client's own bytes go upstream."""
     query: str | None
-    """The last user text if the last message is the user's and is text alone, else None."""
+    """The text of the last message, if the user wrote it and it holds nothing but text."""
     question: str | None = None
-    """The part of ``query`` that its endpoint names as the question, as it came; None: it does not
-    name one."""
+    """The part of ``query`` that the endpoint names as the question, unchanged. None: the endpoint
+    names no such part."""
     include_usage: bool = False
     max_tokens: int | None = None
     choices: int = 1
     logprobs: bool = False
     user: str | None = None
     """``user`` or ``safety_identifier``: joins the scope unless ``cache.share_users``."""
+    dialect: str = ""
+    """The name of the dialect that the body is in; "": none that is known here."""
     duplicate_keys: bool = False
-    """The body repeats a JSON key: two readers may disagree on it, so it is never cached."""
+    """The body repeats a JSON key. Two readers may disagree about it, so it is never cached."""
 
 
 class Turn(Frozen, array_like=True):
-    """What one side of a conversation said, in plain text."""
+    """One message of a conversation, as plain text."""
 
     user: bool
     text: str
 
 
 class CacheKey(Frozen):
-    """Who may share an answer and which answers are comparable (``docs/cache-key.md``).
+    """The callers that may share an answer, and the answers that are comparable.
 
-    ``partition``, ``exact`` and ``conversation`` are SHA-256 hex digests that already bind
-    ``scope``, so equal digests can never cross scopes.
+    ``docs/cache-key.md`` describes it. ``partition``, ``exact`` and ``conversation`` are SHA-256
+    digests, in hex, over their parts and ``scope``: two scopes never have equal digests.
     """
 
     scope: str
@@ -64,9 +74,9 @@ class CacheKey(Frozen):
     exact: str
     query: str | None = None
     conversation: str | None = None
-    """Binds what ``partition`` does but for ``history``; None where only an equal one will do."""
+    """The digest of ``partition`` without ``history``. None: only an equal history may match."""
     history: tuple[Turn, ...] = ()
-    """Earlier turns whose meaning may be equal in other words."""
+    """Earlier turns that another conversation may say in other words."""
 
     @property
     def group(self) -> str:
@@ -75,58 +85,58 @@ class CacheKey(Frozen):
 
 
 class Call(Frozen):
-    """One request as it travels through the engine to an upstream."""
+    """One request on its way through the engine to an upstream."""
 
     id: str
     method: str
     path: bytes
-    """Raw path below the mount point, as the client sent it."""
+    """The raw path below the mount point, as the client sent it."""
     query_string: bytes
     headers: Headers
     body: bytes
     dialect: str
     endpoint: str
     route: str = ""
-    """Name of the ``[[route]]`` that it takes; "": none."""
+    """The name of the ``[[route]]`` that the request takes; "": it takes none."""
     request: ChatRequest | None = None
     editable: bool = True
-    """False for calls that bypass the cache: they go up and come back byte for byte."""
+    """False for a call that bypasses the cache: request and answer pass byte for byte."""
     fold: bool = False
-    """Ask for a stream though the client wants a whole answer, and fold it: whoever cancels a
-    stream stops paying for it."""
+    """The client wants a whole answer, but we ask the upstream for a stream and join its pieces:
+    a cancelled stream costs nothing more."""
     deadline: float | None = None
-    """When the answer must have begun and ended, in the event loop's time."""
+    """The event loop's time at which the answer must be complete."""
     begin_by: float | None = None
-    """When its caller stops waiting for the first byte. The call may go on, for one who comes
-    again; but nothing that takes longer is worth beginning."""
+    """The event loop's time at which the caller stops waiting for the first byte. The call may go
+    on for a caller that comes again, but no new attempt that takes longer should begin."""
     affinity: str = ""
-    """Digest of the conversation, which stays with its provider's prefix cache; "": none."""
+    """The digest of the conversation, which should stay with one provider's prefix cache; "": there
+    is none."""
     prompt_tokens: int = 0
-    """Estimated length of the prompt."""
+    """The estimated length of the prompt."""
     output_tokens: float | None = None
-    """Expected length of the answer where neighbours tell it."""
+    """The expected length of the answer, if the answers of similar prompts tell it."""
     prediction: str = ""
-    """What the answer may look like, for providers that take such a hint; "": nobody knows."""
+    """A text that the answer may resemble, for providers that take such a hint; "": unknown."""
     role: str = "first"
-    """Why the call is made: an ``attempts.AttemptRole``."""
+    """The reason for the call: an ``attempts.AttemptRole``."""
     hurried: bool = False
-    """Somebody else could be asked: an upstream that is late to begin is left."""
+    """Another upstream could be asked: an upstream that begins too late is abandoned."""
     anyway: bool = False
-    """Ask an upstream that fails these days: nobody else is left."""
+    """Ask even an upstream whose circuit breaker is open: no other upstream is left."""
     avoid: frozenset[str] = frozenset()
-    """Names of upstreams that must not be asked."""
-    branch: str = ""
-    """Path of the choices that led to this copy of the call (``1.2``): whoever gives up a branch
-    tells the ledger so by this name."""
+    """The names of upstreams that must not be asked."""
+    log: AttemptLog = msgspec.field(default_factory=AttemptLog)
+    """The books of the request, or the branch of them that belongs to this copy of the call."""
 
     @property
     def awaited_until(self) -> float | None:
-        """When its caller stops waiting if there is nothing to read by then."""
+        """The time at which the caller stops waiting if there is nothing to read by then."""
         return self.deadline if self.begin_by is None else self.begin_by
 
     @property
     def place(self) -> str:
-        """Where answers of its kind are learned about together: its route, else its endpoint."""
+        """The name under which such answers are learned about: the route, else the endpoint."""
         return self.route or self.endpoint
 
 
@@ -134,7 +144,7 @@ class Call(Frozen):
 
 
 class Started(Frozen, tag="start"):
-    """The upstream named its answer."""
+    """The answer has begun; the upstream told its names."""
 
     id: str | None = None
     model: str | None = None
@@ -144,22 +154,23 @@ class Started(Frozen, tag="start"):
 
 
 class TextDelta(Frozen, tag="text"):
-    """Text. An empty one only says that its choice has begun: it is not content."""
+    """Text of the answer. An empty text says that its choice has begun; it is no content."""
 
     text: str
     choice: int = 0
     block: int | None = None
-    """Its content block, if the provider numbers them: the texts of two are two parts."""
+    """The number of its content block, if the provider numbers them. Texts of two blocks stay two
+    parts."""
 
 
 class ReasoningDelta(Frozen, tag="reasoning"):
     text: str
     choice: int = 0
     field: str = "reasoning_content"
-    """The name under which the upstream sent it; replays use the same."""
+    """The field in which the upstream sent it; a replay uses the same field."""
     signature: str | None = None
     block: int | None = None
-    """As in TextDelta."""
+    """The same as in ``TextDelta``."""
 
 
 class RefusalDelta(Frozen, tag="refusal"):
@@ -175,31 +186,31 @@ class ToolCallDelta(Frozen, tag="tool"):
     arguments: str = ""
     kind: str = "function"
     extra: dict[str, Any] = {}
-    """Unknown fields of the call, such as a provider's signature of it."""
+    """Fields of the call that this version does not know, such as a provider's signature."""
 
 
 class LogprobsDelta(Frozen, tag="logprobs"):
-    """``content`` and ``refusal`` token lists as the upstream sent them."""
+    """The token lists ``content`` and ``refusal``, as the upstream sent them."""
 
     value: dict[str, Any]
     choice: int = 0
 
 
 class ExtraDelta(Frozen, tag="extra"):
-    """Fields of a message or chunk that this version does not know; replayed as they came."""
+    """Fields of a message or chunk that this version does not know; a replay repeats them."""
 
     fields: dict[str, Any]
     choice: int | None = 0
-    """None: top level of the chunk."""
+    """None: the fields stood at the top level of the chunk."""
     beside: bool = False
-    """True: the fields stood in the choice, beside its message, not in it."""
+    """True: the fields stood in the choice, beside its message."""
 
 
 class Finished(Frozen, tag="finish"):
     reason: str
     choice: int = 0
     native: str | None = None
-    """The provider's own reason when it differs; cacheability is judged on it."""
+    """The provider's own reason, if it differs. It decides whether the answer may be cached."""
 
 
 class UsageReported(Frozen, tag="usage"):
@@ -207,7 +218,7 @@ class UsageReported(Frozen, tag="usage"):
 
 
 class ErrorReported(Frozen, tag="error"):
-    """An error inside a 200 answer, or the decoded body of an error answer."""
+    """An error inside an answer of status 200, or the decoded body of an error answer."""
 
     message: str
     code: str | None = None
@@ -231,6 +242,13 @@ StreamEvent: TypeAlias = (
     | ErrorReported
     | Ended
 )
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of an answer for the client, and the events that they carry."""
+
+    data: bytes
+    events: tuple[StreamEvent, ...] = ()
 
 
 class Text(Frozen, tag="text"):
@@ -259,12 +277,13 @@ Part: TypeAlias = Text | Reasoning | Refusal | ToolCall
 
 
 CONTENT_BLOCKS = "content_blocks"
-"""Field of ``Choice.extra`` where answers are lists of blocks: objects, each with the ``index`` of
-its block. One with a ``type`` is a block of its own; one without holds more of a part's block."""
+"""The field of ``Choice.extra`` for dialects whose answers are lists of blocks. It holds objects,
+each with the ``index`` of its block. An object with a ``type`` is a block of its own; an object
+without one adds fields to the block of a part."""
 
 
 class Choice(Frozen):
-    """One alternative of a completion; ``parts`` keep the order in which they arrived."""
+    """One alternative of a completion. ``parts`` keep the order in which they arrived."""
 
     index: int
     parts: tuple[Part, ...]
@@ -273,11 +292,11 @@ class Choice(Frozen):
     logprobs: dict[str, Any] | None = None
     extra: dict[str, Any] = {}
     beside: dict[str, Any] = {}
-    """Unknown fields that stood beside the message, not in it."""
+    """Unknown fields that stood beside the message."""
 
 
 class Completion(Frozen, tag="completion"):
-    """A whole answer, replayable as JSON or as a stream without loss."""
+    """A whole answer. It can be replayed as JSON or as a stream without loss."""
 
     model: str
     choices: tuple[Choice, ...]
@@ -289,7 +308,7 @@ class Completion(Frozen, tag="completion"):
 
 
 class RawResponse(Frozen, tag="raw"):
-    """A custom endpoint's whole answer, byte for byte."""
+    """The whole answer of a custom endpoint, byte for byte."""
 
     headers: Headers
     body: bytes
@@ -300,7 +319,7 @@ class RawResponse(Frozen, tag="raw"):
 
 
 class Origin(Frozen):
-    """What the original call cost: a hit's saving is this minus the hit's own."""
+    """The cost of the original call. A hit saves this cost less the hit's own."""
 
     model: str
     upstream: str
@@ -310,11 +329,11 @@ class Origin(Frozen):
     completion_tokens: int = 0
     cost_usd: float | None = None
     estimated: bool = False
-    """True when tokens or cost were estimated, not reported by the upstream."""
+    """The upstream reported no tokens or no cost, so they are estimates."""
 
 
 class Entry(Frozen):
-    """One stored answer. ``evidence`` belongs to the MatchPolicy named by ``evidence_version``."""
+    """One stored answer. The MatchPolicy of version ``evidence_version`` made ``evidence``."""
 
     id: str
     key: CacheKey
@@ -327,18 +346,18 @@ class Entry(Frozen):
     evidence: bytes = b""
     evidence_version: str = ""
     encoder: str = ""
-    """Namespace of the encoder that made the vector; other namespaces never match."""
+    """The namespace of the encoder that made the vector. Other namespaces never match."""
 
 
 class Put(Frozen, tag="put"):
-    """An entry to store. ``vector`` is a unit fp16 row, little endian, or None."""
+    """An entry to store. ``vector`` is a unit row of fp16, little endian, or None."""
 
     entry: Entry
     vector: bytes | None = None
 
 
 class Delete(Frozen, tag="delete"):
-    """Entries to delete; in the log those that left (evicted, expired or invalidated)."""
+    """Entries to delete; in the log: entries that were evicted, expired or invalidated."""
 
     ids: tuple[str, ...]
 
@@ -347,7 +366,7 @@ Record: TypeAlias = Put | Delete
 
 
 class VectorRow(Frozen):
-    """What an index needs of a stored entry: its place there, not its answer."""
+    """The part of a stored entry that an index needs: its partition and vector, not its answer."""
 
     id: str
     partition: str
@@ -356,7 +375,7 @@ class VectorRow(Frozen):
 
 
 class Logged(Frozen):
-    """What was stored or left; pass its ``cursor`` to ``Store.follow`` to go on after it."""
+    """One change in the store's log. Pass ``cursor`` to ``Store.follow`` to go on after it."""
 
     cursor: str
     record: VectorRow | Delete
@@ -365,3 +384,49 @@ class Logged(Frozen):
 class StoreStats(Frozen):
     entries: int
     bytes: int
+
+
+# --- ids: ULIDs, sortable by time and unique without coordination (github.com/ulid/spec) -------
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_FROM_BYTE = (_ALPHABET * 8).encode()
+"""One letter for each byte, by its low five bits."""
+
+
+def ulid_time(id: str) -> float | None:
+    """Return the time at which a ULID was made, in Unix seconds; None if ``id`` is no ULID."""
+    if len(id) != 26 or not set(id) <= set(_ALPHABET):
+        return None
+    ms = 0
+    for letter in id[:10]:
+        ms = ms * 32 + _ALPHABET.index(letter)
+    return ms / 1000
+
+
+_drawn: list[bytes] = []
+"""Random bytes that the system gave, 16 at a time."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def random_bytes(count: int) -> bytes:
+    """Return up to 16 random bytes, for an id. The system is asked for many at a time."""
+    try:
+        return _drawn.pop()[:count]  # no other thread gets the same ones
+    except IndexError:
+        drawn = os.urandom(16 * 256)
+        _drawn.extend(drawn[at : at + 16] for at in range(16, len(drawn), 16))
+        return drawn[:count]
+
+
+def new_ulid(clock: Callable[[], float], entropy: Callable[[int], bytes] = random_bytes) -> str:
+    """Return 26 characters: 48 bits of milliseconds, then 80 random bits."""
+    ms = int(clock() * 1000)
+    return _ulid_head(ms >> 10) + _PAIRS[ms & 1023] + entropy(16).translate(_FROM_BYTE).decode()
+
+
+@lru_cache(maxsize=4)
+def _ulid_head(seconds: int) -> str:
+    """Return the first eight characters, which change about once a second."""
+    return "".join(_PAIRS[seconds >> shift & 1023] for shift in (30, 20, 10, 0))

@@ -27,7 +27,12 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load
 
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.fidelity import encode_prompts, measure_fidelity, require_fidelity
+from headstart.embeddings.export import (
+    encode_prompts,
+    measure_fidelity,
+    quantize_graph,
+    require_fidelity,
+)
 from headstart.embeddings.model_card import (
     DEFAULT_MODEL,
     FORMAT,
@@ -38,7 +43,6 @@ from headstart.embeddings.model_card import (
     sha256_file,
     write_card,
 )
-from headstart.embeddings.quantize import quantize_graph
 from headstart.types import Frozen
 
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from headstart.compression.compress import Profile
 from headstart.config import (
     GUARDS,
     CacheSettings,
+    CompressionSettings,
     ServerSettings,
     Settings,
     UpstreamSettings,
@@ -20,12 +22,11 @@ from headstart.config import (
     load_settings,
     masked,
 )
-from headstart.config.masking import masked_url
 from headstart.errors import ConfigError
-from headstart.factory.compression import compressing_options
-from headstart.middleware.shaping.compress import CompressingOptions
-from headstart.policies.match import GUARDS as POLICY_GUARDS
+from headstart.factory.shaping import compression_by_route
+from headstart.policies.guards.table import GUARDS as POLICY_GUARDS
 from headstart.policies.match import StaticMatch
+from headstart.settings import masked_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -341,13 +342,14 @@ def test_a_route_has_its_own_mode_of_compression(tmp_path: Path) -> None:
         "[[route]]\nname = 'a'\ncompression = 'off'\n[[route]]\nname = 'b'",
         tmp_path,
     )
-    options = compressing_options(settings)
+    options = compression_by_route(settings)
     assert {name: each.mode for name, each in options.items()} == {"": "balanced", "a": "off"}
     assert options[""].dry_run
 
 
 def test_without_a_setting_compression_is_what_the_library_does_by_default() -> None:
-    assert compressing_options(load()) == {"": CompressingOptions()}
+    assert compression_by_route(load()) == {"": CompressionSettings()}
+    assert msgspec.convert(CompressionSettings(), Profile, from_attributes=True) == Profile()
 
 
 @pytest.mark.parametrize("key", ["compression.mode", "route[0].compression"])

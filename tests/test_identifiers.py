@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.identifiers import new_ulid
+from headstart.types import new_ulid
 
 
 def test_the_time_of_the_specifications_example_comes_first() -> None:

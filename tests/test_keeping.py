@@ -10,14 +10,13 @@ import pytest
 
 from headstart.config import Settings
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import StoreError
-from headstart.factory.conditions import KEPT_AS, open_conditions
-from headstart.factory.keeping import keep
-from headstart.factory.site import Site
-from headstart.middleware.supervisor import Supervisor
+from headstart.factory.context import BuildContext, keep
+from headstart.factory.upstreams import MEASURES_KEPT_AS, open_conditions
+from headstart.middleware.concurrency import Supervisor
 from headstart.observe import Observers, StageFailed
-from headstart.policies.routing.measures import Key
+from headstart.policies.routing.measures import UpstreamModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KEY = Key("sim", "m")
+KEY = UpstreamModel("sim", "m")
 
 
 class Recorder:
@@ -50,7 +49,7 @@ class UnkeepingStore(MemoryStore):
 
 
 @asynccontextmanager
-async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator[Site]:
+async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator[BuildContext]:
     """The life of a server that has opened nothing yet."""
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -58,29 +57,29 @@ async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator
         await store.open()
         stack.push_async_callback(store.aclose)
         observers = Observers([recorder] if recorder is not None else [])
-        yield Site(Settings(), store, observers, supervisor, stack)
+        yield BuildContext(Settings(), store, observers, supervisor, stack)
 
 
 async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
     url, now = f"sqlite:///{tmp_path / 'kept.db'}", asyncio.get_running_loop().time()
     async with a_run(open_store(url)) as site:
         measures = (await open_conditions(site)).measures
-        assert measures.samples(KEY, 100, now) == 0
+        assert measures.first_token(KEY, 100, now).samples == 0
         for _ in range(20):
             measures.first(KEY, 100, 0.25, now)
-        measured = measures.samples(KEY, 100, now)
+        measured = measures.first_token(KEY, 100, now).samples
     async with a_run(open_store(url)) as site:
         measures = (await open_conditions(site)).measures
-        assert measures.samples(KEY, 100, now) == measured > 0
-        assert measures.expected_ttft_s(KEY, 100, now) == pytest.approx(0.25, rel=0.05)
+        assert measures.first_token(KEY, 100, now).samples == measured > 0
+        assert measures.first_token(KEY, 100, now).mean_s == pytest.approx(0.25, rel=0.05)
 
 
 async def test_what_cannot_be_read_is_begun_anew() -> None:
     store = MemoryStore()
-    await store.keep(KEPT_AS, b"of another version")
+    await store.keep(MEASURES_KEPT_AS, b"of another version")
     async with a_run(store) as site:
         assert (await open_conditions(site)).items() == ()
-    assert await store.kept(KEPT_AS) != b"of another version"
+    assert await store.kept(MEASURES_KEPT_AS) != b"of another version"
 
 
 async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None:
@@ -93,7 +92,7 @@ async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None
 
 
 async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.factory.keeping.KEEP_S", 0.001)
+    monkeypatch.setattr("headstart.factory.context.KEEP_S", 0.001)
     kept = asyncio.Event()
 
     class Store(MemoryStore):

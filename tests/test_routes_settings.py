@@ -27,11 +27,10 @@ from headstart.config import (
     providers,
     strategy_of,
 )
-from headstart.config.models import Weights
-from headstart.config.providers import read_data
-from headstart.config.routes import Use
+from headstart.config.providers import Weights, read_data
 from headstart.config.strategies import uses
 from headstart.errors import ConfigError
+from headstart.settings import Use
 
 if TYPE_CHECKING:
     from pathlib import Path

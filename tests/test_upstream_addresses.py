@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headstart.config import Settings, UpstreamSettings, checked, notes_on
-from headstart.config.settings import CacheSettings, ServerSettings
+from headstart.settings import CacheSettings, ServerSettings
 
 
 def one(**fields: Any) -> UpstreamSettings:

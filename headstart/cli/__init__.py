@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,42 +17,59 @@ if TYPE_CHECKING:
 
 FIRST = {
     "serve": "Run the sidecar proxy.",
-    "demo": "Watch it work: simulated providers, scripted traffic, savings.",
-    "tune": "Learn from a log, and say what each error target would give.",
-    "report": "Show what the cache saved.",
+    "demo": "Show the savings with simulated providers and scripted traffic.",
+    "tune": "Learn from a log, and show the result of each error target.",
+    "report": "Show the savings of the cache.",
     "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {
     "simulate": "Run simulated providers on loopback.",
     "evaluate": "Judge the match policy on labelled pairs or a stream.",
     "replay": "Play a log against several match policies.",
-    "audit": "Show what audits prove about the hits that were served.",
-    "explain": "Say why a request was, or was not, answered from the cache.",
+    "audit": "Show the error rate of hits that audits prove.",
+    "explain": "Show why a request was, or was not, a hit.",
     "encoder": "Inspect the encoder, or export another model.",
     "config": "Check or show the configuration.",
 }
+OF_LAB = {"demo", "tune", "bench", "simulate", "evaluate", "replay"}
+"""Commands in ``headstart/lab/commands``. An installation may leave out that folder."""
+LAB = Path(__file__).parents[1] / "lab" / "commands"
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of this package, imported on use."""
+    """A group whose commands are modules of the package, imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all command names, the everyday ones first."""
-        return [*FIRST, *MORE]
+        """Return the names of all commands that are installed, the everyday ones first."""
+        has_lab = LAB.is_dir()
+        return [name for name in (*FIRST, *MORE) if has_lab or name not in OF_LAB]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command, or None for an unknown name."""
+        """Import and return a command, or None for an unknown name.
+
+        Raises UsageError for a command of the laboratory where the laboratory is not installed.
+        """
         if cmd_name not in FIRST and cmd_name not in MORE:
             return None
-        command = getattr(import_module(f"headstart.cli.{cmd_name}"), cmd_name)
+        if cmd_name in OF_LAB and not LAB.is_dir():
+            raise click.UsageError(
+                f"{cmd_name!r} is a command of Headstart's laboratory, and this installation lacks "
+                f"the laboratory's folder, {LAB.parent}. Reinstall the complete package, for "
+                "example with: pip install --force-reinstall headstart"
+            )
+        room = "lab.commands" if cmd_name in OF_LAB else "cli"
+        command = getattr(import_module(f"headstart.{room}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command lists without importing any command."""
+        installed = self.list_commands(ctx)
         for title, commands in (("Commands", FIRST), ("More commands", MORE)):
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl(
+                    [(name, help) for name, help in commands.items() if name in installed]
+                )
 
 
 @click.group(

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
 import click
-import msgspec
 
-from headstart.cli import admin_api
-from headstart.cli.configured import config_option
-from headstart.cli.lab import Share
-from headstart.cli.report import parse_duration
-from headstart.cli.stores import existing_store
+from headstart.cli import data_sources
+from headstart.cli.data_sources import existing_store
+from headstart.cli.options import (
+    JSON,
+    Share,
+    command,
+    config_field,
+    flag,
+    option,
+    print_json,
+    since_field,
+    store_field,
+    token_field,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,68 +33,65 @@ if TYPE_CHECKING:
 
     from headstart.middleware.learning.certificates import AuditReport, CertificateRow
 
-EPILOG = """\b
-Examples:
-  headstart audit
-  headstart audit --url http://127.0.0.1:8080 --since 7d
-  headstart audit --store redis://localhost:6379/0 --json
-  headstart audit --fail-over 1%
-"""
 MOST_ROWS = 40
 MOST_WRONG_HITS = 20
 
 
-@click.command(epilog=EPILOG)
-@click.option("--url", metavar="URL", help="Ask the server that runs here, such as "
-              f"{admin_api.DEFAULT_URL}, in place of reading a store.")  # fmt: skip
-@click.option("--store", metavar="URL", help="The store.  [default: the one configured]")
-@config_option
-@click.option(
-    "--since",
-    type=parse_duration,
-    metavar="DURATION",
-    help="Only the last 90s, 30m, 12h, 7d or 2w.  [default: all]",
-)
-@click.option(
-    "--fail-over",
-    type=Share(),
-    help="Exit with 1 if audits of the latest week do not prove the error to be at most so much.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@admin_api.token_option
-def audit(
-    url: str | None,
-    store: str | None,
-    path: Path | None,
-    since: float | None,
-    fail_over: float | None,
-    as_json: bool,
-    token_env: str,
-) -> None:
-    """Show the certificate by domain and week, and the hits that audits found wrong."""
-    if url is not None and (store is not None or path is not None):
+@dataclass(frozen=True)
+class AuditOptions:
+    """The options of ``headstart audit``."""
+
+    url: str | None = option(
+        None,
+        f"Ask the server at this URL, such as {data_sources.DEFAULT_URL}, and do not read a store.",
+        metavar="URL",
+    )
+    store: str | None = store_field()
+    config: Path | None = config_field()
+    since: float | None = since_field()
+    fail_over: float | None = option(
+        None,
+        "Exit with 1 unless audits of the latest week prove an error of at most this share.",
+        Share(),
+    )
+    as_json: bool = flag(JSON, "--json")
+    token_env: str = token_field()
+
+
+@command(AuditOptions)
+def audit(options: AuditOptions) -> None:
+    """Show the certificate by domain and week, and the hits that audits found wrong.
+
+    Examples:
+      headstart audit
+      headstart audit --url http://127.0.0.1:8080 --since 7d
+      headstart audit --store redis://localhost:6379/0 --json
+      headstart audit --fail-over 1%
+    """
+    url, store, since = options.url, options.store, options.since
+    if url is not None and (store is not None or options.config is not None):
         raise click.UsageError("--url asks a server: it excludes --store and --config")
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     if url is not None:
-        found = anyio.run(audit_of_server, url, start, token_env)
+        found = anyio.run(audit_of_server, url, start, options.token_env)
     else:
-        found = anyio.run(audit_of_store, store, path, start)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        found = anyio.run(audit_of_store, store, options.config, start)
+    if options.as_json:
+        print_json(found)
     else:
         from rich.console import Console
 
         print_audit(Console(), found)
-    if fail_over is not None:
-        _fail_over(found, fail_over)
+    if options.fail_over is not None:
+        _fail_over(found, options.fail_over)
 
 
 async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
     from headstart.middleware.learning.certificates import AuditReport
 
-    body = await admin_api.ask(url, f"audit?since={since}", token_env)
-    return admin_api.read(body, AuditReport)
+    body = await data_sources.ask_server(url, f"audit?since={since}", token_env)
+    return data_sources.decode_answer(body, AuditReport)
 
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:

@@ -1,29 +1,38 @@
-"""``headstart config``: check or show the settings in force."""
+"""``headstart config``: checks or shows the settings in force."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import click
 import msgspec
 
-from headstart.cli.configured import config_option
-from headstart.config import discover_upstreams, load_settings, masked
+from headstart.cli.options import JSON, command, config_field, flag, print_json
+from headstart.config import (
+    discover_upstreams,
+    load_settings,
+    masked,
+    model_at,
+    model_table,
+    notes_on,
+    price_at,
+    strategy_of,
+)
+from headstart.config.checks import billing_note
 from headstart.errors import ConfigError
+from headstart.settings import masked_variable
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headstart.cli.config_report import ConfigReport
+    from headstart.cli.live_check import LiveResult
+    from headstart.config import RouteSettings, Settings, UpstreamSettings
 
-EPILOG = """\b
-Examples:
-  headstart config check --config headstart.toml
-  headstart config check --live
-  headstart config check --json | jq .problems
-"""
+_WILD = frozenset("*?[")
 
 
 @click.group(epilog="\b\nExample:\n  headstart config check --config headstart.toml")
@@ -31,58 +40,75 @@ def config() -> None:
     """Check or show the configuration."""
 
 
-@config.command(epilog=EPILOG, short_help="Say what is wrong with it; --live asks each upstream.")
-@config_option
-@click.option("--live", is_flag=True, help="Ask each upstream for one token (costs next to none).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(path: Path | None, live: bool, as_json: bool) -> None:
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of ``headstart config check``."""
+
+    config: Path | None = config_field()
+    live: bool = flag("Ask each upstream for one token (the cost is tiny).")
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(CheckOptions, short_help="Find problems in it; --live asks each upstream.")
+def check(options: CheckOptions) -> None:
     """Validate settings, the variables and files they name, models and routes.
 
-    Offline unless --live is given. Prints each upstream with its key variables, how many models
-    and prices are known of it and whether an abort stops its bill; each route with its members
-    and the model that they are asked for; then notes, which are harmless, and problems. Exits 1
-    if there is a problem, 2 if the settings cannot be read.
+    The command works offline unless --live is given. It prints each upstream with its key
+    variables, the number of its known models and prices, and whether an abort stops its bill. It
+    prints each route with its upstreams and their models. Then it prints notes, which are
+    harmless, and problems. It exits with 1 if there is a problem, and with 2 if it cannot read
+    the settings.
+
+    Examples:
+      headstart config check --config headstart.toml
+      headstart config check --live
+      headstart config check --json | jq .problems
     """
-    from headstart.cli.config_report import report_on
-
     try:
-        settings = load_settings(path, os.environ)
+        settings = load_settings(options.config, os.environ)
     except ConfigError as error:
-        if as_json:
-            _print_json({"valid": False, "problems": str(error).splitlines()})
+        if options.as_json:
+            print_json({"valid": False, "problems": str(error).splitlines()})
         raise
-    report = report_on(settings, os.environ)
-    if live and not report.problems and settings.upstream:
-        from headstart.cli.live import ask_all
+    report, answers = report_on(settings, os.environ), []
+    if options.live and not report.problems and settings.upstream:
+        from headstart.cli.live_check import ask_all
 
-        results = tuple(anyio.run(ask_all, settings))
-        report = msgspec.structs.replace(
-            report,
-            live=results,
-            problems=tuple(f"{each.upstream}: {each.error}" for each in results if each.error),
-        )
-    if as_json:
-        _print_json({"valid": not report.problems, **msgspec.to_builtins(report)})
+        answers = anyio.run(ask_all, settings)
+        failed = tuple(f"{each.upstream}: {each.error}" for each in answers if each.error)
+        report = msgspec.structs.replace(report, problems=failed)
+    if options.as_json:
+        found = msgspec.to_builtins(report)
+        print_json({"valid": not report.problems, **found, "live": answers})
     else:
-        _print(report)
+        _print(report, answers)
     if report.problems:
         raise SystemExit(1)
 
 
-@config.command(
-    epilog="\b\nExample:\n  headstart config show",
-    short_help="Print what is in force as JSON, secrets masked.",
-)
-@config_option
-def show(path: Path | None) -> None:
-    """Print the settings in force as JSON, secrets masked and presets filled in."""
-    _print_json(masked(load_settings(path, os.environ)))
+@dataclass(frozen=True)
+class ShowOptions:
+    """The options of ``headstart config show``."""
+
+    config: Path | None = config_field()
 
 
-def _print(report: ConfigReport) -> None:
-    from headstart.cli.config_report import tables
+@command(ShowOptions, short_help="Print the settings in force as JSON, secrets masked.")
+def show(options: ShowOptions) -> None:
+    """Print the settings in force as JSON, secrets masked and presets filled in.
 
-    for line in tables(report):
+    Examples:
+      headstart config show
+    """
+    print_json(masked(load_settings(options.config, os.environ)))
+
+
+config.add_command(check)
+config.add_command(show)
+
+
+def _print(report: ConfigReport, live: Sequence[LiveResult]) -> None:
+    for line in tables(report, live):
         click.echo(line)
     if not report.upstreams:
         _, found = discover_upstreams(os.environ)
@@ -96,5 +122,215 @@ def _print(report: ConfigReport) -> None:
         click.echo("the configuration is valid")
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the reasons why ``serve`` could not start here, found without starting it."""
+    token = settings.server.admin_token_env
+    if token is not None and not environ.get(token):
+        yield f"server.admin_token_env names {masked_variable(token)}, which is not set"
+    for upstream in settings.upstream:
+        for variable in upstream.key_variables:
+            if not environ.get(variable):
+                shown = masked_variable(variable)
+                yield f"upstream {upstream.name!r} names {shown}, which is not set"
+    checks: tuple[Callable[[Settings], None], ...] = (
+        _read_authorities, _read_encoder, _read_state, _find_record
+    )  # fmt: skip
+    for check in checks:
+        try:
+            check(settings)
+        except ConfigError as error:
+            yield str(error)
+
+
+def _read_authorities(settings: Settings) -> None:
+    from headstart.middleware.upstreams.http import trusting
+
+    for upstream in settings.upstream:
+        if upstream.ca_file is not None:
+            trusting(upstream.name, upstream.ca_file)
+
+
+def _read_encoder(settings: Settings) -> None:
+    chosen, cache = settings.encoder, settings.cache
+    if not cache.enabled or cache.mode == "exact-only" or chosen.model == "default":
+        return
+    from headstart.embeddings.encoder import OnnxEncoder
+
+    OnnxEncoder(Path(chosen.model), threads=chosen.threads, max_tokens=chosen.max_tokens)
+
+
+def _read_state(settings: Settings) -> None:
+    cache = settings.cache
+    if cache.state is None:
+        return
+    from headstart.factory.learning import promise_of, read_prior
+    from headstart.policies.match import version_of
+
+    read_prior(cache, promise_of(cache), version_of(cache.guards))
+
+
+def _find_record(settings: Settings) -> None:
+    folder = Path(settings.record.path).parent
+    if settings.record.enabled and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(f"record.path: {folder} is no folder that can be written to")
+
+
+class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One upstream as it will be used."""
+
+    name: str
+    preset: str | None
+    dialect: str
+    base_url: str
+    keys: dict[str, bool]
+    """Is it set? By variable; none: callers' keys pass."""
+    models: dict[str, str]
+    cancels_billing: bool | None
+    priced: int
+    """Models whose price is known."""
+
+
+class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One route as it will be taken."""
+
+    name: str
+    strategy: str
+    """Its name, with the members where they are strategies themselves."""
+    model: str
+    members: dict[str, str]
+    """The model that each upstream is asked for, or the pattern of a route for several models."""
+
+
+class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole report. A configuration without problems works as far as can be known offline."""
+
+    upstreams: tuple[UpstreamReport, ...]
+    routes: tuple[RouteReport, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
+    """Return what is known, without asking anybody."""
+    by_name = {upstream.name: upstream for upstream in settings.upstream}
+    return ConfigReport(
+        upstreams=tuple(_upstream(each, environ) for each in settings.upstream),
+        routes=tuple(_route(each, by_name) for each in settings.route),
+        notes=(
+            *notes_on(settings),
+            *(each for route in settings.route for each in dict.fromkeys(_notes(route, by_name))),
+        ),
+        problems=tuple(start_problems(settings, environ)),
+    )
+
+
+def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> UpstreamReport:
+    return UpstreamReport(
+        name=upstream.name,
+        preset=upstream.preset,
+        dialect=upstream.speaks,
+        base_url=upstream.base_url,
+        keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
+        models=upstream.models,
+        cancels_billing=upstream.cancels_billing,
+        priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
+    )
+
+
+def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> RouteReport:
+    strategy, model = strategy_of(route), route.match.model
+    asked = {
+        name: model if _WILD & set(model) else model_at(by_name[name], model)
+        for name in strategy.members
+    }
+    kind = strategy.composition if strategy.nested else strategy.strategy
+    if not strategy.upstreams:
+        kind = "by model"
+    return RouteReport(name=route.name, strategy=kind, model=model, members=asked)
+
+
+def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
+    """Yield facts about a valid route that change its bill or its answers."""
+    strategy, table = strategy_of(route), model_table()
+    if not _WILD & set(route.match.model):
+        for name in strategy.members:
+            upstream = by_name[name]
+            real = model_at(upstream, route.match.model)
+            weights = table.weights(real, upstream.preset)
+            if price_at(upstream, real) is None:
+                yield (
+                    f"route {route.name!r}: no price is known of {real!r} at {name}, so its cost "
+                    "is not booked; set its price"
+                )
+            if weights is None and upstream.preset is not None:
+                yield f"route {route.name!r}: it is not known that {name} has a model {real!r}"
+            elif weights is not None and upstream.preset in weights.quantised:
+                yield f"route {route.name!r}: {name} serves {real!r} quantised"
+    if strategy.race_billed and len(strategy.members) > 1:
+        for name in strategy.members:
+            note = billing_note(by_name[name])
+            if note is not None:
+                yield f"route {route.name!r}: {note}"
+
+
+def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
+    """Yield the report's lines: upstreams, routes, and the answers to live calls."""
+    if report.upstreams:
+        yield from _table(
+            ("upstream", "dialect", "address", "key", "models", "priced", "abort stops bill"),
+            [
+                (
+                    each.name,
+                    each.dialect,
+                    each.base_url,
+                    _keys(each.keys),
+                    str(len(set(each.models.values()))),
+                    str(each.priced),
+                    {True: "yes", False: "no", None: "unknown"}[each.cancels_billing],
+                )
+                for each in report.upstreams
+            ],
+        )
+    if report.routes:
+        yield from _table(
+            ("route", "strategy", "model", "upstreams"),
+            [(each.name, each.strategy, each.model, _members(each)) for each in report.routes],
+        )
+    if live:
+        yield from _table(
+            ("asked", "model", "first token", "answer"),
+            [
+                (
+                    each.upstream,
+                    each.model or "-",
+                    "-" if each.ttft_s is None else f"{each.ttft_s * 1000:,.0f} ms",
+                    each.error or "ok",
+                )
+                for each in live
+            ],
+        )
+        for each in live:
+            if each.models:
+                yield f"{each.upstream} offers: {', '.join(each.models)}"
+
+
+def _keys(keys: Mapping[str, bool]) -> str:
+    shown = (name if found else f"{name} (not set)" for name, found in keys.items())
+    return ", ".join(shown) or "callers'"
+
+
+def _members(route: RouteReport) -> str:
+    return (
+        ", ".join(
+            name if real == route.model else f"{name} ({real})"
+            for name, real in route.members.items()
+        )
+        or "-"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield ""

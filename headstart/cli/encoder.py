@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from headstart.cli.options import argument, command, flag, option
 from headstart.errors import HeadstartError
 
 if TYPE_CHECKING:
     from headstart.embeddings.model_card import ModelCard, Pooling, Precision
 
-EXPORT_EPILOG = """\b
-Examples:
-  headstart encoder export sentence-transformers/all-MiniLM-L12-v2
-  headstart encoder export intfloat/multilingual-e5-small --prefix "query: " --output e5
-
-Then set `model = "e5"` under [encoder] in headstart.toml.
-"""
-INFO_EPILOG = """\b
-Examples:
-  headstart encoder info
-  headstart encoder info e5 --json
-"""
+FOLDER = click.Path(path_type=Path, file_okay=False)
+_JSON = "Report as JSON."
 
 
 @click.group(epilog="\b\nExample:\n  headstart encoder info")
@@ -32,62 +24,84 @@ def encoder() -> None:
     """Export an embedding model to Headstart's format, or describe one."""
 
 
-@encoder.command(epilog=EXPORT_EPILOG)
-@click.argument("model")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to write.  [default: the model's name and precision]",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["int8", "high", "fp32"]),
-    default="int8",
-    show_default=True,
-    help="high: 8-bit weights alone, for models that int8 ruins.",
-)
-@click.option("--prefix", metavar="TEXT", help="Text before every prompt.  [default: the model's]")
-@click.option("--pooling", type=click.Choice(["mean", "cls"]), help="[default: the model's]")
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def export(
-    model: str,
-    output: Path | None,
-    precision: Precision,
-    prefix: str | None,
-    pooling: Pooling | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class ExportOptions:
+    """The options of ``headstart encoder export``."""
+
+    model: str = argument("MODEL", click.STRING)
+    output: Path | None = option(
+        None, "Folder to write.  [default: the model's name and precision]", FOLDER
+    )
+    precision: Precision = option(
+        "int8",
+        "high: 8-bit weights only, for models that int8 makes too inaccurate.",
+        click.Choice(["int8", "high", "fp32"]),
+    )
+    prefix: str | None = option(
+        None, "Text before every prompt.  [default: the model's]", metavar="TEXT"
+    )
+    pooling: Pooling | None = option(None, "[default: the model's]", click.Choice(["mean", "cls"]))
+    as_json: bool = flag(_JSON, "--json")
+
+
+@command(ExportOptions)
+def export(options: ExportOptions) -> None:
     """Turn MODEL, a sentence-transformers hub id or folder, into an encoder folder.
 
-    Needs the extra `export`. Refuses a result under .99 mean cosine to the original.
+    It needs the extra `export`. It refuses a result with a mean cosine to the original under .99.
+
+    Examples:
+      headstart encoder export sentence-transformers/all-MiniLM-L12-v2
+      headstart encoder export intfloat/multilingual-e5-small --prefix "query: " --output e5
+
+    Then set `model = "e5"` under [encoder] in headstart.toml.
     """
     from headstart.embeddings.export import export_model
 
-    target = output or Path(f"{Path(model).name}-{precision}")
+    model, precision = options.model, options.precision
+
+    target = options.output or Path(f"{Path(model).name}-{precision}")
     click.echo(f"Exporting {model} to {target}; a minute or two …", err=True)
     try:
-        exported = export_model(model, target, precision=precision, prefix=prefix, pooling=pooling)
+        exported = export_model(
+            model, target, precision=precision, prefix=options.prefix, pooling=options.pooling
+        )
     except HeadstartError as error:
         raise click.ClickException(str(error)) from error
     report = describe(exported.folder, exported.card)
     report["cosine_mean"] = round(exported.fidelity.mean, 4)
     report["cosine_minimum"] = round(exported.fidelity.minimum, 4)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=options.as_json)
 
 
-@encoder.command(epilog=INFO_EPILOG)
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def info(folder: Path | None, as_json: bool) -> None:
-    """Describe the encoder in FOLDER, by default the one that ships with Headstart."""
+@dataclass(frozen=True)
+class InfoOptions:
+    """The options of ``headstart encoder info``."""
+
+    folder: Path | None = argument("[FOLDER]", FOLDER, required=False)
+    as_json: bool = flag(_JSON, "--json")
+
+
+@command(InfoOptions)
+def info(options: InfoOptions) -> None:
+    """Describe the encoder in FOLDER, by default the one that ships with Headstart.
+
+    Examples:
+      headstart encoder info
+      headstart encoder info e5 --json
+    """
     from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
 
-    chosen = folder or DEFAULT_MODEL
+    chosen = options.folder or DEFAULT_MODEL
     try:
         card = read_card(chosen)
     except HeadstartError as error:
         raise click.ClickException(str(error)) from error
-    print_report(describe(chosen, card), as_json=as_json)
+    print_report(describe(chosen, card), as_json=options.as_json)
+
+
+encoder.add_command(export)
+encoder.add_command(info)
 
 
 def describe(folder: Path, card: ModelCard) -> dict[str, Any]:

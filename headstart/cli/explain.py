@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 import click
 import msgspec
 
-from headstart.cli import admin_api
+from headstart.cli import data_sources
+from headstart.cli.options import JSON, argument, command, flag, option, token_field
 from headstart.policies.vetoes import FEEDBACK
 
 if TYPE_CHECKING:
@@ -17,18 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headstart.attempts import Attempt
-    from headstart.middleware.learning.explaining import Explanation
+    from headstart.middleware.learning.oversight import Explanation
     from headstart.observe import Served
-    from headstart.policies.ratchet.domain import Status
+    from headstart.policies.ratchet.domain import DomainStatus
 
-EPILOG = """\b
-REQUEST_ID is the x-headstart-request-id of the answer.
-
-\b
-Examples:
-  headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE
-  headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
-"""
 RULES = {
     "cold-start": "cold start: too little was learned, so every guard and a cautious similarity",
     "learned": "learned: the score of what this domain's labels taught",
@@ -45,26 +39,36 @@ LEAST_SHOWN = 0.05
 """Smaller contributions are summed up."""
 
 
-@click.command(epilog=EPILOG)
-@click.argument("request_id", metavar="REQUEST_ID")
-@click.option(
-    "--url", metavar="URL", default=admin_api.DEFAULT_URL, help="The server.", show_default=True
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@admin_api.token_option
-def explain(request_id: str, url: str, as_json: bool, token_env: str) -> None:
-    """Show how one request was answered: from the cache or not and why, and by which upstreams.
+@dataclass(frozen=True)
+class ExplainOptions:
+    """The options of ``headstart explain``."""
 
-    Each upstream call is listed with its role, how it ended, times and cost; then the neighbour
-    that was judged, what each feature contributed and what would have flipped it.
+    request_id: str = argument("REQUEST_ID", click.STRING)
+    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    as_json: bool = flag(JSON, "--json")
+    token_env: str = token_field()
 
-    A server remembers its last 1,000 requests, and no texts.
+
+@command(ExplainOptions)
+def explain(options: ExplainOptions) -> None:
+    """Show why one request was, or was not, a hit, and which upstreams answered it.
+
+    The command lists each upstream call with its role, outcome, times and cost. Then it shows the
+    judged neighbour, the contribution of each feature, and the change that would have reversed
+    the decision.
+
+    REQUEST_ID is the x-headstart-request-id of the answer. A server remembers its last 1,000
+    requests without their texts.
+
+    Examples:
+      headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE
+      headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
     """
     from urllib.parse import quote
 
-    path = f"explain/{quote(request_id, safe='')}"
-    body = anyio.run(admin_api.ask, url, path, token_env)
-    if as_json:
+    path = f"explain/{quote(options.request_id, safe='')}"
+    body = anyio.run(data_sources.ask_server, options.url, path, options.token_env)
+    if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return
     from rich.console import Console
@@ -75,10 +79,12 @@ def explain(request_id: str, url: str, as_json: bool, token_env: str) -> None:
 
 def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
     """Read the API's answer. Raises HeadstartError."""
-    from headstart.middleware.learning.explaining import Explained
+    from headstart.middleware.learning.oversight import Explained
     from headstart.observe import Served
 
-    return admin_api.read(body, Served), admin_api.read(body, Explained).verdict
+    return data_sources.decode_answer(body, Served), data_sources.decode_answer(
+        body, Explained
+    ).verdict
 
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
@@ -176,7 +182,7 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
     console.print(f"  {'score now':<18}{verdict.score_now:+7.2f}")
 
 
-def _print_domain(console: Console, status: Status) -> None:
+def _print_domain(console: Console, status: DomainStatus) -> None:
     threshold = "nothing qualifies" if status.threshold is None else f"{status.threshold:.3f}"
     if status.rule == "cold-start" and status.threshold is None:
         threshold = "none before enough was learned"

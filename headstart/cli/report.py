@@ -1,87 +1,132 @@
-"""``headstart report``: what the cache saved, from a store's books or a log of them."""
+"""``headstart report``: shows what the cache saved, from a store's books or a log of them."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 import click
 import msgspec
 
-from headstart.cli.configured import config_option
-from headstart.cli.report_tables import print_tables
-from headstart.cli.stores import existing_store
+from headstart.cli.data_sources import existing_store
+from headstart.cli.options import (
+    FILE,
+    JSON,
+    OLD_FILE,
+    command,
+    config_field,
+    flag,
+    option,
+    print_json,
+    since_field,
+    store_field,
+)
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rich.console import Console
 
     from headstart.observe import Served
-    from headstart.report import Report
-
-EPILOG = """\b
-Examples:
-  headstart report
-  headstart report --since 7d --html report.html
-  headstart report --store redis://localhost:6379/0 --json
-"""
-UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+    from headstart.report.values import Report
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``. Raises BadParameter."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m, 12h, 7d or 2w")
-    return float(found[1]) * UNITS_S[found[2]]
+def print_tables(console: Console, found: Report) -> None:
+    """Print the report on a terminal."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from headstart.report.sections import sections
+
+    if found.first is None:
+        console.print("No requests are booked yet.")
+        return
+    _print_summary(console, found)
+    for section in sections(found):
+        if section.table is None:
+            continue
+        source = section.table
+        columns = [n for n, name in enumerate(source.header) if name not in source.page_only]
+        table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
+        for n in columns:
+            first = n == 0
+            table.add_column(
+                source.header[n],
+                justify="left" if first else "right",
+                overflow="fold" if first else "ellipsis",
+                no_wrap=not first,
+            )
+        for name, *numbers in source.rows:
+            cells = [source.short_name(name), *numbers]
+            table.add_row(*(escape(cells[n]) for n in columns))
+        console.print(f"\n[bold]{section.title}[/]")
+        console.print(table)
+        if section.note:
+            console.print(section.note)
 
 
-@click.command(epilog=EPILOG)
-@click.option("--store", metavar="URL", help="The store.  [default: the one configured]")
-@click.option(
-    "--log",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Read served requests from a file, one JSON object a line, in place of a store.",
-)
-@click.option(
-    "--since",
-    type=parse_duration,
-    metavar="DURATION",
-    help="Only the last 90s, 30m, 12h, 7d or 2w.  [default: all]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one self-contained page with plots.",
-)
-@config_option
-def report(
-    store: str | None,
-    log: Path | None,
-    since: float | None,
-    as_json: bool,
-    html: Path | None,
-    path: Path | None,
-) -> None:
-    """Show what the cache saved: hits, latencies side by side, time, tokens and money."""
+def _print_summary(console: Console, found: Report) -> None:
+    from headstart.report.sections import dollars, duration, money_note, percent
+
+    group, savings = found.overall, found.overall.savings
+    console.print(
+        f"[bold]{group.requests:,}[/] requests, [bold]{percent(group.hit_rate)}[/] hits "
+        f"(exact {percent(group.exact_rate)}, semantic {percent(group.semantic_rate)}), "
+        f"{group.outcomes['joined']:,} joined, {group.outcomes['bypass']:,} bypassed, "
+        f"{group.failures:,} failed"
+    )
+    note = f" ({money_note(savings)})" if money_note(savings) else ""
+    estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
+    console.print(
+        f"saved [bold]{duration(savings.total_s)}[/] "
+        f"({duration(savings.ttft_s)} to the first token), "
+        f"[bold]{savings.tokens:,}[/] tokens, [bold]{dollars(savings.usd)}[/]"
+        f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
+    )
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The options of ``headstart report``."""
+
+    store: str | None = store_field()
+    log: Path | None = option(
+        None,
+        "Read served requests from this file, one JSON object a line, and not from a store.",
+        OLD_FILE,
+    )
+    since: float | None = since_field()
+    as_json: bool = flag(JSON, "--json")
+    html: Path | None = option(None, "Write one self-contained page with plots.", FILE)
+    config: Path | None = config_field()
+
+
+@command(ReportOptions)
+def report(options: ReportOptions) -> None:
+    """Show the savings of the cache: hits, latencies side by side, time, tokens and money.
+
+    Examples:
+      headstart report
+      headstart report --since 7d --html report.html
+      headstart report --store redis://localhost:6379/0 --json
+    """
+    store, log, since, html = options.store, options.log, options.since, options.html
     if store is not None and log is not None:
         raise click.UsageError("--store and --log exclude each other")
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     if log is not None:
         found = report_on_log(log, start)
     else:
-        found = anyio.run(report_on_store, store or _configured_store(path), start)
+        found = anyio.run(report_on_store, store or _configured_store(options.config), start)
     if html is not None:
         _write_page(html, found)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    if options.as_json:
+        print_json(found)
     else:
         from rich.console import Console
 
@@ -92,7 +137,7 @@ def report(
 
 def report_on_log(path: Path, since: float = 0.0) -> Report:
     """Compute the report over a file of Served rows as JSON lines. Raises ConfigError."""
-    from headstart.report import Accounts
+    from headstart.report.accounts import Accounts
 
     accounts = Accounts()
     for row in _log_rows(path):
@@ -103,7 +148,7 @@ def report_on_log(path: Path, since: float = 0.0) -> Report:
 
 async def report_on_store(url: str, since: float = 0.0) -> Report:
     """Compute the report over a store's books. Raises ConfigError or StoreError."""
-    from headstart.report import Accounts
+    from headstart.report.accounts import Accounts
 
     accounts = Accounts()
     async with existing_store(url) as store:
@@ -137,7 +182,7 @@ def _log_rows(path: Path) -> Iterator[Served]:
 
 
 def _write_page(path: Path, found: Report) -> None:
-    from headstart.report import render_page
+    from headstart.report.page import render_page
 
     try:
         path.write_text(render_page(found), encoding="utf-8")

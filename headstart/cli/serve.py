@@ -1,102 +1,104 @@
-"""``headstart serve``: the sidecar."""
+"""``headstart serve``: runs the sidecar, with a route from the command line where one is named."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 import msgspec
 
-from headstart.cli.configured import config_option
-from headstart.cli.serve_route import billed_notes, with_route
+from headstart.cli.options import command, config_field, option, setting
 from headstart.config import (
+    RouteMatch,
+    RouteSettings,
+    UpstreamSettings,
     checked,
     discover_local,
     discover_upstreams,
     load_settings,
+    model_table,
     notes_on,
+    preset,
+    providers,
     strategy_of,
 )
-from headstart.config.masking import masked_url
+from headstart.config.checks import billing_note
+from headstart.settings import masked_url
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.cli.serve_route import Kind
     from headstart.config import CacheSettings, Settings
 
-EPILOG = """\b
-Examples:
-  headstart serve --upstream https://api.openai.com/v1
-  OPENAI_API_KEY=… headstart serve --port 8080
-  headstart serve --race groq,together --model llama-3.3-70b
-  headstart serve --config headstart.toml
-
-Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
-"""
+Kind = Literal["race", "hedge", "fallback"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@click.command(epilog=EPILOG)
-@config_option
-@click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to bind.  [default: 8080]")
-@click.option("--upstream", metavar="URL", help="One upstream's base URL; callers' keys pass.")
-@click.option("--race", metavar="A,B", help="Ask these providers at once; the first token wins.")
-@click.option("--hedge", metavar="A,B", help="Ask the next of these when one is slow to start.")
-@click.option("--fallback", metavar="A,B", help="Ask the next of these when one fails.")
-@click.option(
-    "--model", metavar="NAME", help="The model that --race, --hedge or --fallback is for.  [all]"
-)
-@click.option("--store", metavar="URL", help="sqlite:///path, memory: or redis://…")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-)
-def serve(
-    path: Path | None,
-    host: str | None,
-    port: int | None,
-    upstream: str | None,
-    race: str | None,
-    hedge: str | None,
-    fallback: str | None,
-    model: str | None,
-    store: str | None,
-    log_level: str,
-) -> None:
-    """Run the sidecar proxy: chat completions and messages cached, all else under /v1/ relayed.
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of ``headstart serve``."""
 
-    With no configuration it uses the providers whose key variables are set, or an Ollama or vLLM
-    on this machine. Providers are named by their presets (openai, anthropic, groq, together, …:
-    docs/providers.md) or as [[upstream]] in the configuration; each needs its key in its usual
-    variable. Ready when /_headstart/ready answers 200.
+    config: Path | None = config_field()
+    host: str | None = setting("server.host")
+    port: int | None = setting("server.port")
+    upstream: str | None = option(
+        None, "Base URL of one upstream, which gets the callers' keys.", metavar="URL"
+    )
+    race: str | None = option(
+        None, "Ask all these providers at once; the first token wins.", metavar="A,B"
+    )
+    hedge: str | None = option(
+        None, "Ask the next provider when one is slow to start.", metavar="A,B"
+    )
+    fallback: str | None = option(None, "Ask the next provider when one fails.", metavar="A,B")
+    model: str | None = option(
+        None, "The model for --race, --hedge or --fallback.  [default: all]", metavar="NAME"
+    )
+    store: str | None = setting("cache.store", metavar="URL")
+    log_level: str = option("warning", type=click.Choice(["debug", "info", "warning", "error"]))
+
+
+@command(ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Run the sidecar proxy: it caches chat requests and relays all other paths under /v1/.
+
+    Without a configuration it uses the providers whose key variables are set, or an Ollama or vLLM
+    on this machine. Name a provider by its preset (openai, anthropic, groq, together, …:
+    docs/providers.md) or by its [[upstream]] in the configuration. Each provider needs its key in
+    its usual variable. The server is ready when /_headstart/ready answers 200.
+
+    Examples:
+      headstart serve --upstream https://api.openai.com/v1
+      OPENAI_API_KEY=… headstart serve --port 8080
+      headstart serve --race groq,together --model llama-3.3-70b
+      headstart serve --config headstart.toml
+
+    Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
     """
     overrides = {
-        "server.host": host,
-        "server.port": port,
-        "cache.store": store,
-        "upstream": None if upstream is None else [{"base_url": upstream}],
+        "server.host": options.host,
+        "server.port": options.port,
+        "cache.store": options.store,
+        "upstream": None if options.upstream is None else [{"base_url": options.upstream}],
     }
-    settings = load_settings(path, os.environ, overrides)
-    kinds: dict[Kind, str | None] = {"race": race, "hedge": hedge, "fallback": fallback}
-    chosen = [(kind, names) for kind, names in kinds.items() if names]
+    settings = load_settings(options.config, os.environ, overrides)
+    chosen = [(kind, names) for kind in KINDS if (names := getattr(options, kind))]
     if len(chosen) > 1:
         raise click.UsageError(
             "--race, --hedge and --fallback exclude each other; a [[route]] in headstart.toml "
             "nests them (docs/configuration.md)"
         )
-    if model and not chosen:
+    if options.model and not chosen:
         raise click.UsageError("--model goes with one of --race, --hedge and --fallback")
     if chosen:
         [(kind, names)] = chosen
-        settings = checked(with_route(settings, kind, names, model))
+        settings = checked(with_route(settings, kind, names, options.model))
         notes = billed_notes(settings)
     elif not settings.upstream:
         settings, notes = _discovered(settings)
@@ -104,8 +106,66 @@ def serve(
         notes = []
     for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
         click.echo(note)
-    logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    run_sidecar(settings, log_level)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    run_sidecar(settings, options.log_level)
+
+
+def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:
+    """Return the settings with a first route over the named upstreams.
+
+    A name is an ``[[upstream]]`` of the file, else a preset. Whoever names providers to race has
+    chosen to pay them all, also one that bills cancelled calls. Raises click.BadParameter.
+    """
+    members = [name.strip() for name in names.split(",") if name.strip()]
+    known = {upstream.name: upstream for upstream in settings.upstream}
+    for name in members:
+        if name not in known:
+            known[name] = _from_preset(kind, name)
+        if model is not None:
+            known[name] = _with_model(kind, known[name], model)
+    route = RouteSettings(
+        name=kind,
+        match=RouteMatch(model=model or "*"),
+        strategy=kind,
+        upstreams=tuple(members),
+        race_billed=True,
+    )
+    return msgspec.structs.replace(
+        settings, upstream=tuple(known.values()), route=(route, *settings.route)
+    )
+
+
+def billed_notes(settings: Settings) -> list[str]:
+    """Return a line on each member of the first route that may bill what is cancelled."""
+    members = set(settings.route[0].upstreams)
+    notes = [billing_note(each) for each in settings.upstream if each.name in members]
+    return [f"note: {note}" for note in notes if note is not None]
+
+
+def _from_preset(kind: Kind, name: str) -> UpstreamSettings:
+    if preset(name) is None:
+        raise click.BadParameter(
+            f"{name!r} is neither an [[upstream]] nor a preset: {', '.join(providers())}",
+            param_hint=f"--{kind}",
+        )
+    return UpstreamSettings(preset=name, name=name)
+
+
+def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamSettings:
+    """Let the upstream know the model by the name that clients will use."""
+    table = model_table()
+    if upstream.preset is None or model in upstream.models or table.weights(model) is None:
+        return upstream
+    real = table.real_name(model, upstream.preset)
+    if real is None:
+        raise click.BadParameter(
+            f"{upstream.preset} is not known to serve {model!r}; these are: "
+            f"{', '.join(table.providers_of(model))}",
+            param_hint=f"--{kind}",
+        )
+    return msgspec.structs.replace(upstream, models={**upstream.models, model: real})
 
 
 def _discovered(settings: Settings) -> tuple[Settings, list[str]]:
@@ -227,8 +287,11 @@ def _learned(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.ratchet.cold_start import STRICT, cold_start_threshold
-    from headstart.policies.ratchet.expectations import expected_hit_rate
+    from headstart.policies.ratchet.cold_start import (
+        STRICT,
+        cold_start_threshold,
+        expected_hit_rate,
+    )
     from headstart.policies.ratchet.settings import Promise
 
     target = Promise().max_error if cache.max_error is None else cache.max_error

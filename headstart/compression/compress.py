@@ -1,53 +1,88 @@
-"""Messages to fewer messages, one after the other and never looking ahead.
+"""Messages to fewer tokens, one message after the other and never looking ahead.
 
-What is sent for message k follows from messages 1 to k and the configuration alone. So what was
-sent for one request is a prefix of what is sent for the next, the provider's prefix cache keeps
-its worth, and any replica makes the same bytes without sharing state.
+The form in which message k is sent follows from messages 1 to k and the configuration alone. So the
+messages of one request are a prefix of those of the next request: the provider's prefix cache stays
+useful, and all replicas make the same bytes without shared state.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from headstart.compression.conversation import Conversation, is_shortenable
-from headstart.compression.gate import Profile
-from headstart.compression.history import results_to_clear
-from headstart.compression.marks import CLEARED
 from headstart.compression.memo import Memo
 from headstart.compression.messages import (
     TOOL_ROLES,
     call_of,
     calls_in,
+    indexed_texts,
+    is_plain_text,
     only_text,
     read_message,
     texts,
+    with_text,
 )
-from headstart.compression.protection import shows_file
-from headstart.compression.result import Compression, Mode, Span
-from headstart.compression.transforms import Extent
+from headstart.compression.passages import CLEARED, Passages, without_marks
+from headstart.compression.protection import DocumentSpan, find_documents, shows_file, understand
+from headstart.compression.result import Compression, Span
+from headstart.compression.tokens import CHARS_PER_TOKEN
+from headstart.compression.transforms import (
+    COST_MS_PER_1K,
+    AllowedTransforms,
+    Shortened,
+    shorten_text,
+)
 from headstart.errors import ConfigError
+from headstart.settings import CompressionMode, CompressionSettings
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.compression.messages import Dumpable
+    from headstart.compression.protection import Asked
 
 CODE_VERSION = "2"
-"""Changes with any byte that any transform writes."""
+"""A version that changes with each byte that a transform writes differently."""
+MIN_TEXT_CHARS = 200
+"""A shorter text is left alone: its saving could not pay for a mark."""
+KEPT_RESULTS = 3
+"""The latest tool results, which are never cleared."""
+_MAX_REMAINDER = 0.95
+"""A text that keeps a larger share of its characters is sent unchanged."""
+_MIN_CLEARED_TOKENS = 1500
+_MIN_CLEARED_SHARE = 0.3
+"""The smallest share of cleared tokens among those that the provider must read again."""
+_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
+_SETTINGS = CompressionSettings()
+
+
+class Profile(Frozen):
+    """The price and speed of tokens at the provider. Another profile is another configuration."""
+
+    version: str = "1"
+    prefill_tokens_per_s: float = _SETTINGS.prefill_tokens_per_s
+    """The fast end of published figures (4,000 to 33,000): slower providers gain more."""
+    usd_per_million: float = 1.0
+    """Zero where tokens are free: then time alone decides."""
+    cached_share: float = _SETTINGS.cached_share
+    """The price of a token from the provider's prefix cache, as a share of the full price."""
+    cache_minimum: int = _SETTINGS.cache_minimum
+    """The number of tokens below which the provider does not cache a prompt."""
+
 
 _DEFAULT = Profile()
-_MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def compress(
     messages: Sequence[Mapping[str, Any] | Dumpable],
     *,
     model: str | None = None,
-    mode: Mode = "safe",
+    mode: CompressionMode = "safe",
     profile: Profile = _DEFAULT,
     clear_history: bool = False,
     strip_comments: bool = False,
@@ -56,29 +91,30 @@ def compress(
     """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
 
     Only tool results, and documents that are clearly set apart in a user's message, are ever
-    touched; ``docs/compression.md`` lists what is protected. ``off`` changes nothing; ``safe``
-    only what ``restore`` undoes byte for byte; ``balanced`` also leaves out repeated passages,
-    repeated log lines and HTML markup; ``aggressive`` also what does not bear on the question, in
-    English. ``clear_history`` also omits old tool results, in epochs: then alone a later request
-    may change what an earlier one sent, where that pays. ``strip_comments`` also takes comments off
-    Python that is no file of the caller's, beyond ``safe``. ``model`` names the tokenizer of the
-    counts, and ``memo`` saves the time of what was compressed for an earlier request; neither
-    changes a byte of the outcome.
+    touched; ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe``
+    makes only changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated
+    passages, repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences
+    that do not concern the question.
 
-    Messages are dicts, or what the openai SDK returns: these become dicts, as it would send them.
+    ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
+    request send an earlier message in another form, where the saving pays for it.
+    ``strip_comments`` also removes comments from Python that is no file of the caller's, beyond
+    ``safe``. ``model`` names the tokenizer of the counts, and ``memo`` keeps results from earlier
+    requests; neither changes a byte of the messages.
 
-    Raises ConfigError for an unknown mode, TypeError for what is no message.
+    Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
+    Raises ConfigError for an unknown mode, TypeError for a value that is no message.
     """
     if mode not in _MODES:
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
-    cleared = _clear(source) if clear_history and mode != "off" else frozenset()
-    extent = Extent(mode, comments=strip_comments)
+    cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
+    allowed = AllowedTransforms(mode, comments=strip_comments)
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
     if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
-        conversation = Conversation(extent, profile, memo, cleared)
+        conversation = ConversationCompressor(allowed, profile, memo, cleared)
         for number, message in enumerate(source):
             shorter, done = conversation.read(number, message)
             sent.append(shorter)
@@ -88,22 +124,205 @@ def compress(
     return Compression(
         messages=sent,
         spans=tuple(spans),
-        version=_version(extent, profile, clear_history=clear_history),
+        version=_version(allowed, profile, clear_history=clear_history),
         source=source,
         model=model or "",
     )
 
 
 @lru_cache(maxsize=64)
-def _version(extent: Extent, profile: Profile, *, clear_history: bool) -> str:
+def _version(allowed: AllowedTransforms, profile: Profile, *, clear_history: bool) -> str:
     configured = msgspec.json.encode(
-        [CODE_VERSION, extent, msgspec.structs.asdict(profile), clear_history]
+        [CODE_VERSION, allowed, msgspec.structs.asdict(profile), clear_history]
     )
     return hashlib.sha256(configured).hexdigest()[:16]
 
 
-def _clear(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Return which tool results are omitted by now; never a file's or a protected one."""
+@dataclass(slots=True)
+class ConversationCompressor:
+    """Shortens the messages of one conversation in their order, for one call of ``compress``."""
+
+    allowed: AllowedTransforms
+    profile: Profile
+    memo: Memo
+    cleared: frozenset[int]
+    passages: Passages = field(init=False)
+    sent_chars: int = 0
+    _words: list[str] = field(default_factory=list)
+    """The user's own words of this turn."""
+    _last_role: object = None
+    _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.passages = Passages(self.memo)
+
+    def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        """Return the message in the form in which it is sent, and the spans that were shortened."""
+        places = _touchable(message, self.memo)
+        self._learn(message, places)
+        if number in self.cleared:
+            return self._omit(number, message)
+        sent = message if isinstance(message, dict) else dict(message)
+        call = call_of(message, self._calls) if places else ("", "")
+        if message.get("role") in TOOL_ROLES and places and self.memo.call(shows_file, *call):
+            places = {}
+        if not places:
+            for _, text in indexed_texts(message):
+                self._remember(text)
+            return sent, []
+        asked = self.memo.call(understand, without_marks("\n".join(self._words)))
+        asked = msgspec.structs.replace(asked, call=call[1])
+        spans: list[Span] = []
+        for part, text in indexed_texts(message):
+            new, done = self._shorten(text, places.get(part, []), asked)
+            if done:
+                sent = with_text(sent, part, new)
+                spans += [msgspec.structs.replace(span, message=number, part=part) for span in done]
+        return sent, spans
+
+    def _learn(
+        self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
+    ) -> None:
+        """Learn the calls of a message, and the user's own words: all words outside documents."""
+        role = message.get("role")
+        if role == "user":
+            own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
+            self._words = [*(self._words if self._last_role == "user" else ()), *own]
+        for id, call in calls_in(message):
+            self._calls[id] = call
+            self.sent_chars += len(call[1])
+        self._last_role = role
+
+    def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        ((part, text),) = indexed_texts(message)
+        span = Span(
+            start=0,
+            end=len(CLEARED),
+            source_start=0,
+            source_end=len(text),
+            transforms=("history",),
+            message=number,
+            part=part,
+        )
+        return with_text(message, part, self._remember(CLEARED)), [span]
+
+    def _shorten(
+        self, text: str, places: Sequence[DocumentSpan], asked: Asked
+    ) -> tuple[str, Sequence[Span]]:
+        """Shorten a text in these places. Later texts may point to the result."""
+        out: list[str] = []
+        spans: list[Span] = []
+        at = length = 0
+        for place in places:
+            out.append(self._remember(text[at : place.start]))
+            short = self._shorten_document(text[place.start : place.end], asked)
+            out.append(self._remember(short.text))
+            length += place.start - at
+            if short.applied:
+                span = Span(
+                    start=length,
+                    end=length + len(short.text),
+                    source_start=place.start,
+                    source_end=place.end,
+                    transforms=short.applied,
+                    layout=short.layout,
+                )
+                spans.append(span)
+            length += len(short.text)
+            at = place.end
+        out.append(self._remember(text[at:]))
+        return "".join(out), spans
+
+    def _shorten_document(self, source: str, asked: Asked) -> Shortened:
+        """Return the shortened text if it pays, else the same text."""
+        if len(source) < MIN_TEXT_CHARS:
+            return Shortened(text=source)
+        short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
+        cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
+        worth = is_worth(
+            before=len(source),
+            after=len(short.text),
+            sent=self.sent_chars,
+            cost_ms=cost_ms * len(source) / CHARS_PER_TOKEN / 1000,
+            profile=self.profile,
+        )
+        return short if worth else Shortened(text=source)
+
+    def _remember(self, text: str) -> str:
+        self.sent_chars += len(text)
+        if self.allowed.mode in {"balanced", "aggressive"}:
+            self.passages.add(text)
+        return text
+
+
+def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
+    """Return whether a part of the message may be shortened. Most conversations have none."""
+    if not _may_touch(message):
+        return False
+    if all(len(text) < MIN_TEXT_CHARS for _, text in indexed_texts(message)):
+        return False
+    places = _touchable(message, memo).values()
+    return any(place.end - place.start >= MIN_TEXT_CHARS for part in places for place in part)
+
+
+def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[DocumentSpan]]:
+    """Return the places that may be shortened: tool results, and documents beside a question."""
+    if not _may_touch(message):
+        return {}
+    role, places = message.get("role"), {}
+    for part, text in indexed_texts(message):
+        if not is_plain_text(message, part):
+            continue
+        whole = [DocumentSpan(start=0, end=len(text))]
+        if found := memo.call(find_documents, text) if role == "user" else whole:
+            places[part] = found
+    return places
+
+
+def _may_touch(message: Mapping[str, Any]) -> bool:
+    role = message.get("role")
+    return (role == "user" or role in TOOL_ROLES) and not message.get("is_error")
+
+
+def _outside(text: str, places: Sequence[DocumentSpan]) -> str:
+    kept = []
+    at = 0
+    for place in places:
+        kept.append(text[at : place.start])
+        at = place.end
+    return "\n".join([*kept, text[at:]])
+
+
+# --- does it pay? --------------------------------------------------------------------------
+
+
+def is_worth(*, before: int, after: int, sent: int, cost_ms: float, profile: Profile) -> bool:
+    """Return whether a text of ``before`` characters should be sent as ``after`` characters.
+
+    ``sent`` is the number of characters before it in the conversation, ``cost_ms`` our own
+    predicted time. The shorter text must save more prefill time than it costs. If it makes the
+    prompt too short for the provider's prefix cache, it must also save more money than this loses.
+
+    The result depends on earlier messages and a static profile, never on a clock or a cache, so it
+    is the same for each request. Tokens are estimated from characters, because an exact count
+    depends on the installed packages.
+    """
+    if after > before * _MAX_REMAINDER:
+        return False
+    removed = (before - after) / CHARS_PER_TOKEN
+    saved_s = removed / profile.prefill_tokens_per_s
+    if saved_s * 1000 <= cost_ms:
+        return False
+    minimum = profile.cache_minimum * CHARS_PER_TOKEN
+    if not sent + after < minimum <= sent + before:
+        return True
+    again = (sent + after) / CHARS_PER_TOKEN
+    lost_usd = again * (1 - profile.cached_share) * profile.usd_per_million / 1e6
+    return removed * profile.usd_per_million / 1e6 >= lost_usd
+
+
+def _cleared(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Return the numbers of the tool results to omit; never a file or a protected result."""
     calls: dict[object, tuple[str, str]] = {}
     clearable = []
     for message in messages:
@@ -113,3 +332,30 @@ def _clear(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
         clearable.append(long and not shows_file(*call_of(message, calls)))
     sizes = [sum(map(len, texts(message))) for message in messages]
     return results_to_clear(sizes, clearable)
+
+
+def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozenset[int]:
+    """Return the numbers of the messages whose text is cleared by now.
+
+    ``sizes`` are the characters of each message; ``clearable`` marks the tool results that may be
+    cleared. A message that is cleared stays cleared when more messages follow.
+
+    A cleared result changes the prefix that the provider has cached. Removing R old tokens that S
+    others follow costs the cached price of those once, and saves R with each later request: at
+    usual prices it pays after about 11.5 * S / R requests. So results are cleared many at a time.
+    """
+    cleared: set[int] = set()
+    waiting: list[int] = []
+    for number in range(len(sizes)):
+        if not clearable[number]:
+            continue
+        waiting.append(number)
+        old = waiting[:-KEPT_RESULTS]
+        if not old:
+            continue
+        removed = sum(sizes[one] for one in old)
+        again = sum(sizes[old[0] : number + 1]) - removed
+        if removed >= max(_MIN_CLEARED_TOKENS * CHARS_PER_TOKEN, _MIN_CLEARED_SHARE * again):
+            cleared.update(old)
+            waiting = waiting[-KEPT_RESULTS:]
+    return frozenset(cleared)

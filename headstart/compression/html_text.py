@@ -1,4 +1,4 @@
-"""HTML as the text that a reader sees: headings, lists, tables and paragraphs stay apart."""
+"""HTML as plain text: headings, lists, tables and paragraphs stay on lines of their own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[
 _MIN_TAGS = 10
 _MIN_TAGS_PER_CHAR = 1 / 100
 _MAX_FOREIGN = 0.2
-"""Of a fragment's tags, or of its attributes: names that HTML does not have or that hold data."""
+"""The largest share of a fragment's tags or attributes that are unknown in HTML, or hold data."""
 _MAX_UNCLOSED = 50
-"""Tags that are never closed make the parser start over for each."""
+"""The largest number of unclosed tags: the parser starts again for each of them."""
 
 _LOOKS = re.compile(
     r"(?:class|id|style|href|src|srcset|sizes|alt|title|width|height|align|valign|border|bgcolor"
@@ -25,7 +25,7 @@ _LOOKS = re.compile(
     r"|loading|decoding|hidden|viewbox|fill|stroke|d|xmlns|(?:aria|data)-.*|on\w+|item\w+)$",
     re.IGNORECASE,
 )
-"""Attributes that say how an element looks or where it leads."""
+"""Attributes that set the look of an element, or its link."""
 _BREAKS = frozenset(
     (
         "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset",
@@ -53,9 +53,10 @@ _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
 
 
 def is_html(text: str) -> bool:
-    """Is ``text`` an HTML page or a large part of one, not prose that mentions a tag, nor XML?
+    """Return whether ``text`` is an HTML page or a large part of one.
 
-    Of XML, elements and attributes may hold what no reader of a page would see.
+    Prose that mentions a tag is no HTML. XML is none either: its elements and attributes may hold
+    data that the plain text would lose.
     """
     if _START.match(text):
         return True
@@ -69,25 +70,25 @@ def is_html(text: str) -> bool:
 
 
 def is_markup(text: str) -> bool:
-    """Is ``text`` mostly tags, of HTML or any XML?"""
+    """Return whether ``text`` is mostly tags, of HTML or of any XML."""
     if not text.lstrip().startswith("<"):
         return False
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
 
 
 def html_to_text(html: str) -> str | None:
-    """Return what a reader of the page sees, with its title, under a line that says so.
+    """Return the visible text of the page, below a header line and the page's title.
 
-    None for markup too broken to tell.
+    None if the markup is too broken.
     """
     visible = _visible(html)
     if visible is None or visible.count("<", visible.rfind(">") + 1) > _MAX_UNCLOSED:
         return None
-    reader = _Reader()
+    reader = _HTMLReader()
     try:
         reader.feed(visible)
         reader.close()
-    except AssertionError:  # the parser's own, of what begins like a marked section
+    except AssertionError:  # raised by the parser for a text that begins like a marked section
         return None
     body = _BREAK.sub("\n", "".join(reader.out)).strip()
     title = _TITLE.search(html)
@@ -96,7 +97,7 @@ def html_to_text(html: str) -> str | None:
 
 
 def _visible(html: str) -> str | None:
-    """Cut comments, scripts and the like out; None when one is never closed."""
+    """Remove comments, scripts and other hidden elements; None if one is never closed."""
     lower = html.lower()
     out: list[str] = []
     at = 0
@@ -111,7 +112,7 @@ def _visible(html: str) -> str | None:
     return " ".join([*out, html[at:]])
 
 
-class _Reader(HTMLParser):
+class _HTMLReader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.out: list[str] = []

@@ -1,4 +1,11 @@
-"""JSON texts without what only people read, and back again byte for byte."""
+"""JSON texts without white space, lists of like objects as tables; and back, byte for byte.
+
+A table says the keys of like objects once:
+``{"columns": ["id", "price"], "rows": [[1, 5], [2, 7]]}`` stands for
+``[{"id": 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same for an object of
+like objects. A column of like objects names their keys: ``{"size": ["w", "h"]}``. Both directions
+keep the order of the keys.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +13,86 @@ import json
 import re
 from typing import Any
 
-from headstart.compression.columns import from_columns, to_columns
 from headstart.types import Frozen
+
+_MIN_SAVING = 24
+"""The number of characters in keys below which a table saves nothing."""
+
+
+def to_columns(value: Any) -> Any:
+    """Return decoded JSON with a table for each list or object of like objects."""
+    if isinstance(value, list):
+        return _table(value) or [to_columns(item) for item in value]
+    if isinstance(value, dict):
+        table = _table(list(value.values()))
+        if table is not None:
+            rows = table.pop("rows")
+            return {**table, "rows_by_key": dict(zip(value, rows, strict=True))}
+        return {key: to_columns(item) for key, item in value.items()}
+    return value
+
+
+def from_columns(value: Any) -> Any:
+    """Return the value that ``to_columns`` was given."""
+    if isinstance(value, list):
+        return [from_columns(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"columns": list(columns), "rows": list(rows)} if len(value) == 2:
+            return [_object(columns, row) for row in rows]
+        case {"columns": list(columns), "rows_by_key": dict(rows)} if len(value) == 2:
+            return {key: _object(columns, row) for key, row in rows.items()}
+    return {key: from_columns(item) for key, item in value.items()}
+
+
+def _table(items: list[Any]) -> dict[str, Any] | None:
+    columns = _columns(items)
+    if columns is None or (len(items) - 1) * _width(columns) < _MIN_SAVING:
+        return None
+    return {"columns": columns, "rows": [_row(columns, item) for item in items]}
+
+
+def _columns(items: list[Any]) -> list[Any] | None:
+    """Return the keys of the items if all items have the same keys in the same order."""
+    if len(items) < 2 or not all(isinstance(item, dict) and item for item in items):
+        return None
+    keys = list(items[0])
+    if any(list(item) != keys for item in items):
+        return None
+    return [_column(key, [item[key] for item in items]) for key in keys]
+
+
+def _column(key: str, values: list[Any]) -> Any:
+    inner = _columns(values)
+    return key if inner is None else {key: inner}
+
+
+def _width(columns: list[Any]) -> int:
+    """Return the number of characters that one row spends on its keys."""
+    return sum(
+        len(column) + 4 if isinstance(column, str) else _width(next(iter(column.values())))
+        for column in columns
+    )
+
+
+def _row(columns: list[Any], item: dict[str, Any]) -> list[Any]:
+    return [
+        _row(next(iter(column.values())), cell) if isinstance(column, dict) else to_columns(cell)
+        for column, cell in zip(columns, item.values(), strict=True)
+    ]
+
+
+def _object(columns: list[Any], row: list[Any]) -> dict[str, Any]:
+    item = {}
+    for column, cell in zip(columns, row, strict=True):
+        if isinstance(column, dict):
+            ((key, inner),) = column.items()
+            item[key] = _object(inner, cell)
+        else:
+            item[column] = from_columns(cell)
+    return item
+
 
 _TABLE = re.compile(r'"columns"\s*:')
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
@@ -19,36 +104,36 @@ _LITERAL = re.compile(
 
 
 class Layout(Frozen):
-    """How a JSON text is written: all that is needed to write its value the same way again."""
+    """The layout of a JSON text. With it, the same value is written as the same text."""
 
     indent: str | None = None
     comma: str = ","
     colon: str = ":"
     ascii: bool = False
-    """Other characters are escaped."""
+    """Characters outside ASCII are escaped."""
     lines: bool = False
-    """One document a line."""
+    """The text has one document a line."""
     before: str = ""
     after: str = ""
-    """White space around the text."""
+    """The white space before and after the text."""
 
 
 COMPACT = Layout()
 
 
-class Shortened(Frozen):
-    """A shorter text for the same value, and the layout that gives the first one back."""
+class CompactJSON(Frozen):
+    """A shorter text for the same value, and the layout that restores the original text."""
 
     text: str
     layout: Layout
 
 
-def shorten(text: str) -> Shortened | None:
-    """Write a JSON text compactly, lists of like objects as tables.
+def shorten_json(text: str) -> CompactJSON | None:
+    """Write a JSON text compactly, with tables for lists of like objects.
 
-    None unless ``expand`` is proven, here and now, to give ``text`` back: so not for repeated
-    keys, unusual number literals or escapes, a layout of its own, or a text that has a key
-    ``columns`` already (it may be a table).
+    Returns None unless ``expand`` restores ``text``, which is checked here. So the result is None
+    for repeated keys, unusual numbers or escapes, an unusual layout, and a text with a key
+    ``columns`` (it may be a table already).
     """
     body = text.strip()
     if not body or body[0] not in "{[" or _TABLE.search(body):
@@ -60,11 +145,11 @@ def shorten(text: str) -> Shortened | None:
         same = expand(short, layout) == text
     except (ValueError, RecursionError):
         return None
-    return Shortened(text=short, layout=layout) if same and len(short) < len(text) else None
+    return CompactJSON(text=short, layout=layout) if same and len(short) < len(text) else None
 
 
 def expand(text: str, layout: Layout = COMPACT) -> str:
-    """Return the text that ``shorten`` was given. Raises ValueError when it is not JSON."""
+    """Return the text that ``shorten_json`` was given. Raises ValueError if it is not JSON."""
     value = from_columns(json.loads(text))
     if layout.lines:
         one = Layout(comma=layout.comma, colon=layout.colon, ascii=layout.ascii)
@@ -75,10 +160,10 @@ def expand(text: str, layout: Layout = COMPACT) -> str:
 
 
 def minify(text: str) -> str | None:
-    """Drop white space between the tokens of a JSON text, or return None when it is not JSON.
+    """Drop white space between the tokens of a JSON text; return None if it is not JSON.
 
-    Number literals, escapes, order and repeated keys stay as they are written; of JSON Lines, so
-    does each document's line.
+    Numbers, escapes, order and repeated keys stay as they are written. Each document of JSON Lines
+    stays on its own line.
     """
     body = text.strip()
     if not body or body[0] not in "{[":
@@ -97,14 +182,14 @@ def minify(text: str) -> str | None:
 
 
 def holds_json(text: str) -> bool:
-    """Does ``text`` hold JSON or what is written like it: cut off, after other words, in quotes?"""
+    """Return whether ``text`` holds JSON, even cut off, after other words or in quotes."""
     return _LITERAL.search("\n" + text) is not None
 
 
 def _minify(body: str) -> str | None:
     try:
         value = _pairs(body)
-        short = _STRING_OR_SPACE.sub(r"\1", body)  # quadratic where a string never ends
+        short = _STRING_OR_SPACE.sub(r"\1", body)  # quadratic if a string never ends
         same = _pairs(short) == value
     except (ValueError, RecursionError):
         return None
@@ -112,7 +197,7 @@ def _minify(body: str) -> str | None:
 
 
 def _layout_of(text: str, body: str, *, lines: bool) -> Layout:
-    """Guess: the proof is that it gives the text back."""
+    """Return a guess of the layout. The caller checks that it restores the text."""
     start = text.index(body)
     indent = _INDENT.match(body)
     return Layout(
@@ -127,14 +212,14 @@ def _layout_of(text: str, body: str, *, lines: bool) -> Layout:
 
 
 def _is_spaced(body: str, sign: str) -> bool:
-    """Is the first separator outside a string followed by a space?"""
+    """Return whether a space follows the first separator outside a string."""
     bare = re.compile(rf'"(?:[^"\\]|\\.)*"|{sign}( ?)')
     spaces = (found[1] for found in bare.finditer(body) if found[0][0] == sign)
     return next(spaces, "") == " "
 
 
 def _decode(body: str) -> tuple[Any, bool]:
-    """Return the value, and whether it is a list of one document a line."""
+    """Return the value, and whether it is a list of the documents of several lines."""
     try:
         return json.loads(body), False
     except ValueError:
@@ -153,5 +238,5 @@ def _dump(value: Any, layout: Layout) -> str:
 
 
 def _pairs(text: str) -> Any:
-    """Decode with literals and repeated keys as they stand."""
+    """Decode numbers as they are written, and objects as lists of pairs."""
     return json.loads(text, object_pairs_hook=list, parse_float=str, parse_int=str)

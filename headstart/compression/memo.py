@@ -1,4 +1,4 @@
-"""Answers of pure functions, kept for when the history comes again with the next request."""
+"""A memory for results of pure functions: the next request brings the same history again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OVERHEAD = 200
-"""Characters that a small answer counts as."""
+"""The number of characters that a small result counts as."""
 
 
 class Memo:
-    """Bounded by characters; the least recently used leave. It saves time and changes no byte.
+    """Keeps results, bounded by characters; the least recently used leave first.
 
-    For one thread at a time.
+    It saves time and changes no byte. Only one thread may use it at a time.
     """
 
     def __init__(self, max_chars: int = 16_000_000) -> None:
@@ -26,7 +26,7 @@ class Memo:
         self._chars = 0
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return ``function(*args)``, remembered. The arguments are texts."""
+        """Return ``function(*args)``, computed or remembered. The arguments are texts."""
         key = (function, *args)
         if key in self._answers:
             answer = self._answers[key] = self._answers.pop(key)
@@ -42,6 +42,6 @@ class Memo:
 
 
 def _size(key: object) -> int:
-    """Twice the texts: an answer is about as long as what it is made from."""
+    """Return twice the length of the texts: a result is about as long as its arguments."""
     parts = key if isinstance(key, tuple) else ()
     return _OVERHEAD + 2 * sum(len(part) for part in parts if isinstance(part, str))

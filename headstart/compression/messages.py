@@ -1,6 +1,6 @@
-"""Chat messages in OpenAI's form: where their texts are, and which calls they make or answer.
+"""Chat messages in OpenAI's form: the places of their texts, and the tool calls in them.
 
-What is not of that form says nothing: to refuse it is the provider's business.
+A message of another form counts as empty. It is left to the provider to refuse it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ class Dumpable(Protocol):
     """A message, or a call, as the openai SDK returns it."""
 
     def model_dump(self, *, mode: str, exclude_unset: bool) -> dict[str, Any]:
-        """Return the fields that were set, as JSON has them."""
+        """Return the fields that were set, as JSON values."""
 
 
 def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
-    """Return a message as the openai SDK would send it; a mapping of plain values as it is.
+    """Return a message as the openai SDK would send it; a mapping of plain values stays the same.
 
-    Raises TypeError for what is neither a mapping nor has ``model_dump``.
+    Raises TypeError for a value that is no mapping and has no ``model_dump``.
     """
-    if not isinstance(given, dict | Mapping):
+    if type(given) is dict and "tool_calls" not in given:
+        return given
+    if not isinstance(given, Mapping):
         if not hasattr(given, "model_dump"):
             raise TypeError(
                 f"a {type(given).__name__} is no chat message: give OpenAI's chat messages, as "
@@ -47,7 +49,7 @@ def _plain(given: Any) -> Any:
 
 
 def text_at(message: Mapping[str, Any], part: int | None) -> str:
-    """Return a message's text, or that of one of its parts."""
+    """Return the text of a message, or the text of one of its parts."""
     content = message["content"]
     return str(content if part is None else content[part]["text"])
 
@@ -62,7 +64,7 @@ def with_text(message: Mapping[str, Any], part: int | None, text: str) -> dict[s
 
 
 def indexed_texts(message: Mapping[str, Any]) -> Iterator[tuple[int | None, str]]:
-    """Yield each text of a message with its part's index, None for a content of one text."""
+    """Yield each text of a message with the index of its part; None if the content is a text."""
     content = message.get("content")
     if isinstance(content, str):
         yield None, content
@@ -74,7 +76,7 @@ def indexed_texts(message: Mapping[str, Any]) -> Iterator[tuple[int | None, str]
 
 
 def only_text(message: Mapping[str, Any]) -> str:
-    """Return the one text that a message's content is, or "" where it is more or less than that."""
+    """Return the text of a message if its content is one text, else ""."""
     content = message.get("content")
     if isinstance(content, list) and len(content) > 1:
         return ""
@@ -82,16 +84,16 @@ def only_text(message: Mapping[str, Any]) -> str:
 
 
 def is_plain_text(message: Mapping[str, Any], part: int | None) -> bool:
-    """Is this text bare of fields that would have to change with it?
+    """Return whether a part has no fields beside its text, which would have to change with it.
 
-    Marks of the provider's cache are none: they move on from one request to the next, and what
-    is sent for a message must not.
+    Marks of the provider's prefix cache do not count: they move from one request to the next, and
+    a message must always be sent in the same form.
     """
     return part is None or message["content"][part].keys() - {"cache_control"} == {"type", "text"}
 
 
 def texts(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the model reads of a message: its texts, and names and arguments of its calls."""
+    """Yield all that the model reads of a message: texts, and names and arguments of calls."""
     content = message.get("content")
     for part in content if isinstance(content, list) else [{"text": content}]:
         if isinstance(part, dict) and isinstance(part.get("text"), str):
@@ -112,7 +114,7 @@ def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]
 
 
 def call_of(message: Mapping[str, Any], calls: Mapping[object, tuple[str, str]]) -> tuple[str, str]:
-    """Return name and arguments of the call that a message answers, as far as they are known."""
+    """Return name and arguments of the call that a message answers, as far as known."""
     id = message.get("tool_call_id")
     known = calls.get(id) if isinstance(id, str) else None
     return known or (str(message.get("name") or ""), "")

@@ -1,14 +1,98 @@
-"""What no transform may touch, judged from the calls made and the words asked.
+"""The texts that no transform may touch, and the documents in a user's message.
 
-Where it is not clear that a text may be shortened, it may not.
+The calls and the user's words decide. In doubt a text may not be shortened.
 """
 
 from __future__ import annotations
 
 import re
 
-from headstart.compression.query import focus
+from headstart.compression.passages import has_mark
+from headstart.compression.selection import focus
 from headstart.types import Frozen
+
+_TAG_LINE = re.compile(
+    r"^[ \t]*<(/?)(documents?|docs?|contexts?|passages?|sources?|search_results?|results?|chunks?"
+    r"|articles?|retrieved\w*)(?:[ \t][^<>\n]*)?>[ \t]*(?:\n|\Z)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_NUMBERED = re.compile(
+    r"^(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*\n?(?=\S)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_HEADING = re.compile(
+    r"^(?:#+[ \t]*)?(?:(?:retrieved[ \t])?(?:context|documents?|passages?|sources|search results)"
+    r"(?:[ \t]information)?:[ \t]*\n|((?:user )?question|query)[ \t]*:)",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+class DocumentSpan(Frozen):
+    """A part of a text, from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+def find_documents(text: str) -> list[DocumentSpan]:
+    """Return the documents that an application put into a user's text, in order.
+
+    Only explicit borders count: a tag on a line of its own, a numbered line ``Document [1]``, or a
+    heading such as ``Context:`` that ends at ``Question:``. All other text is the user's own. White
+    space around a document is not part of it, so a border stays on a line of its own.
+    """
+    places: list[DocumentSpan] = []
+    for place in sorted(
+        [*_tagged(text), *_headed(text), *_numbered(text)],
+        key=lambda place: (place.start, -place.end),
+    ):
+        if not places or place.start >= places[-1].end:
+            body = text[place.start : place.end]
+            start = place.start + len(body) - len(body.lstrip())
+            places.append(DocumentSpan(start=start, end=start + len(body.strip())))
+    return places
+
+
+def _tagged(text: str) -> list[DocumentSpan]:
+    """Return the texts between a tag and its closing tag; nested tags belong to the outer one."""
+    places = []
+    opened, start, depth = "", 0, 0
+    for tag in _TAG_LINE.finditer(text):
+        closes, name = tag[1] == "/", tag[2].lower()
+        if not depth and not closes:
+            opened, start, depth = name, tag.end(), 1
+        elif name == opened:
+            depth += -1 if closes else 1
+            if not depth:
+                places.append(DocumentSpan(start=start, end=tag.start()))
+                opened = ""
+    return places
+
+
+def _headed(text: str) -> list[DocumentSpan]:
+    """Return the texts from a heading to the question that follows it."""
+    places = []
+    start = None
+    for heading in _HEADING.finditer(text):
+        if heading[1] is None:
+            start = heading.end() if start is None else start
+        elif start is not None:
+            places.append(DocumentSpan(start=start, end=heading.start()))
+            start = None
+    return places
+
+
+def _numbered(text: str) -> list[DocumentSpan]:
+    """Return the text from the first numbered line to the end of the last one.
+
+    A single numbered line may be a coincidence. It counts only in a text that has a mark.
+    """
+    heads = list(_NUMBERED.finditer(text))
+    if len(heads) < (1 if has_mark(text) else 2):
+        return []
+    end = text.find("\n", heads[-1].end())
+    return [DocumentSpan(start=heads[0].start(), end=len(text) if end < 0 else end)]
+
 
 _FILE_TOOL = re.compile(
     r"(?<!pro)file|(?<!cr)edit|(?<!dis)patch|notebook"
@@ -26,7 +110,7 @@ _NOT_SHOWN = re.compile(
     r"[\w./\\-]+\.(?:py|[cm]?js|tsx?|rb|pl|php|sh|go)\b",
     re.IGNORECASE,
 )
-"""Addresses on the web, and programs that are run."""
+"""Web addresses, and programs that a command runs."""
 _FILE_NAME = re.compile(
     r"file://|\b(?:Make|Docker|Gem|Rake|Pod|Proc|Vagrant|Jenkins)file\b"
     r"|(?:[\w-]\.(?:jsonc?|jsonl|json5|geojson|ndjson|ipynb|ya?ml|toml|ini|cfg|conf|config|properties"
@@ -39,16 +123,17 @@ _FILE_NAME = re.compile(
     r"|(?:/|\\\\)[\w~.-]{1,80}\.(?!(?:log|out)\b)[a-z]\w*)\b(?!\.\w|\()",
     re.IGNORECASE,
 )
-"""Names of files that may be edited, by known extensions; by any, where a folder is named too.
+"""Names of files that may be edited: with a known extension, or with any extension after a folder.
 
-Not any everywhere: ``public.users`` is a table, ``example.com`` a site.
+Without a folder an unknown extension does not count: ``public.users`` is a table, ``example.com`` a
+site.
 """
 _SHELL = re.compile(
     r"bash|shell|exec|terminal|command|python|\b(?:run|code)\b|\"cmd\"", re.IGNORECASE
 )
 _SHOWS_FILE = re.compile(
     r"\b(?:cat|head|tail|sed|awk|less|more|nl|bat|tac|grep|rg|jq|git (?:diff|show|blame)|diff)\b"
-    r"|\b(?i:get-content|gc|type)\s|\bopen\(|read_?(?i:text|file)",
+    r"|\b(?i:get-content|gc|type)\s|\bopen\(|read_?(?i:text|file)"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out)(?:\.\d+)?(?:$|[\s\"'\\|;&)])")
 _CODE_LINE = re.compile(
@@ -86,34 +171,34 @@ _MARKUP = re.compile(
 
 
 class Asked(Frozen):
-    """What a text stands in the prompt for."""
+    """The purpose of a text in the prompt."""
 
     question: str = ""
-    """The end of the user's own words of this turn."""
+    """The last of the user's own words in this turn."""
     call: str = ""
-    """Arguments of the tool call that the text answers."""
+    """The arguments of the tool call that the text answers."""
     verbatim: bool = False
-    """Every word counts: the text is to be edited, translated or quoted."""
+    """All words matter: the text is to be edited, translated or quoted."""
     whole: bool = False
-    """No part answers alone: a summary, a comparison, a list of all."""
+    """The whole text matters: for a summary, a comparison or a list of everything."""
     counts: bool = False
-    """Repetition itself is asked about."""
+    """The question concerns how often something occurs."""
     markup: bool = False
-    """HTML is asked about as HTML."""
+    """The question concerns the HTML markup itself."""
 
     @property
     def words(self) -> str:
-        """All that may name an id."""
+        """All words that may name an id."""
         return f"{self.question}\n{self.call[-_QUESTION_CHARS:]}"
 
     @property
     def topic(self) -> str:
-        """What the text should tell about."""
+        """The topic that the text should tell about."""
         return f"{focus(self.question)}\n{self.call[-_QUESTION_CHARS:]}"
 
 
 def understand(words: str) -> Asked:
-    """Read off the user's own words which losses an answer could not bear."""
+    """Derive from the user's own words which parts of a text the answer needs."""
     whole = _WHOLE.search(words) is not None
     return Asked(
         question=words[-_QUESTION_CHARS:],
@@ -125,9 +210,9 @@ def understand(words: str) -> Asked:
 
 
 def shows_file(name: str, arguments: str) -> bool:
-    """May the result of this call be a file that is edited later, where each byte counts?
+    """Return whether the result of this call may be a file that is edited later.
 
-    A log is read, not edited.
+    Each byte of such a file matters. A log is not edited, so it does not count.
     """
     named = _NOT_SHOWN.sub(" ", arguments)
     if _FILE_NAME.search(named):
@@ -143,7 +228,7 @@ def shows_file(name: str, arguments: str) -> bool:
 
 
 def is_code(text: str) -> bool:
-    """Does ``text`` hold code, a patch or a numbered listing?"""
+    """Return whether ``text`` holds code, a patch or a numbered listing."""
     if "```" in text or "~~~" in text:
         return True
     lines = [line for raw in text.split("\n") if (line := raw.strip())]

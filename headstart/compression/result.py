@@ -1,4 +1,4 @@
-"""What compression did: the messages to send, and every span that differs from its source."""
+"""The result of compression: the messages to send, and each span that was shortened."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-Mode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
 Transform: TypeAlias = Literal[
     "json", "minify", "html", "log", "space", "comments", "duplicate", "selection", "history"
 ]
 
 
 class Span(Frozen):
-    """A stretch of a text that was shortened. Offsets are characters."""
+    """A part of a text that was shortened. Offsets are characters."""
 
     start: int
     end: int
-    """Of what is sent."""
+    """The end in the text that is sent."""
     source_start: int
     source_end: int
-    """Of what the caller wrote."""
+    """The end in the caller's text."""
     transforms: tuple[Transform, ...]
-    """In the order in which they were applied."""
+    """The transforms, in the order in which they were applied."""
     message: int = 0
     part: int | None = None
-    """Index within a list of content parts; None where the content is one text."""
+    """The index in a list of content parts; None if the content is one text."""
     layout: Layout | None = None
-    """With it ``expand`` gives the source back; None where something was left out."""
+    """The layout with which ``expand`` restores the source; None if something was left out."""
 
     @property
     def lossless(self) -> bool:
@@ -44,27 +43,27 @@ class Span(Frozen):
 
 @dataclass(frozen=True)
 class Compression:
-    """The outcome of ``compress``. Messages that nothing was done to are the caller's own dicts.
+    """The result of ``compress``. Unchanged messages are the caller's own dicts.
 
-    Made from values alone, it is its own dry run: nothing is sent by making it.
+    ``compress`` sends nothing, so the result can also serve as a dry run.
     """
 
     messages: list[dict[str, Any]]
     spans: tuple[Span, ...]
     version: str
-    """Of the code and all that it was configured with: equal versions make equal bytes."""
+    """The version of the code and its configuration: equal versions make equal bytes."""
     source: Sequence[Mapping[str, Any]]
     """The messages as the caller gave them, as dicts."""
     model: str
 
     @cached_property
     def before(self) -> TokenCount:
-        """Tokens of the source's texts, as ``model`` counts; providers add a few a message."""
+        """The tokens of the source's texts, as ``model`` counts them."""
         return count_messages(self.source, self.model)
 
     @cached_property
     def after(self) -> TokenCount:
-        """Tokens of the texts to send."""
+        """The tokens of the texts to send."""
         return count_messages(self.messages, self.model) if self.spans else self.before
 
     @property
@@ -77,11 +76,11 @@ class Compression:
 
     @property
     def lossless(self) -> bool:
-        """Does ``restore`` give back the source, byte for byte?"""
+        """Whether ``restore`` gives back the source byte for byte."""
         return all(span.lossless for span in self.spans)
 
     def restore(self) -> list[dict[str, Any]]:
-        """Undo every lossless span, from what is sent and the span's layout alone."""
+        """Undo all lossless spans, with the sent messages and the layouts of the spans."""
         messages = list(self.messages)
         for span in reversed(self.spans):
             if span.layout is not None:
@@ -100,9 +99,9 @@ def count_messages(
     model: str,
     count: Callable[[str, str], TokenCount] = count_tokens,
 ) -> TokenCount:
-    """Count what a model reads of messages: providers add a few tokens a message.
+    """Count the tokens that a model reads of messages. Providers add a few for each message.
 
-    ``count`` counts one text, as ``model`` would.
+    ``count`` counts one text as ``model`` would.
     """
     counts = [count(text, model) for message in messages for text in texts(message)]
     return TokenCount(sum(each.tokens for each in counts), any(each.estimated for each in counts))

@@ -1,4 +1,4 @@
-"""Token counts, offline: exact for o200k and cl100k models, a marked estimate for all others."""
+"""Token counts without a network: exact for models of o200k and cl100k, estimates for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiktoken import Encoding
 from tiktoken.model import encoding_name_for_model
 
 CHARS_PER_TOKEN = 4
-"""Of English text, roughly; code and other languages need fewer characters a token."""
+"""A rough number for English text. Code and other languages have fewer characters a token."""
 
 RANKS = Path(__file__).with_name("ranks")
 
@@ -32,13 +32,13 @@ _SPLIT = {
         r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
 }  # fmt: skip
-"""tiktoken's own patterns: its constructors would download the ranks that lie here already."""
+"""The patterns of tiktoken. Its own constructors would download the ranks that are here already."""
 
 _encodings: dict[str, Encoding] = {}
 
 
 class TokenCount(NamedTuple):
-    """Number of tokens; ``estimated`` when no tokenizer of the model was at hand."""
+    """A number of tokens. ``estimated``: the model's tokenizer was not available."""
 
     tokens: int
     estimated: bool
@@ -47,8 +47,8 @@ class TokenCount(NamedTuple):
 def count_tokens(text: str, model: str) -> TokenCount:
     """Count the tokens of ``text`` as ``model`` would. Never downloads, never raises.
 
-    The first count of a model loads its encoding, unless ``load`` did. A long text takes 0.2 ms a
-    thousand tokens.
+    The first count for a model loads its encoding, unless ``load`` did. A long text takes 0.2 ms
+    for a thousand tokens.
     """
     name = _encoding_name(model)
     if name is None:
@@ -57,26 +57,26 @@ def count_tokens(text: str, model: str) -> TokenCount:
 
 
 def count_at_once(text: str, model: str) -> TokenCount:
-    """Count like ``count_tokens`` once the model's encoding is loaded; estimate until then."""
+    """Count like ``count_tokens`` if the model's encoding is loaded, else estimate."""
     count = count_tokens if is_loaded(model) else estimate_tokens
     return count(text, model)
 
 
 def estimate_tokens(text: str, model: str) -> TokenCount:  # noqa: ARG001 - in place of count_tokens
-    """Estimate the tokens of ``text``, whatever the model."""
+    """Estimate the tokens of ``text`` for any model."""
     return TokenCount(-(-len(text) // CHARS_PER_TOKEN), estimated=True)
 
 
 def is_loaded(model: str) -> bool:
-    """Tell whether a count for ``model`` has nothing to load."""
+    """Tell whether a count for ``model`` needs to load nothing."""
     name = _encoding_name(model)
     return name is None or name in _encodings
 
 
 def load(model: str) -> None:
-    """Load the encoding that counts for ``model``, on a thread of your choice.
+    """Load the encoding of ``model``. It may be called on any thread.
 
-    It takes 0.2 s of CPU, during half of which no other thread runs, and 80 MB of memory.
+    It takes 80 MB of memory and 0.2 s of CPU time; for half of this time no other thread runs.
     """
     name = _encoding_name(model)
     if name is not None:

@@ -1,25 +1,69 @@
-"""Which transforms a text gets: by its mode, by what it is, and by what is asked about it."""
+"""The transforms that a text gets: by its mode, by its kind and by the question about it."""
 
 from __future__ import annotations
 
 import re
+import tokenize
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import json_text
-from headstart.compression.comments import strip_comments
 from headstart.compression.html_text import html_to_text, is_html, is_markup
 from headstart.compression.logs import fold_log, is_log
-from headstart.compression.marks import has_mark
+from headstart.compression.passages import has_mark
 from headstart.compression.protection import is_code
 from headstart.compression.selection import select
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.compression.duplicates import Passages
     from headstart.compression.json_text import Layout
     from headstart.compression.memo import Memo
+    from headstart.compression.passages import Passages
     from headstart.compression.protection import Asked
-    from headstart.compression.result import Mode, Transform
+    from headstart.compression.result import Transform
+    from headstart.settings import CompressionMode
+
+_KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")
+"""Comments that change the meaning of the code."""
+_NOT_PYTHON = (tokenize.TokenError, SyntaxError, UnicodeError)
+_LAYOUT = frozenset((tokenize.COMMENT, tokenize.NL))
+
+
+def strip_comments(text: str) -> str:
+    """Return Python source without comments; any other ``text`` is returned unchanged.
+
+    Lines keep their numbers: a line that held only a comment becomes empty. The remaining tokens
+    are compared with those of ``text``, so the code is the same, with its docstrings.
+    """
+    try:
+        tokens = _tokens(text)
+    except _NOT_PYTHON:
+        return text
+    lines = text.split("\n")
+    for token in tokens:
+        if token.type == tokenize.COMMENT and not _KEPT.match(token.string):
+            row, column = token.start
+            ending = "\r" if lines[row - 1].endswith("\r") else ""
+            lines[row - 1] = lines[row - 1][:column].rstrip() + ending
+    stripped = "\n".join(lines)
+    try:
+        return stripped if _code(_tokens(stripped)) == _code(tokens) else text
+    except _NOT_PYTHON:
+        return text
+
+
+def _code(tokens: list[tokenize.TokenInfo]) -> list[tuple[int, str]]:
+    return [(token.type, token.string) for token in tokens if token.type not in _LAYOUT]
+
+
+def _tokens(text: str) -> list[tokenize.TokenInfo]:
+    *lines, last = text.split("\n")
+    found = []
+    for token in tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__):
+        if token.type == tokenize.ERRORTOKEN:  # stop: each string that never ends costs a scan
+            raise SyntaxError("not Python")
+        found.append(token)
+    return found
+
 
 COST_MS_PER_1K: dict[Transform, float] = {
     "json": 0.3,
@@ -32,34 +76,36 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "selection": 1.5,
     "history": 0.0,
 }
-"""Predicted, of a thousand tokens; measured by ``benchmarks/compression.py``."""
+"""The predicted time for a thousand tokens, as measured by ``benchmarks/compression.py``."""
 
 _TRAILING = re.compile(r"(?<![ \t]) ++$", re.MULTILINE)
-"""Not of tabs, which end the empty cells of a table."""
+"""Spaces at the end of a line, without tabs: these end the empty cells of a table."""
 _MANY_BREAKS = re.compile(r"\n{3,}")
 
 
 class Shortened(Frozen):
-    """A text to send in place of another. Nothing applied: it is the same text."""
+    """A text to send in place of another, and the transforms that made it."""
 
     text: str
     applied: tuple[Transform, ...] = ()
     layout: Layout | None = None
 
 
-class Extent(NamedTuple):
-    """How far shortening may go."""
+class AllowedTransforms(NamedTuple):
+    """The transforms that the configuration allows."""
 
-    mode: Mode
+    mode: CompressionMode
     comments: bool
-    """Also strip comments from code."""
+    """Remove comments from code too."""
 
 
-def shorten(text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo) -> Shortened:
-    """Apply transforms to a text that may be touched; ``sent`` stands before it."""
+def shorten_text(
+    text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
+) -> Shortened:
+    """Apply transforms to a text that may be touched. ``sent`` holds the text before it."""
     if has_mark(text):
         return Shortened(text=text)
-    table = memo.call(json_text.shorten, text)
+    table = memo.call(json_text.shorten_json, text)
     if extent.mode == "safe":
         return _lossless(table) if table else Shortened(text=text)
     minified = None if table else memo.call(json_text.minify, text)
@@ -71,13 +117,13 @@ def shorten(text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo)
     return _shorten_prose(text, asked, extent, sent, memo)
 
 
-def _lossless(table: json_text.Shortened) -> Shortened:
+def _lossless(table: json_text.CompactJSON) -> Shortened:
     return Shortened(text=table.text, applied=("json",), layout=table.layout)
 
 
 def _minified(text: str, minified: str, memo: Memo) -> Shortened:
     short = _then(Shortened(text=text), "minify", minified)
-    table = memo.call(json_text.shorten, minified)
+    table = memo.call(json_text.shorten_json, minified)
     return _then(short, "json", table.text) if table else short
 
 
@@ -89,7 +135,7 @@ def _pointed(short: Shortened, sent: Passages) -> Shortened:
 
 
 def _shorten_prose(
-    text: str, asked: Asked, extent: Extent, sent: Passages, memo: Memo
+    text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
     short = Shortened(text=text)
     if is_html(text):
@@ -112,20 +158,20 @@ def _shorten_prose(
 
 
 def _bare(text: str) -> str:
-    """Strip comments, but only from what is still taken for code without them."""
+    """Remove comments, but only if the rest still looks like code."""
     bare = strip_comments(text)
     return bare if is_code(bare) and not is_log(bare) else text
 
 
 def _without_waste(text: str) -> str:
-    """Drop white space at the ends of lines, and third breaks. Most texts have none of either."""
+    """Drop spaces at the ends of lines, and more than two line breaks in a row."""
     if " \n" in text or text.endswith(" "):
         text = _TRAILING.sub("", text)
     return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text
 
 
 def _is_data(text: str) -> bool:
-    """May a program's data be in it, which no sentence may be taken from?"""
+    """Return whether the text may hold data of a program: no sentence may leave it."""
     return json_text.holds_json(text) or is_markup(text)
 
 

@@ -1,8 +1,9 @@
-"""What types cannot say: settings that contradict each other, and URLs."""
+"""Checks between settings that types cannot express, and notes on valid settings."""
 
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from importlib.metadata import entry_points
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
@@ -10,30 +11,346 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headstart.config.masking import masked_url
-from headstart.config.names import hint
-from headstart.config.providers import preset, providers
-from headstart.config.resolving import resolved
-from headstart.config.routes import JudgeInCode
-from headstart.config.safety import safety_problems
-from headstart.config.settings import Settings
-from headstart.config.strategy_checks import strategy_problems
-from headstart.config.wording import problem
+from headstart.config.discovery import host_of, resolved
+from headstart.config.names import hint, problem
+from headstart.config.providers import model_at, model_table, preset, providers
+from headstart.config.strategies import strategy_of
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import BY_SETTING, KEY_HEADERS
 from headstart.errors import ConfigError
 from headstart.interfaces import STORES
+from headstart.settings import (
+    CacheSettings,
+    JudgeInCode,
+    Settings,
+    Strategy,
+    is_loopback_host,
+    masked_url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.config.settings import ServerSettings
-    from headstart.config.upstreams import UpstreamSettings
+    from headstart.settings import JudgeSettings, RouteSettings, ServerSettings, UpstreamSettings
+
+_VERSION = re.compile(r"/v\d\w*(/|$)")
+
+
+def notes_on(settings: Settings) -> Iterator[str]:
+    """Yield facts about checked settings that the operator should know at the start."""
+    cache = settings.cache
+    if cache.enabled and cache.scope.startswith("header:") and not settings.server.trusted_proxies:
+        yield (
+            f"cache.scope: {cache.scope!r} is believed from server.trusted_proxies alone, and none "
+            "is set: nothing is cached"
+        )
+    yield from _key_notes(settings)
+    for upstream in settings.upstream:
+        yield from _address_notes(upstream)
+
+
+def _key_notes(settings: Settings) -> Iterator[str]:
+    """Yield the upstreams that get callers' own keys, where a key may reach another provider."""
+    taking = [each for each in settings.upstream if not each.key_variables]
+    if settings.server.client_keys or len(taking) < 2:
+        return
+    hosts = {host_of(each.base_url) for each in taking}
+    if len(hosts) > 1 and not all(map(is_loopback_host, hosts)):
+        names = ", ".join(repr(each.name) for each in taking)
+        yield (
+            f"upstreams {names} have no key of their own: a caller's key goes to the one that its "
+            "model, or its route, asks for, whoever gave the key out; set api_key_env for each, or "
+            "tell callers which models their key is for"
+        )
+
+
+def _address_notes(upstream: UpstreamSettings) -> Iterator[str]:
+    if upstream.preset is not None:
+        return
+    host, path = host_of(upstream.base_url), urlsplit(upstream.base_url).path
+    known = next((each for each in providers().values() if host_of(each.base_url) == host), None)
+    if known is not None and known.variable is not None:
+        yield (
+            f"upstream {upstream.name!r}: {known.name} is known at {known.base_url}; what is known "
+            f"of it is not used with this base_url unless you add preset = {known.name!r}"
+        )
+        return
+    below = BY_SETTING[upstream.speaks].path_below_version
+    if below is not None and path.strip("/") and not _VERSION.search(path):
+        address = upstream.base_url.rstrip("/")
+        yield (
+            f"upstream {upstream.name!r}: calls go to {address}{below}; if that is no "
+            f'such path, write base_url = "{address}/v1"'
+        )
+
+
+CONFIDENCES = (0.69, 0.84, 0.95)
+_MOST_ERRORS = 0.5
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_LEARNED = ("max_error", "error_of", "confidence", "cold_start", "shadow_first", "state")
+"""Settings of verified matching alone."""
+
+
+def safety_problems(settings: Settings) -> Iterator[str]:
+    """Yield the contradictions in ``[cache]`` and ``[[route]]``, each with its fix."""
+    cache = settings.cache
+    yield from _match_problems(cache)
+    yield from _error_problems("cache.max_error", cache.max_error)
+    if cache.confidence is not None and cache.confidence not in CONFIDENCES:
+        yield f"cache.confidence: {cache.confidence} is no choice; use 0.69, 0.84 or 0.95"
+    if cache.audit.max_usd_per_day is not None:
+        yield from _price_problems("cache.audit.max_usd_per_day", settings.upstream)
+    if cache.judge is not None:
+        yield from _judge_problems(cache.judge, settings.upstream)
+    names: set[str] = set()
+    for index, route in enumerate(settings.route):
+        yield from _route_problems(f"route[{index}]", route, cache)
+        if route.name in names:
+            yield f"route[{index}].name: {route.name!r} is taken by another route"
+        names.add(route.name)
+
+
+def _match_problems(cache: CacheSettings) -> Iterator[str]:
+    if cache.match == "verified" and cache.threshold is not None:
+        yield (
+            'cache.threshold: verified matching finds its own; set cache.match = "static", or '
+            "state the share of wrong hits you accept as cache.max_error"
+        )
+    if cache.effective_match == "static":
+        for name in _LEARNED:
+            if getattr(cache, name) != getattr(_DEFAULTS, name):
+                yield (
+                    f"cache.{name}: static matching does not learn; leave out cache.threshold and "
+                    'set cache.match = "verified"'
+                )
+
+
+_DEFAULTS = CacheSettings()
+_NO_MEANING = ("set semantic = false for this route", 'set cache.mode = "exact-only"')
+
+
+def _error_problems(setting: str, share: float | None) -> Iterator[str]:
+    if share is None or 0 < share <= _MOST_ERRORS:
+        return
+    if share == 0:
+        yield f"{setting}: 0 accepts no hit by meaning; {_NO_MEANING[setting == 'cache.max_error']}"
+        return
+    hint = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
+    yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {hint}"
+
+
+def _price_problems(setting: str, upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
+    for index, upstream in enumerate(upstreams):
+        if not upstream.price:
+            yield (
+                f"{setting}: what {upstream.name!r} costs is not known; set "
+                f"upstream[{index}].price, or cap the calls with max_calls_per_hour"
+            )
+
+
+def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
+    chosen = [upstream for upstream in upstreams if upstream.name == judge.upstream]
+    if not chosen:
+        names = ", ".join(upstream.name for upstream in upstreams) or "none"
+        yield f"cache.judge.upstream: no upstream is named {judge.upstream!r}; there is: {names}"
+    for upstream in chosen:
+        if BY_SETTING[upstream.speaks] is not OPENAI_CHAT:
+            yield (
+                f"cache.judge.upstream: {upstream.name!r} does not speak OpenAI's dialect, in "
+                "which the judge is asked; name another upstream"
+            )
+        host = urlsplit(upstream.base_url).hostname or ""
+        if not upstream.key_variables and not is_loopback_host(host):
+            yield (
+                f"cache.judge.upstream: {upstream.name!r} has no key of its own, and a caller's "
+                "is never spent on judging; set its api_key_env"
+            )
+    if judge.max_usd_per_day is not None:
+        yield from _price_problems("cache.judge.max_usd_per_day", chosen)
+
+
+def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) -> Iterator[str]:
+    yield from _error_problems(f"{setting}.max_error", route.max_error)
+    if route.max_error is not None and cache.effective_match == "static":
+        yield f'{setting}.max_error: needs cache.match = "verified"'
+    for name in route.match.header:
+        if not _HEADER_NAME.fullmatch(name):
+            yield f"{setting}.match.header: {name!r} is not the name of a header"
+    if route.repeat_window_s is not None and route.on_repeat != "fresh":
+        yield f'{setting}.repeat_window_s: needs on_repeat = "fresh"'
+    if route.query is None:
+        return
+    try:
+        named = "query" in re.compile(route.query).groupindex
+    except re.error as error:
+        yield f"{setting}.query: not a regular expression: {error}"
+        return
+    if not named:
+        yield f"{setting}.query: name the question's group, as in '(?s).*Question: (?P<query>.+)'"
+
+
+_CONCURRENT = frozenset({"race", "hedge"})
+"""Strategies in which two may answer one request at once, and one is cancelled."""
+_WILD = frozenset("*?[")
+
+
+def strategy_problems(settings: Settings) -> Iterator[str]:
+    """Yield the contradictions in the strategies of ``[[route]]``, each with its fix."""
+    known = {upstream.name: upstream for upstream in settings.upstream}
+    for index, route in enumerate(settings.route):
+        setting, strategy = f"route[{index}]", strategy_of(route)
+        unknown = [name for name in strategy.members if name not in known]
+        for name in unknown:
+            yield f"{setting}.upstreams: no upstream is named {name!r}; {_nearest(name, known)}"
+        if unknown:
+            continue
+        yield from _shape_problems(setting, strategy)
+        members = [known[name] for name in dict.fromkeys(strategy.members)]
+        if len(members) > 1:
+            yield from _key_problems(setting, members, settings)
+        if route.use == "regulated":
+            yield from _regulated_problems(setting, members)
+        for inner in _with_nested(strategy):
+            yield from _concurrency_problems(setting, inner, route, known)
+
+
+def _nearest(name: str, known: dict[str, UpstreamSettings]) -> str:
+    return hint(name, known) if known else "there is no [[upstream]]"
+
+
+def _with_nested(strategy: Strategy) -> Iterator[Strategy]:
+    yield strategy
+    for each in strategy.upstreams:
+        if isinstance(each, Strategy):
+            yield from _with_nested(each)
+
+
+def _shape_problems(setting: str, strategy: Strategy) -> Iterator[str]:
+    kind, count = strategy.strategy, len(strategy.upstreams)
+    place = f"{setting}.upstreams"
+    if kind == "single" and count > 1:
+        yield (
+            f"{place}: there are {count} of them; say with {setting}.strategy how they work "
+            'together, such as "fallback" or "hedge"'
+        )
+    elif kind == "cascade" and count != 2:
+        yield f"{place}: a cascade has two, the fast model and then the slow one"
+    elif kind != "single" and count < 2:
+        yield f'{place}: strategy "{kind}" needs at least two'
+    repeated = {each for each in strategy.upstreams if strategy.upstreams.count(each) > 1}
+    for name in sorted(map(str, repeated)):
+        yield f"{place}: {name!r} stands there twice"
+    for index, each in enumerate(strategy.upstreams):
+        if isinstance(each, Strategy):
+            yield from _shape_problems(f"{place}[{index}]", each)
+
+
+def _key_problems(
+    setting: str, members: Sequence[UpstreamSettings], settings: Settings
+) -> Iterator[str]:
+    """A caller's key goes to the one upstream that it came for."""
+    if settings.server.client_keys:
+        return
+    for upstream in members:
+        if not upstream.key_variables and not is_loopback_host(host_of(upstream.base_url)):
+            yield (
+                f"{setting}.upstreams: {upstream.name!r} has no key of its own, and a caller's is "
+                "never handed from one upstream to the next; set its api_key_env, or name callers "
+                "in server.client_keys"
+            )
+
+
+def _regulated_problems(setting: str, members: Sequence[UpstreamSettings]) -> Iterator[str]:
+    for upstream in members:
+        if not upstream.quirks.refuse:
+            yield (
+                f'{setting}.use: "regulated" changes no request, but {upstream.name!r} drops what '
+                'its provider can not take; set its unsupported = "refuse"'
+            )
+
+
+def _concurrency_problems(
+    setting: str, strategy: Strategy, route: RouteSettings, known: dict[str, UpstreamSettings]
+) -> Iterator[str]:
+    if strategy.strategy not in _CONCURRENT:
+        return
+    members = [known[name] for name in strategy.members]
+    if not strategy.race_billed:
+        yield from _bill_problems(setting, strategy.strategy, members)
+    if strategy.equal_models == "check":
+        yield from _model_problems(setting, strategy.strategy, route.match.model, members)
+
+
+def _bill_problems(setting: str, kind: str, members: Sequence[UpstreamSettings]) -> Iterator[str]:
+    for upstream in members:
+        if upstream.cancels_billing is False:
+            yield (
+                f"{setting}.upstreams: {upstream.name!r} bills a cancelled call in full, so a "
+                f"{kind} with it pays twice; leave it out, or set {setting}.race_billed = true"
+            )
+        elif upstream.cancels_billing is None:
+            yield (
+                f"{setting}.upstreams: it is not known whether {upstream.name!r} bills a cancelled "
+                f"call in full, so a {kind} with it may pay twice; leave it out, set its "
+                f"cancels_billing, or set {setting}.race_billed = true"
+            )
+
+
+def billing_note(upstream: UpstreamSettings) -> str | None:
+    """Return a warning where a cancelled call may cost more than what it produced, else None."""
+    if upstream.cancels_billing is None:
+        return f"it is not known whether {upstream.name} bills cancelled calls in full"
+    return None if upstream.cancels_billing else f"{upstream.name} bills cancelled calls in full"
+
+
+def _model_problems(
+    setting: str, kind: str, pattern: str, members: Sequence[UpstreamSettings]
+) -> Iterator[str]:
+    """Yield the models of which the members do not certainly serve the same weights."""
+    for model in asked_models(pattern, members):
+        names = {upstream.name: model_at(upstream, model) for upstream in members}
+        if len({_identity(upstream, names[upstream.name]) for upstream in members}) > 1:
+            shown = ", ".join(f"{name} {real!r}" for name, real in names.items())
+            yield (
+                f"{setting}.upstreams: it is not known that {model!r} is one model in this {kind}: "
+                f"{shown}; give each upstream the same model in its models, use strategy "
+                f'"cascade" or "fallback", or set {setting}.equal_models = "assume" if you know '
+                "that they are equal"
+            )
+
+
+def asked_models(pattern: str, members: Sequence[UpstreamSettings]) -> tuple[str, ...]:
+    """Return the names that are known to reach the members: the route's own, or users' aliases.
+
+    On every other name the model table makes them agree.
+    """
+    if not _WILD & set(pattern):
+        return (pattern,)
+    aliases = {
+        alias
+        for upstream in members
+        for alias, real in upstream.models.items()
+        if fnmatchcase(alias, pattern)
+        and model_table().real_name(alias, upstream.preset or "") != real
+    }
+    return tuple(sorted(aliases))
+
+
+def _identity(upstream: UpstreamSettings, model: str) -> str:
+    """Name the weights; of an unknown model its name is all there is."""
+    table = model_table()
+    found = table.weights(model, upstream.preset)
+    if found is not None:
+        return found.name
+    missing = upstream.preset is not None and table.weights(model) is not None
+    return f"{model} at {upstream.name}" if missing else model
+
 
 STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
-"""Of the stores that come with Headstart."""
+"""URL schemes of the stores that come with Headstart."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+|(?=.*:.*:)[0-9A-Fa-f:.]+")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\*$)[^/?#\s@]+")
 _RELAYED = re.compile(r"([A-Z]+ )?(/\S*|\*)")
-KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,7 +372,7 @@ def checked(settings: Settings) -> Settings:
 
 
 def _converted(settings: Settings) -> Settings:
-    """Return settings with their types checked. What only code can say is handed on as it is."""
+    """Return settings with their types checked. Judges in code are handed on unchecked."""
     kept: list[JudgeInCode] = []
 
     def keep(value: object) -> int:
@@ -72,7 +389,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _server_problems(settings.server)
     yield from _store_problems(settings.cache.store)
     for index, name in enumerate(settings.cache.ignore_headers):
-        if name.lower() in KEY_HEADERS:
+        if name.lower().encode() in KEY_HEADERS:
             yield (
                 f"cache.ignore_headers[{index}]: {name!r} holds callers' keys, which tell who may "
                 "share an answer"
@@ -187,7 +504,7 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
 
 
 def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:
-    """Never repeat what is no name: it may be the key itself."""
+    """Never repeat a text that is no name of a variable: it may be the key itself."""
     if not all(map(_VARIABLE.fullmatch, variables)):
         yield (
             f"{setting}: names an environment variable, such as OPENAI_API_KEY; put the key into "

@@ -1,17 +1,24 @@
-"""Without a file: the providers whose keys are in the usual variables, else a local server."""
+"""Upstreams are found by their key variables and completed from the presets."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from headstart.config.providers import providers
-from headstart.config.upstreams import UpstreamSettings
+import msgspec
+from msgspec.structs import astuple
+
+from headstart.canonical_request import Quirks
+from headstart.config.providers import model_table, preset, providers
+from headstart.settings import UpstreamSettings, is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headstart.settings import Settings
 
 _LOCAL_S = 0.2
 """A server on this machine accepts at once, or there is none."""
@@ -60,3 +67,111 @@ def lists_models(base_url: str) -> bool:
     finally:
         connection.close()
     return isinstance(listed, dict) and isinstance(listed.get("data"), list)
+
+
+T = TypeVar("T")
+
+
+def resolved(settings: Settings) -> Settings:
+    """Return the settings with complete upstreams; whole ones stay as they are."""
+    upstreams = tuple(_complete(_recognised(each)) for each in settings.upstream)
+    return msgspec.structs.replace(settings, upstream=upstreams)
+
+
+def host_of(url: str) -> str:
+    """Return a URL's host, "" if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _recognised(upstream: UpstreamSettings) -> UpstreamSettings:
+    """Give an upstream with a known provider's address its preset, but never its key."""
+    if upstream.preset is not None or is_loopback_host(host_of(upstream.base_url)):
+        return upstream
+    for known in providers().values():
+        spoken = upstream.dialect in (None, known.dialect)
+        if spoken and _stands_for(upstream.base_url, known.base_url):
+            return msgspec.structs.replace(
+                upstream,
+                preset=known.name,
+                base_url=known.base_url,
+                name=upstream.name or _by_address(upstream.base_url),
+                api_key_env=upstream.api_key_env or (),
+            )
+    return upstream
+
+
+def _stands_for(url: str, known: str) -> bool:
+    """Is the URL the provider's address, or its host alone?"""
+    url = url.rstrip("/")
+    alone = url.count("/") == 2 and known.startswith(f"{url}/")
+    return bool(known) and (alone or url == known.rstrip("/"))
+
+
+def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
+    known = preset(upstream.preset)
+    if known is None:
+        return msgspec.structs.replace(
+            upstream,
+            name=upstream.name or _by_address(upstream.base_url),
+            cancels_billing=_first(upstream.cancels_billing, _is_own(upstream) or None),
+            dialect=upstream.speaks,
+            quirks=_merged(Quirks(), upstream),
+        )
+    quirks = _merged(known.quirks, upstream)
+    return msgspec.structs.replace(
+        upstream,
+        name=upstream.name or known.name,
+        base_url=upstream.base_url or known.base_url,
+        dialect=known.dialect,
+        api_key_env=_first(upstream.api_key_env, known.variable or ()),
+        models={**model_table().names_at(known.name), **upstream.models},
+        cancels_billing=_first(
+            upstream.cancels_billing, _is_free(upstream) or known.cancels_billing
+        ),
+        quirks=quirks,
+        include_usage=upstream.include_usage and quirks.stream_usage,
+    )
+
+
+def _is_own(upstream: UpstreamSettings) -> bool:
+    """Does the upstream cost nothing, or is it on no public network? Then there is no bill."""
+    host = host_of(upstream.base_url)
+    try:
+        private = ip_address(host).is_private
+    except ValueError:
+        private = bool(host) and ("." not in host or host.endswith((".internal", ".local")))
+    return private or _is_free(upstream)
+
+
+def _is_free(upstream: UpstreamSettings) -> bool:
+    prices = upstream.price.values()
+    return "default" in upstream.price and not any(any(astuple(each)) for each in prices)
+
+
+def _by_address(url: str) -> str:
+    """Return the host and port of a URL. A bad URL is reported later."""
+    return url.partition("://")[2].split("/")[0]
+
+
+def _first(own: T | None, otherwise: T) -> T:
+    return otherwise if own is None else own
+
+
+def _merged(base: Quirks, upstream: UpstreamSettings) -> Quirks:
+    """Return quirks in which the user's fields win; dropped fields of both add up."""
+    own, unset = upstream.quirks, Quirks()
+    written = {
+        name: value
+        for name in own.__struct_fields__
+        if (value := getattr(own, name)) != getattr(unset, name)
+    }
+    return msgspec.structs.replace(
+        msgspec.structs.replace(base, **written),
+        drops=tuple(sorted({*base.drops, *own.drops, *upstream.drops})),
+        message_drops=tuple(sorted({*base.message_drops, *own.message_drops})),
+        renames={**base.renames, **own.renames},
+        refuse=own.refuse or upstream.unsupported == "refuse",
+    )

@@ -1,17 +1,26 @@
-"""What is known of providers: ``presets.toml``, dated data that any ``[[upstream]]`` overrides."""
+"""What is known of providers, models and prices, read from dated data files."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headstart.canonical_request import Quirks
-from headstart.config.section import Section
-from headstart.config.upstreams import DialectName  # noqa: TC001 - msgspec reads it
+from headstart.settings import (
+    DialectName,
+    PriceSettings,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headstart.settings import UpstreamSettings
 
 
 class Preset(Section):
@@ -47,3 +56,134 @@ def providers() -> dict[str, Preset]:
 def preset(name: str | None) -> Preset | None:
     """Return the preset of that name, or None."""
     return None if name is None else providers().get(name)
+
+
+_DEFAULT = "default"
+_SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
+"""A dated release of a model, which costs what the model costs unless the book knows better."""
+
+
+class Weights(Section):
+    """One model: the same weights, whoever serves them."""
+
+    name: str
+    at: dict[str, str]
+    """Its name by provider."""
+    context_tokens: int | None = None
+    contexts: dict[str, int] = msgspec.field(default_factory=dict)
+    """Where a provider takes less."""
+    quantised: tuple[str, ...] = ()
+    """Providers that serve it in fewer bits than it was published in."""
+
+
+class BookPrice(PriceSettings):
+    """A price as the book has it."""
+
+    assumed: bool = False
+    """Not from the provider's own list."""
+
+
+class ModelTable:
+    """Looks models up by provider and name. Holds no state."""
+
+    def __init__(
+        self, models: Iterable[Weights], prices: Mapping[str, Mapping[str, BookPrice]]
+    ) -> None:
+        self._models = tuple(models)
+        self._prices = prices
+        self._by_name = {
+            name: model for model in self._models for name in (model.name, *model.at.values())
+        }
+
+    def weights(self, model: str, provider: str | None = None) -> Weights | None:
+        """Return the weights that a name means, at a provider or, with None, anywhere."""
+        if provider is not None:
+            for each in self._models:
+                if each.at.get(provider) == model:
+                    return each
+            return None
+        return self._by_name.get(model)
+
+    def real_name(self, model: str, provider: str) -> str | None:
+        """Return what the provider calls a model; ``model`` is any name that it goes by."""
+        found = self._by_name.get(model)
+        return None if found is None else found.at.get(provider)
+
+    def providers_of(self, model: str) -> tuple[str, ...]:
+        """Return who serves a model, by any of its names."""
+        found = self._by_name.get(model)
+        return () if found is None else tuple(found.at)
+
+    def context_tokens(self, provider: str | None, model: str) -> int | None:
+        """Return how many tokens of prompt and answer it takes, None if that is not known."""
+        found = self.weights(model, provider)
+        return None if found is None else found.contexts.get(provider or "", found.context_tokens)
+
+    def price(self, provider: str, model: str) -> BookPrice | None:
+        """Return what the book says a model costs; a dated release costs what its model does."""
+        book = self._prices.get(provider, {})
+        return book.get(model) or book.get(_SNAPSHOT.sub("", model)) or book.get(_DEFAULT)
+
+    def names_at(self, provider: str) -> dict[str, str]:
+        """Return the provider's own names by themselves and by the names of the weights."""
+        return {
+            name: model.at[provider]
+            for model in self._models
+            if provider in model.at
+            for name in (model.name, model.at[provider])
+        }
+
+    def aliases_at(self, provider: str) -> dict[str, str]:
+        """Return the provider's own names by every name that the models go by anywhere."""
+        return {
+            name: real
+            for name, model in self._by_name.items()
+            if (real := model.at.get(provider)) is not None
+        }
+
+    def cheapest(self, provider: str) -> str | None:
+        """Return the provider's known model of the lowest output price."""
+        known = [
+            (price.output_per_million, model.at[provider])
+            for model in self._models
+            if provider in model.at and (price := self.price(provider, model.at[provider]))
+        ]
+        return min(known)[1] if known else None
+
+
+@cache
+def model_table() -> ModelTable:
+    """Return the table as it was shipped."""
+    prices = msgspec.convert(read_data("prices.toml"), dict[str, dict[str, BookPrice]])
+    return ModelTable(msgspec.convert(read_data("models.toml")["model"], list[Weights]), prices)
+
+
+def model_at(upstream: UpstreamSettings, model: str) -> str:
+    """Return the name under which an upstream is asked for ``model``.
+
+    The upstream's own aliases decide, then the table; a name that neither knows stays.
+    """
+    if model in upstream.models:
+        return upstream.models[model]
+    return model_table().real_name(model, upstream.preset or "") or model
+
+
+def aliases(upstream: UpstreamSettings) -> dict[str, str]:
+    """Return the real name by every name that an upstream understands; see ``model_at``.
+
+    For upstreams that answer together: ``models`` alone says who is asked first for a name.
+    """
+    return {**model_table().aliases_at(upstream.preset or ""), **upstream.models}
+
+
+def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
+    """Return what a model, as sent to ``upstream``, costs: by its settings, else by the book."""
+    own = upstream.price.get(model) or upstream.price.get(_DEFAULT)
+    if own is not None or upstream.preset is None:
+        return own
+    return model_table().price(upstream.preset, model)
+
+
+def context_at(upstream: UpstreamSettings, model: str) -> int | None:
+    """Return how many tokens a model, as sent to ``upstream``, takes, or None."""
+    return model_table().context_tokens(upstream.preset, model)

@@ -1,74 +1,90 @@
-"""Strategies as they are in force: what the user wrote, then ``use``, then the defaults.
-
-``uses.toml`` holds the defaults of each ``use``.
-"""
+"""Strategies: how code composes them, and which values are in force on a route."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headstart.config.providers import read_data
-from headstart.config.routes import (  # noqa: TC001 - msgspec reads them
-    Judge,
+from headstart.settings import (
     JudgeInCode,
-    Rescue,
+    RouteMatch,
+    RouteSettings,
+    Strategy,
     StrategyName,
     StrategySettings,
 )
-from headstart.config.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from headstart.config.routes import RouteSettings
+    from headstart.interfaces import DraftJudge
+
+    Member = str | StrategySettings
+    """The name of an upstream, or a strategy in its own right."""
 
 
-class Strategy(Section):
-    """One strategy with all its values; ``docs/configuration.md`` tells what each means."""
+def fallback(*members: Member, **options: Any) -> StrategySettings:
+    """Ask the next member where one fails. ``options`` are the settings of a route's strategy."""
+    return _composed("fallback", members, options)
 
-    strategy: StrategyName = "single"
-    upstreams: tuple[str | Strategy, ...] = ()
-    extra_calls: float = 0.05
-    extra_cost: float = 0.05
-    hedge_floor_s: float = 0.05
-    retries: int = 1
-    within_s: float | None = None
-    max_usd: float | None = None
-    race_billed: bool = False
-    equal_models: Literal["check", "assume"] = "check"
-    first_complete: bool = False
-    judge: tuple[Judge, ...] = ("refusal", "format")
-    judges: tuple[JudgeInCode, ...] = ()
-    min_confidence: float = 0.5
-    escalate_early: bool = False
-    sticky: bool = False
-    """A conversation stays where its prefix is cached, though another comes first in the order."""
-    deadline_s: float | None = None
-    early_200_s: float | None = None
-    rescue: Rescue = "restart"
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Names of the upstreams, nested ones included, in order."""
-        return tuple(
-            name
-            for each in self.upstreams
-            for name in ((each,) if isinstance(each, str) else each.members)
-        )
+def race(*members: Member, **options: Any) -> StrategySettings:
+    """Ask all members at once; the first content wins and the others are cancelled."""
+    return _composed("race", members, options)
 
-    @property
-    def composition(self) -> str:
-        """Return it as it is written in code: ``fallback(hedge(a, b), c)``."""
-        parts = (each if isinstance(each, str) else each.composition for each in self.upstreams)
-        return f"{self.strategy}({', '.join(parts)})"
 
-    @property
-    def nested(self) -> bool:
-        """Whether a member is a strategy itself."""
-        return any(isinstance(each, Strategy) for each in self.upstreams)
+def hedge(*members: Member, **options: Any) -> StrategySettings:
+    """Ask the next member too where the first is slower than it usually is, within a budget."""
+    return _composed("hedge", members, options)
+
+
+def fastest(*members: Member, **options: Any) -> StrategySettings:
+    """Ask the member that is expected to be done first."""
+    return _composed("fastest", members, options)
+
+
+def cheapest(*members: Member, **options: Any) -> StrategySettings:
+    """Ask the cheapest member, with ``within_s`` of those that are expected to be done by then."""
+    return _composed("cheapest", members, options)
+
+
+def cascade(
+    fast: Member, slow: Member, *, judges: Sequence[DraftJudge] = (), **options: Any
+) -> StrategySettings:
+    """Ask ``fast`` for a draft, and ``slow`` where the judges do not let it pass.
+
+    ``judges`` are functions of yours, beside those that the setting ``judge`` names.
+    """
+    own = tuple(map(JudgeInCode, judges)) or None
+    return _composed("cascade", (fast, slow), {"judges": own, **options})
+
+
+def route(
+    name: str,
+    answer: Member,
+    *,
+    model: str = "*",
+    path: str = "*",
+    header: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> RouteSettings:
+    """Return a ``[[route]]`` for requests that fit the patterns, answered by ``answer``.
+
+    ``settings`` are its other settings, such as ``deadline_s``. Raises TypeError for unknown ones.
+    """
+    match = RouteMatch(model=model, path=path, header=dict(header or {}))
+    if isinstance(answer, str):
+        answer = StrategySettings(strategy="single", upstreams=(answer,))
+    return RouteSettings(name=name, match=match, **{**msgspec.structs.asdict(answer), **settings})
+
+
+def _composed(
+    strategy: StrategyName, members: tuple[Member, ...], options: dict[str, Any]
+) -> StrategySettings:
+    return StrategySettings(strategy=strategy, upstreams=members, **options)
 
 
 def strategy_of(route: RouteSettings) -> Strategy:

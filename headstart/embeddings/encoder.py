@@ -1,8 +1,8 @@
-"""The default encoder: a sentence transformer in ONNX, one prompt per call, no network ever.
+"""The default encoder: a sentence transformer in ONNX, one prompt per call, without any network.
 
-The folder format is described in ``docs/encoder.md``. Dynamic int8 scales activations over the
-whole batch, so a prompt's vector would depend on its batch-mates: that is why ``encode`` takes one
-prompt. Spinning threads collapse under contention, so they are off.
+``docs/encoder.md`` describes the folder. ``encode`` takes one prompt, because dynamic int8 scales
+activations over the whole batch: in a batch, a prompt's vector would depend on the other prompts.
+Spinning threads are off, because they are very slow under contention.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from headstart.embeddings.model_card import ModelCard
 
 CHARS_PER_TOKEN = 10
-"""Characters kept per token of the limit. English needs about 4.7; tokenising costs 0.4 us each."""
+"""The characters to keep for each token of the limit. English has about 4.7 a token, and each
+character costs 0.4 µs in the tokenizer."""
 SHORT_TOKENS = 16
-"""Up to here a second thread costs CPU and saves no time."""
+"""Up to this length a second thread costs CPU time and saves no wall time."""
 DEFAULT_THREADS = 2
 
 
 class OnnxEncoder:
-    """Encode prompts with the model in ``path``, by default the one that ships with Headstart.
+    """Encodes prompts with the model in ``path``, by default with the model of the package.
 
-    ``threads`` is the number used beyond 16 tokens (default 2, or 1 on a single core); shorter
-    prompts always take one. ``max_tokens`` may lower the model's own limit, never raise it.
-    ``namespace`` names everything that two comparable vectors must share. Thread-safe.
-    Raises ConfigError when the folder is unusable.
+    ``threads`` is the number of threads for prompts beyond 16 tokens (default 2, or 1 on a single
+    core); a shorter prompt uses one. ``max_tokens`` can lower the model's limit, but not raise it.
+    Thread-safe. Raises ConfigError if the folder is not usable.
     """
 
     def __init__(
@@ -63,27 +63,27 @@ class OnnxEncoder:
         graph = _find_graph(folder, self.card)
         self._short = _open_session(graph, 1)
         threads = threads or min(DEFAULT_THREADS, _available_cores())
-        # Sessions cannot share weights: with the default model the second costs 34 MB and saves
-        # short prompts 30 % of their CPU time.
+        # Sessions cannot share weights. With the default model the second one costs 34 MB and saves
+        # 30 % of the CPU time of short prompts.
         self._long = self._short if threads == 1 else _open_session(graph, threads)
 
     @property
     def namespace(self) -> str:
-        """Model name, pooling, prefix, precision and sha256 of the graph."""
+        """Model name, pooling, prefix, precision and SHA-256 of the graph."""
         return self.card.namespace
 
     @property
     def dimension(self) -> int:
-        """Length of the sentence vector and of each token vector."""
+        """The length of the sentence vector and of each token vector."""
         return self.card.dimension
 
     def encode(self, text: str) -> Encoding:
-        """Return the prompt's unit sentence vector and the vectors of its own tokens.
+        """Return the prompt's sentence vector of length 1 and the vectors of its own tokens.
 
-        Token vectors are contextual and not normalised; special tokens and the prefix have
-        none. Spans are character offsets into ``text``. ``complete`` is False when the prompt was
-        cut, and when it has a word that is not in the vocabulary: the model sees all such words as
-        one, so prompts that differ only there would look identical. The arrays are read-only.
+        Token vectors depend on their context and are not normalised; special tokens and the prefix
+        have none. Spans are character offsets into ``text``. ``complete`` is False if the prompt
+        was cut, or if it has a word outside the vocabulary: the model sees all such words as one,
+        so two prompts that differ only there would look identical. The arrays are read-only.
         Raises EncoderError.
         """
         kept = text[: self._limit * CHARS_PER_TOKEN]
@@ -93,7 +93,7 @@ class OnnxEncoder:
             ids = np.array([tokenized.ids], dtype=np.int64)
             session = self._short if ids.size <= SHORT_TOKENS else self._long
             sentence, tokens = session.run(["sentence", "tokens"], {"input_ids": ids})
-        except Exception as error:  # neither library documents a base class of its errors
+        except Exception as error:  # neither library documents a base class for its errors
             raise EncoderError(f"the encoder failed: {type(error).__name__}") from error
         rows, spans = _own_tokens(tokenized, len(prefix))
         return Encoding(
@@ -161,7 +161,7 @@ def _available_cores() -> int:
 
 
 def _own_tokens(tokenized: Tokenized, skip: int) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return rows and spans of the tokens that stem from the prompt itself."""
+    """Return rows and spans of the tokens of the prompt itself."""
     rows, spans = [], []
     marks = zip(tokenized.special_tokens_mask, tokenized.offsets, strict=True)
     for row, (special, (start, end)) in enumerate(marks):

@@ -1,4 +1,4 @@
-"""One thread that encodes, so that the event loop never waits for the model."""
+"""The encoder's thread and its queue: the event loop never waits for the model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from anyio import to_thread
@@ -18,38 +19,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.decisions import Encoding
-    from headstart.interfaces import Encoder, Observer
+    from headstart.interfaces import Encoder
+    from headstart.observe import Observer
 
-Outcome: TypeAlias = "Encoding | EncoderError"
+EncodeOutcome: TypeAlias = "Encoding | EncoderError"
 Ts = TypeVarTuple("Ts")
 
 CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
-"""An encoding over 1/64 of the cache's bytes is not kept: one long prompt displaces dozens."""
+"""An encoding larger than 1/64 of the cache is not kept: it would displace dozens of others."""
 BACKGROUND_TURN = 12
-"""Every twelfth encoding is a background one while any waits: under steady load learning goes on,
-and answers, which are longer than prompts, take a third of the time at most."""
+"""Every twelfth encoding is a background one while any waits. So learning goes on under steady
+load, and answers, which are longer than prompts, take at most a third of the time."""
 MAX_QUEUE = 1000
-"""Background encodings that wait, some 8 s of work: past it, a tenant that has its part of them
-may add none."""
+"""The number of background encodings that may wait, about 8 s of work. When so many wait, a tenant
+that has its share of them may add none."""
 IDLE_TENANTS = 64
-"""Tenants without a job whose time is remembered, before those that no longer count are dropped."""
+"""The number of tenants without a job whose time is remembered before old ones are dropped."""
 SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
 
 class EncoderWorker:
-    """Encode prompts on one daemon thread, one at a time, in turn by tenant.
+    """Encodes prompts on one daemon thread, one at a time; tenants take turns.
 
-    The tenant whose prompts took the least time goes first, and its own prompts in the order in
-    which they came: however many one tenant sends, another's prompt waits for few of them.
-    ``background`` requests get every twelfth turn while others wait. A tenant's callers of one
-    text share its encoding, and whoever asks for the one that runs shares it too.
+    The tenant whose prompts took the least time is next; its own prompts keep their order. So a
+    tenant's prompt waits for few prompts of another tenant, however many that tenant sends.
+    ``background`` requests get every twelfth turn while others wait. Callers of one tenant with the
+    same text share one encoding. All callers share the encoding that runs now.
 
-    Recent encodings are kept, least recently used out first, at most ``cache_size`` of them and
-    ``cache_bytes`` in all. ``observer`` is told of every encoding, on the loop of the caller that
-    asked for it; ``clock`` returns monotonic seconds. The thread starts with the first request.
-    All methods may be used from several event loops.
+    The worker keeps recent encodings: at most ``cache_size`` of them, with ``cache_bytes`` in all;
+    the least recently used leave first. ``observer`` is told of each encoding on the loop of the
+    caller. ``clock`` returns monotonic seconds. The thread starts with the first request. Several
+    event loops may use all methods.
     """
 
     def __init__(
@@ -65,9 +67,9 @@ class EncoderWorker:
         self._observer = observer
         self._clock = clock
         self._recent = _RecentEncodings(cache_size, cache_bytes)
-        self._foreground = FairQueue[_Job]()
-        self._background = FairQueue[_Job]()
-        self._running: _Job | None = None
+        self._foreground = FairQueue[_EncodeJob]()
+        self._background = FairQueue[_EncodeJob]()
+        self._running: _EncodeJob | None = None
         self._wakeup = threading.Condition()  # guards everything above and below
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -85,14 +87,14 @@ class EncoderWorker:
 
     @property
     def queue_length(self) -> int:
-        """Number of encodings that wait, without the one that runs."""
+        """The number of encodings that wait, without the one that runs."""
         return len(self._foreground) + len(self._background)
 
     def is_full(self, tenant: str) -> bool:
-        """Tell whether a tenant may add nothing to the background.
+        """Tell whether a tenant may not add to the background queue now.
 
-        While there is room for ``MAX_QUEUE`` in all, one tenant may have it all. Past that, each
-        may have an equal part.
+        One tenant may use the whole queue while fewer than ``MAX_QUEUE`` encodings wait. After
+        that each tenant may use an equal share.
         """
         with self._wakeup:
             queue = self._background
@@ -101,15 +103,15 @@ class EncoderWorker:
             return len(queue) >= MAX_QUEUE and waiting >= MAX_QUEUE // tenants
 
     def peek(self, text: str) -> Encoding | None:
-        """Return the encoding of ``text`` if it is still kept. Never waits for the model."""
+        """Return the encoding of ``text`` if it is kept. Never waits for the model."""
         with self._wakeup:
             return self._recent.get(text)
 
     async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
-        """Return the encoding of ``text``. Raises EncoderError, also once closed.
+        """Return the encoding of ``text``. Raises EncoderError, also after ``aclose``.
 
-        Cancelling the last caller of a text that still waits takes it out of the queue; one that
-        already runs is finished and kept. Its time is counted for ``tenant``.
+        If the last caller of a waiting text is cancelled, the text leaves the queue. An encoding
+        that already runs is finished and kept. Its time counts for ``tenant``.
         """
         waiter = asyncio.get_running_loop().create_future()
         with self._wakeup:
@@ -118,7 +120,7 @@ class EncoderWorker:
                 return found
             job = self._submit(text, waiter, tenant, background=background)
         try:
-            outcome: Outcome = await waiter
+            outcome: EncodeOutcome = await waiter
         except asyncio.CancelledError:
             self._leave(job, waiter)
             raise
@@ -127,12 +129,12 @@ class EncoderWorker:
         return outcome
 
     async def warm(self) -> None:
-        """Encode a short and a long prompt, which brings the model's pages and threads up."""
+        """Encode a short and a long prompt, to load the model's pages and start its threads."""
         await self.encode(SHORT_PROMPT)
         await self.encode(LONG_PROMPT)
 
     async def aclose(self) -> None:
-        """Finish the encoding that runs, fail those that wait with EncoderError, end the thread."""
+        """Finish the running encoding, fail the waiting ones with EncoderError, end the thread."""
         with self._wakeup:
             self._closed = True
             jobs = [*self._foreground.clear(), *self._background.clear()]
@@ -144,8 +146,8 @@ class EncoderWorker:
             await to_thread.run_sync(self._thread.join)
 
     def _submit(
-        self, text: str, waiter: asyncio.Future[Outcome], tenant: str, *, background: bool
-    ) -> _Job:
+        self, text: str, waiter: asyncio.Future[EncodeOutcome], tenant: str, *, background: bool
+    ) -> _EncodeJob:
         if self._closed:
             raise EncoderError("the encoder is closed")
         queue = self._background if background else self._foreground
@@ -153,7 +155,7 @@ class EncoderWorker:
         if job is not None:
             job.waiters.append(waiter)
         else:
-            job = _Job(text, tenant, waiter, self._clock())
+            job = _EncodeJob(text, tenant, [waiter], waiter.get_loop(), self._clock())
             queue.add(job)
             self._wakeup.notify()
         if self._thread is None:
@@ -163,8 +165,8 @@ class EncoderWorker:
             self._thread.start()
         return job
 
-    def _join(self, text: str, tenant: str, *, background: bool) -> _Job | None:
-        """Return the job that will bring an encoding as soon as one of its own would."""
+    def _join(self, text: str, tenant: str, *, background: bool) -> _EncodeJob | None:
+        """Return a job that already encodes this text and comes no later than a new one."""
         if self._running is not None and self._running.text == text:
             return self._running
         job = self._foreground.find(tenant, text)
@@ -176,7 +178,7 @@ class EncoderWorker:
             self._foreground.add(job)
         return job
 
-    def _leave(self, job: _Job, waiter: asyncio.Future[Outcome]) -> None:
+    def _leave(self, job: _EncodeJob, waiter: asyncio.Future[EncodeOutcome]) -> None:
         with self._wakeup:
             job.waiters.remove(waiter)
             if not job.waiters:
@@ -192,7 +194,7 @@ class EncoderWorker:
             with self._wakeup:
                 self._running = None
                 queue.charge(job.tenant, encode_s)
-                waiters = tuple(job.waiters)  # their loops may drop cancelled ones meanwhile
+                waiters = tuple(job.waiters)  # other threads may remove cancelled ones
                 if not isinstance(outcome, EncoderError):
                     self._recent.put(job.text, outcome)
             for waiter in waiters:
@@ -200,8 +202,8 @@ class EncoderWorker:
             if not isinstance(outcome, EncoderError):
                 self._report(job, len(outcome.spans), encode_s, started)
 
-    def _next(self) -> tuple[_Job, FairQueue[_Job]] | None:
-        """Return the next job that somebody still waits for, and its queue; None once closed."""
+    def _next(self) -> tuple[_EncodeJob, FairQueue[_EncodeJob]] | None:
+        """Return the next job that has a caller, and its queue; None after ``aclose``."""
         with self._wakeup:
             while not self._closed:
                 self._turn += 1
@@ -215,7 +217,7 @@ class EncoderWorker:
                 if all(waiter.cancelled() for waiter in job.waiters):
                     continue
                 known = self._recent.get(job.text)
-                if known is not None:  # another tenant had it encoded meanwhile
+                if known is not None:  # it was encoded for another tenant
                     for waiter in job.waiters:
                         _settle(waiter, known)
                     continue
@@ -223,7 +225,7 @@ class EncoderWorker:
                 return job, queue
         return None
 
-    def _run(self, text: str) -> Outcome:
+    def _run(self, text: str) -> EncodeOutcome:
         try:
             return self._encoder.encode(text)
         except EncoderError as error:
@@ -233,7 +235,7 @@ class EncoderWorker:
             failure.__cause__ = error
             return failure
 
-    def _report(self, job: _Job, tokens: int, encode_s: float, started: float) -> None:
+    def _report(self, job: _EncodeJob, tokens: int, encode_s: float, started: float) -> None:
         observation = Encoded(
             encode_s=encode_s,
             queue_s=started - job.queued_at,
@@ -243,23 +245,19 @@ class EncoderWorker:
         _call_soon(job.loop, self._observer.notify, observation)
 
 
-class _Job:
-    """One text to encode, for which tenant, and who waits for it."""
+@dataclass(slots=True, eq=False)
+class _EncodeJob:
+    """A text to encode for a tenant, and the callers that wait for it."""
 
-    __slots__ = ("loop", "queued_at", "tenant", "text", "waiters")
-
-    def __init__(
-        self, text: str, tenant: str, waiter: asyncio.Future[Outcome], queued_at: float
-    ) -> None:
-        self.text = text
-        self.tenant = tenant
-        self.waiters = [waiter]
-        self.loop = waiter.get_loop()
-        self.queued_at = queued_at
+    text: str
+    tenant: str
+    waiters: list[asyncio.Future[EncodeOutcome]]
+    loop: asyncio.AbstractEventLoop
+    queued_at: float
 
 
 class Queued(Protocol):
-    """What a queue needs to know of a job."""
+    """The part of a job that a queue reads."""
 
     @property
     def tenant(self) -> str: ...
@@ -272,21 +270,21 @@ J = TypeVar("J", bound=Queued)
 
 
 class FairQueue(Generic[J]):
-    """Jobs of tenants, each with one job for a text. The tenant that took the least time is next.
+    """The jobs of tenants, one for each tenant and text. The tenant with the least time is next.
 
-    This is start-time fair queueing. A tenant that comes anew begins where the last one ended: it
-    has saved up nothing by staying away, and many new ones do not keep an old one waiting. One
-    that goes for a moment keeps what it took. So of two tenants that always have a job, neither
-    takes more time than the other by more than one job of each. Among equals, the one that was
-    served longest ago is next.
+    This is start-time fair queueing. A new tenant begins with the time of the tenant that was
+    served last: it gains nothing by staying away, and many new tenants do not delay an old one. A
+    tenant that leaves for a moment keeps its time. So two tenants that always have a job never
+    differ by more than the time of one job of each. Among tenants with equal times, the one that
+    was served longest ago is next.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[str, OrderedDict[str, J]] = {}
-        self._accounts: dict[str, _Account] = {}
-        self._last = _Account(0.0, 0)
+        self._accounts: dict[str, _TenantTime] = {}
+        self._last = _TenantTime(0.0, 0)
         self._level = 0.0
-        """What the tenant that was served last had taken before: nobody waiting has less."""
+        """The time of the last tenant before its job. No waiting tenant has less."""
         self._length = 0
 
     def __len__(self) -> int:
@@ -294,11 +292,11 @@ class FairQueue(Generic[J]):
 
     @property
     def tenants(self) -> int:
-        """Number of tenants that have a job."""
+        """The number of tenants that have a job."""
         return len(self._jobs)
 
     def waiting(self, tenant: str) -> int:
-        """Number of a tenant's jobs."""
+        """Return the number of a tenant's jobs."""
         return len(self._jobs.get(tenant, ()))
 
     def find(self, tenant: str, text: str) -> J | None:
@@ -311,7 +309,7 @@ class FairQueue(Generic[J]):
         jobs = self._jobs.get(job.tenant)
         if jobs is None:
             jobs = self._jobs[job.tenant] = OrderedDict()
-            account = self._accounts.get(job.tenant, _Account(0.0, 0))
+            account = self._accounts.get(job.tenant, _TenantTime(0.0, 0))
             if account.taken_s <= self._level:
                 account = account._replace(taken_s=self._last.taken_s)
             self._accounts[job.tenant] = account
@@ -324,15 +322,15 @@ class FairQueue(Generic[J]):
             self._pop(job.tenant, job.text)
 
     def take(self) -> J:
-        """Take out the next job; there must be one."""
+        """Take out the next job. The queue must not be empty."""
         tenant = min(self._jobs, key=self._accounts.__getitem__)
         self._level, _ = self._accounts[tenant]
         return self._pop(tenant, next(iter(self._jobs[tenant])))
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """Count the time of a tenant's job, after it was taken out and before the next one is."""
+        """Add the time of a tenant's job. Call it before the next ``take``."""
         taken_s, _ = self._accounts[tenant]
-        self._last = _Account(taken_s + seconds, self._last.turn + 1)
+        self._last = _TenantTime(taken_s + seconds, self._last.turn + 1)
         self._accounts[tenant] = self._last
         if len(self._accounts) > 2 * len(self._jobs) + IDLE_TENANTS:
             self._accounts = {
@@ -357,15 +355,15 @@ class FairQueue(Generic[J]):
         return job
 
 
-class _Account(NamedTuple):
-    """What a tenant took so far, and the number of its last turn."""
+class _TenantTime(NamedTuple):
+    """The time that a tenant has used, and the number of its last turn."""
 
     taken_s: float
     turn: int
 
 
 class _RecentEncodings:
-    """Encodings by text, least recently used out first, bounded in number and in bytes."""
+    """Encodings by text, bounded in number and in bytes; the least recently used leave first."""
 
     def __init__(self, size: int, capacity: int) -> None:
         self._size = size
@@ -390,17 +388,17 @@ class _RecentEncodings:
 
 
 def _weigh(text: str, encoding: Encoding) -> int:
-    """Bytes that keeping an encoding costs: arrays, text, spans (two tuples and ints each)."""
+    """Return the bytes of a kept encoding: arrays, text, spans (two tuples and ints each)."""
     arrays = encoding.sentence.nbytes + encoding.tokens.nbytes
     return arrays + 4 * len(text) + 120 * len(encoding.spans)
 
 
-def _settle(waiter: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    """Hand the outcome to a waiter, on its own loop."""
+def _settle(waiter: asyncio.Future[EncodeOutcome], outcome: EncodeOutcome) -> None:
+    """Give the outcome to a waiter, on its own loop."""
     _call_soon(waiter.get_loop(), _resolve, waiter, outcome)
 
 
-def _resolve(waiter: asyncio.Future[Outcome], outcome: Outcome) -> None:
+def _resolve(waiter: asyncio.Future[EncodeOutcome], outcome: EncodeOutcome) -> None:
     if not waiter.done():
         waiter.set_result(outcome)
 
@@ -408,5 +406,5 @@ def _resolve(waiter: asyncio.Future[Outcome], outcome: Outcome) -> None:
 def _call_soon(
     loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], *args: *Ts
 ) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop closed: nobody listens any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(callback, *args)

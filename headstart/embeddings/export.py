@@ -11,14 +11,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.fidelity import (
-    PROMPTS,
-    Fidelity,
-    encode_prompts,
-    measure_fidelity,
-    require_fidelity,
-)
 from headstart.embeddings.model_card import (
     FORMAT,
     GRAPH_FILE,
@@ -29,21 +24,145 @@ from headstart.embeddings.model_card import (
     sha256_file,
     write_card,
 )
-from headstart.embeddings.quantize import quantize_graph
 from headstart.errors import ConfigError, MissingExtra
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
+
+    from headstart.interfaces import Encoder
+
+MINIMUM_COSINE = 0.99
+
+PROMPTS = (
+    "hi",
+    "What is the capital of Portugal?",
+    "how do i reset my password",
+    "HOW DO I RESET MY PASSWORD??",
+    "Cancel my subscription.",
+    "Don't cancel my subscription.",
+    "Convert 72 degrees Fahrenheit to Celsius",
+    "What is 15% of 240?",
+    "Explain the difference between TCP and UDP to a ten year old.",
+    "Which trains run from Lyon to Geneva on Sunday morning?",
+    "Which trains run from Geneva to Lyon on Sunday morning?",
+    "Write a haiku about autumn rain on a tin roof.",
+    "Traceback: KeyError: 'user_id' in handlers/login.py line 42. What is wrong?",
+    "SELECT name, SUM(total) FROM orders GROUP BY name HAVING SUM(total) > 100;",
+    "def add(a, b):\n    return a + b\n\nAdd type hints and a docstring to this function.",
+    "Is it safe to take ibuprofen and paracetamol at the same time?",
+    "My order #48-1173 arrived broken, I want a refund or a replacement by Friday!",
+    "Translate 'the library closes at nine' into Spanish, French and Italian.",
+    "Wie spät ist es in Tokio, wenn es in Berlin Mittag ist?",
+    "¿Cuánto cuesta enviar un paquete de dos kilos a Argentina?",
+    "List five vegetarian dinners that take under thirty minutes, with their ingredients.",
+    "Who wrote the first published computer program, and for which machine was it meant?",
+    (
+        "Summarise: The committee met on Tuesday, approved the budget for the new bridge, "
+        "postponed the vote on parking fees, and asked the engineers for a second opinion on "
+        "the foundations."
+    ),
+    (
+        "You are planning a week in northern Norway in late September for two adults who like long "
+        "walks, small museums and simple food, who will not drive after dark, and who must be back "
+        "in Tromsø by noon on Saturday. Propose a route with one overnight stop per day, say how "
+        "long each drive takes in good weather, name one walk for dry days and one museum for wet "
+        "days at every stop, and finish with a packing list that fits two small rucksacks."
+    ),
+)
+"""Short and long prompts, formal and informal ones, with code, numbers and other languages. They
+must never change."""
+
+
+class Fidelity(Frozen):
+    """The cosines between the vectors of two encoders for the same prompts."""
+
+    mean: float
+    minimum: float
+
+
+def encode_prompts(encoder: Encoder) -> NDArray[np.float32]:
+    """Return the sentence vectors of ``PROMPTS``, one row each."""
+    return np.stack([encoder.encode(prompt).sentence for prompt in PROMPTS])
+
+
+def measure_fidelity(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> Fidelity:
+    """Compare rows of length 1, pair by pair."""
+    cosines = np.einsum("ij,ij->i", vectors, reference)
+    return Fidelity(mean=float(cosines.mean()), minimum=float(cosines.min()))
+
+
+def require_fidelity(fidelity: Fidelity, what: str) -> None:
+    """Raise ConfigError if the mean cosine is below 0.99 or is not a number."""
+    if not fidelity.mean >= MINIMUM_COSINE:
+        raise ConfigError(
+            f"{what} keeps a mean cosine of only {fidelity.mean:.4f} to its fp32 original; "
+            f"{MINIMUM_COSINE} is the least that is served. Try --precision high"
+        )
+
+
+BLOCK = 128
+INT8_COMPUTE = 4
+"""``accuracy_level`` 4: multiply in int8, without converting the weights back."""
+
+
+def quantize_graph(source: Path, target: Path, precision: Precision) -> None:
+    """Write the fp32 graph ``source`` to ``target`` at ``precision``.
+
+    ``int8`` quantises weights and activations dynamically: a quarter of the size, half the time.
+    ``high`` quantises only the weights, to 8 bits in blocks of 128, for models that lose too much
+    with int8. Raises MissingExtra.
+    """
+    if precision == "fp32":
+        target.write_bytes(source.read_bytes())
+        return
+    try:
+        if precision == "int8":
+            _quantize_dynamic(source, target)
+        else:
+            _quantize_blocks(source, target)
+    except ImportError as error:
+        raise MissingExtra("export", f"{precision} quantisation") from error
+
+
+def _quantize_dynamic(source: Path, target: Path) -> None:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        source,
+        target,
+        op_types_to_quantize=["MatMul", "Attention", "Gather"],
+        # With one scale per tensor, a few outlier channels cost 0.03 of cosine.
+        per_channel=True,
+        # 7 bits cannot saturate the 16-bit accumulators of CPUs without VNNI.
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
+        # Shape inference does not know the fused operators, so it cannot tell their type.
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
+
+
+def _quantize_blocks(source: Path, target: Path) -> None:
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(source), bits=8, block_size=BLOCK, is_symmetric=True, accuracy_level=INT8_COMPUTE
+    )
+    quantizer.process()
+    onnx.save(quantizer.model.model, target)
+
 
 LAYOUT = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 """Modules of a model that our graph expresses: pooling and norm are ours, the rest is its own."""
 
 
 class Exported(Frozen):
-    """What an export wrote."""
+    """The result of an export."""
 
     folder: Path
     card: ModelCard
@@ -58,11 +177,11 @@ def export_model(
     prefix: str | None = None,
     pooling: Pooling | None = None,
 ) -> Exported:
-    """Export a hub model or a local folder to ``output``, which must not exist or be empty.
+    """Export a hub model or a local folder to ``output``, which must be empty or not exist.
 
-    ``pooling`` and ``prefix`` (text put before every prompt) come from the model unless given.
-    Nothing is written when the result keeps under .99 mean cosine to the original. Downloads
-    ``model`` unless it is a folder. Raises ConfigError and MissingExtra.
+    ``pooling`` and ``prefix`` (a text before each prompt) are the model's own unless given. Nothing
+    is written if the mean cosine to the original is below 0.99. Downloads ``model`` unless it is a
+    folder. Raises ConfigError and MissingExtra.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output} is there already and is not an empty folder")
@@ -106,7 +225,7 @@ def _export(
 
 @contextlib.contextmanager
 def _quiet_libraries() -> Iterator[None]:
-    """Hold back warnings and log lines about the libraries' own internals."""
+    """Suppress warnings and log lines about the internals of the libraries."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -119,7 +238,7 @@ def _quiet_libraries() -> Iterator[None]:
 
 def _load_original(model: str) -> SentenceTransformer:
     try:
-        import onnxscript  # noqa: F401 - torch.onnx needs it; better to say so now
+        import onnxscript  # noqa: F401 - torch.onnx needs it later
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise MissingExtra("export", "exporting an encoder") from error
@@ -136,7 +255,7 @@ def _load_original(model: str) -> SentenceTransformer:
 
 
 def _set_pooling(original: SentenceTransformer, wanted: Pooling | None) -> Pooling:
-    """Return the pooling to build, after giving the original the same one."""
+    """Return the pooling of the graph, and set the same pooling in the original."""
     if wanted is not None:
         original[1] = type(original[1])(original.get_embedding_dimension(), wanted)
     pooling: Pooling = original[1].pooling_mode
@@ -146,7 +265,7 @@ def _set_pooling(original: SentenceTransformer, wanted: Pooling | None) -> Pooli
 
 
 def _write_graph(original: SentenceTransformer, target: Path, pooling: Pooling) -> None:
-    """Trace transformer, pooling and norm for one prompt of any length, without padding."""
+    """Trace transformer, pooling and norm for one prompt of any length without padding."""
     import onnx
     import torch
 
@@ -173,14 +292,14 @@ def _write_graph(original: SentenceTransformer, target: Path, pooling: Pooling) 
     )
     model = program.model_proto
     for part in (*model.graph.node, *model.graph.initializer, *model.graph.value_info):
-        part.ClearField("metadata_props")  # stack traces: the sha must not depend on file paths
+        part.ClearField("metadata_props")  # stack traces: the hash must not depend on paths
     onnx.save(model, target)
 
 
 def _token_limit(original: SentenceTransformer) -> int:
-    """Return the model's own limit, or what its position table holds if that is less.
+    """Return the model's own limit, or the size of its position table if that is smaller.
 
-    Tables with a padding row (RoBERTa and its kin) count positions from the row after it.
+    A table with a padding row (as in RoBERTa) counts positions from the row after it.
     """
     stated: int = original.max_seq_length
     embeddings = getattr(original[0].auto_model, "embeddings", None)
@@ -193,7 +312,7 @@ def _token_limit(original: SentenceTransformer) -> int:
 
 
 def _hash_weights(original: SentenceTransformer) -> str:
-    """SHA-256 over names and fp32 values of all parameters, in order of name."""
+    """Return the SHA-256 over names and fp32 values of all parameters, sorted by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(original.state_dict().items()):
         digest.update(name.encode())

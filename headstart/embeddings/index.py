@@ -1,12 +1,12 @@
-"""Nearest neighbours by cosine: exact search over fp16 rows, one flat index a partition.
+"""Nearest neighbours by cosine: an exact search over rows of fp16, with one index a partition.
 
-Most partitions hold a handful of vectors (one conversation, one system prompt), a few hold many
-thousands. A partition of up to ``SMALL_ROWS`` rows is therefore one immutable ``bytes``, which a
-search copies into a FAISS index that its thread keeps; only larger ones own a FAISS index. Both
-run the same arithmetic, so promotion changes no similarity.
+Most partitions hold a few vectors (one conversation, one system prompt), some hold thousands. So a
+partition of up to ``SMALL_ROWS`` rows is one immutable ``bytes``. A search copies it into a FAISS
+index that belongs to its thread. Only a larger partition has a FAISS index of its own. Both compute
+the same similarities.
 
-Another kind of partition, such as IVF-SQ8 for a million rows, implements ``Partition``, and
-``FlatPartition.add`` returns it as its successor.
+For another kind of partition, such as IVF-SQ8 for a million rows, implement ``Partition`` and let
+``FlatPartition.add`` return it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _unheard(name: str) -> Iterator[None]:
-    """Let a logger speak of errors alone."""
+    """Let a logger log only errors."""
     speaker = logging.getLogger(name)
     level = speaker.level
     speaker.setLevel(logging.ERROR)
@@ -40,49 +40,52 @@ def _unheard(name: str) -> Iterator[None]:
         speaker.setLevel(level)
 
 
-# It tries one build for each instruction set, and logs those that it does not have like failures.
+# FAISS tries a build for each instruction set, and logs each missing one like a failure.
 with _unheard("faiss.loader"):
     import faiss
 
 SMALL_ROWS = 64
-"""Copying 64 rows costs a search 5 µs; a FAISS index of its own costs a partition 390 bytes."""
+"""A search needs 5 µs to copy 64 rows. A FAISS index costs a partition 390 bytes."""
 MIN_COMPACTED = 64
-"""Tombstones below this number are never worth a copy of the partition."""
+"""A partition with fewer removed rows is not copied to drop them."""
 MAX_DEAD_SHARE = 0.25
 MAX_LENGTH_ERROR = 0.01
+LARGEST_COSINE = 1.0
+"""Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
-    """Return a unit f32[d] vector as stores and indexes keep it: little-endian fp16.
+    """Return a vector f32[d] of length 1 in the form of stores and indexes: little-endian fp16.
 
-    Raises EncoderError when its length is not 1: similarities would not be cosines.
+    Raises EncoderError if its length is not 1, because similarities would be no cosines.
     """
     length = float(np.linalg.norm(sentence))
-    if not abs(length - 1.0) <= MAX_LENGTH_ERROR:  # so that NaN is refused too
+    if not abs(length - 1.0) <= MAX_LENGTH_ERROR:  # "not <=" also refuses NaN
         raise EncoderError(f"the encoder returned a vector of length {length:.3g}")
     return sentence.astype("<f2").tobytes()
 
 
 class FaissIndex:
-    """A VectorIndex on FAISS. Searches never wait for one another's partitions.
+    """A VectorIndex on FAISS. A search never waits for another partition.
 
-    Writers are serialised and may take milliseconds in a large partition: call them off the event
-    loop. A search costs some 10 µs in a small partition and 20 µs more for each 1,000 rows.
+    Only one writer works at a time. It may take milliseconds in a large partition, so call it off
+    the event loop. A search takes about 10 µs in a small partition, and 20 µs more for each 1,000
+    rows.
     """
 
     def __init__(self, dimension: int) -> None:
-        self._codec = Codec(dimension)
+        self._codec = RowCodec(dimension)
         self._partitions: dict[str, Partition] = {}
         self._homes: dict[str, str] = {}
         self._writing = threading.Lock()
 
     @property
     def partitions(self) -> int:
-        """Number of partitions that hold a vector."""
+        """The number of partitions that hold a vector."""
         return len(self._partitions)
 
     def size(self, partition: str | None = None) -> int:
-        """Number of live vectors, of one partition or of all. Never waits."""
+        """Return the number of vectors, in one partition or in all. Never waits."""
         if partition is None:
             return len(self._homes)
         found = self._partitions.get(partition)
@@ -93,9 +96,9 @@ class FaissIndex:
         return id in self._homes
 
     def add(self, partition: str, id: str, vector: bytes) -> None:
-        """Add a unit fp16 row. The same id again replaces it, wherever it was.
+        """Add a unit row of fp16. It replaces the row of the same id in any partition.
 
-        Raises VectorIndexError when the vector's dimension is not the index's.
+        Raises VectorIndexError if the vector has another dimension.
         """
         row = self._codec.check(vector)
         with self._writing:
@@ -110,16 +113,16 @@ class FaissIndex:
             self._homes[id] = changed.name
 
     def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
-        """Return up to ``k`` neighbours, most similar first. Empty for an unknown partition.
+        """Return up to ``k`` neighbours, the most similar first; none for an unknown partition.
 
-        Raises VectorIndexError when the vector's dimension is not the index's.
+        Raises VectorIndexError if the vector has another dimension.
         """
         query = self._codec.query(self._codec.check(vector))
         found = self._partitions.get(partition)
         return [] if found is None else found.search(query, k)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget ids; unknown ones are ignored. Cheapest in batches."""
+        """Remove ids; unknown ids are ignored. One call with many ids is cheapest."""
         with self._writing:
             self._remove(ids)
 
@@ -138,14 +141,14 @@ class FaissIndex:
 
 
 class Partition(Protocol):
-    """Rows whose answers are comparable. Searches run beside at most one writer.
+    """The rows of one partition. At most one writer runs beside the searches.
 
-    A change returns the partition to use from now on: itself, or a successor of another kind.
+    A change returns the partition to use from now on: the same object, or one of another kind.
     """
 
     @property
     def name(self) -> str:
-        """One string for all rows: callers bring an equal one with each."""
+        """The name. All rows share this one string, though each caller brings its own copy."""
 
     def __len__(self) -> int: ...
 
@@ -154,11 +157,11 @@ class Partition(Protocol):
     def add(self, id: str, row: bytes) -> Partition: ...
 
     def remove(self, gone: Collection[str]) -> Partition | None:
-        """Forget ids, all of which are here. None: nothing is left."""
+        """Remove ids, all of which must be here. None: no row is left."""
 
 
-class Codec:
-    """How rows are kept and compared, and each thread's scratch index."""
+class RowCodec:
+    """Converts rows to and from FAISS, and holds a scratch index for each thread."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
@@ -166,7 +169,7 @@ class Codec:
         self._threads = threading.local()
 
     def check(self, vector: bytes) -> bytes:
-        """Return the vector. Raises VectorIndexError when its dimension is another."""
+        """Return the vector. Raises VectorIndexError if it has another dimension."""
         if len(vector) != self._row_bytes:
             raise VectorIndexError(
                 f"a vector of {len(vector)} bytes in an index of {self._row_bytes} bytes a row"
@@ -174,33 +177,33 @@ class Codec:
         return vector
 
     def query(self, vector: bytes) -> NDArray[np.float32]:
-        """Return a row as FAISS takes queries, f32[1, d]."""
+        """Return a row as a query of FAISS, f32[1, d]."""
         return np.frombuffer(vector, "<f2").astype(np.float32).reshape(1, -1)
 
     def codes(self, rows: bytes) -> NDArray[np.uint8]:
-        """Return rows as FAISS takes codes, u8[n, 2 d], without a copy."""
+        """Return rows as codes of FAISS, u8[n, 2 d], without a copy."""
         return np.frombuffer(rows, np.uint8).reshape(-1, self._row_bytes)
 
     def codes_of(self, index: faiss.IndexScalarQuantizer) -> NDArray[np.uint8]:
-        """Return an index's rows, u8[n, 2 d], without a copy: they live as long as it does."""
+        """Return the rows of an index, u8[n, 2 d], without a copy. They live as long as it does."""
         size = index.ntotal * self._row_bytes
         codes: NDArray[np.uint8] = faiss.rev_swig_ptr(index.codes.data(), size)
         return codes.reshape(-1, self._row_bytes)
 
     def new_index(self, capacity: int = SMALL_ROWS) -> faiss.IndexScalarQuantizer:
-        """Return an empty flat index with room for ``capacity`` rows, kept byte for byte."""
+        """Return an empty flat index with room for ``capacity`` rows. It keeps rows unchanged."""
         index = faiss.IndexScalarQuantizer(
             self._dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
         )
         index.codes.resize(capacity * self._row_bytes)
-        index.codes.resize(0)  # shrinking a std::vector keeps its memory
+        index.codes.resize(0)  # a std::vector that shrinks keeps its memory
         return index
 
     def scratch(self) -> faiss.IndexScalarQuantizer:
         """Return this thread's scratch index, empty."""
         index: faiss.IndexScalarQuantizer | None = getattr(self._threads, "scratch", None)
         if index is None:
-            # OpenMP threads would spin on the cores that serve requests; the setting is a thread's.
+            # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
             faiss.omp_set_num_threads(1)
             index = self._threads.scratch = self.new_index()
         index.reset()
@@ -208,9 +211,9 @@ class Codec:
 
 
 class SmallPartition(msgspec.Struct, frozen=True, gc=False):
-    """Up to ``SMALL_ROWS`` rows. Immutable, so that searches need no lock."""
+    """Up to ``SMALL_ROWS`` rows. It is immutable, so searches need no lock."""
 
-    codec: Codec
+    codec: RowCodec
     name: str
     ids: tuple[str, ...]
     rows: bytes
@@ -223,7 +226,7 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
         index.add_sa_codes(self.codec.codes(self.rows))
         similarities, rows = index.search(query, min(k, len(self.ids)))
         return [
-            neighbor(self.ids[row], similarity)
+            Neighbor(id=self.ids[row], similarity=min(similarity, LARGEST_COSINE))
             for similarity, row in zip(similarities[0].tolist(), rows[0].tolist(), strict=True)
             if row >= 0
         ]
@@ -245,14 +248,14 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
 class FlatPartition:
     """Many rows in a FAISS index. A removed row stays as a tombstone until the next rebuild.
 
-    FAISS would double its memory to grow. A full partition is rebuilt an eighth larger instead,
-    which adds some 6 KB of copying to each row and leaves 6 % spare.
+    FAISS would double its memory to grow. Instead a full partition is rebuilt with one eighth more
+    room. This copies about 6 KB for each added row, and on average leaves 6 % of the room unused.
     """
 
     __slots__ = ("_capacity", "_codec", "_dead", "_ids", "_index", "_writing", "name")
 
     def __init__(
-        self, codec: Codec, name: str, ids: list[str | None], codes: NDArray[np.uint8]
+        self, codec: RowCodec, name: str, ids: list[str | None], codes: NDArray[np.uint8]
     ) -> None:
         self.name = name
         self._codec = codec
@@ -262,25 +265,25 @@ class FlatPartition:
         self._index = codec.new_index(self._capacity)
         self._index.add_sa_codes(codes)
         self._writing = threading.Lock()
-        """FAISS may not search while it writes a row."""
+        """FAISS must not search while it writes a row."""
 
     def __len__(self) -> int:
         return len(self._ids) - self._dead
 
     def search(self, query: NDArray[np.float32], k: int) -> list[Neighbor]:
-        self._codec.scratch()  # sets the thread's OpenMP limit
+        self._codec.scratch()  # limits the OpenMP threads of this thread
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
                 similarities, rows = self._index.search(query, min(fetch, self._index.ntotal))
             found = [
-                neighbor(id, similarity)
+                Neighbor(id=id, similarity=min(similarity, LARGEST_COSINE))
                 for similarity, row in zip(similarities[0].tolist(), rows[0].tolist(), strict=True)
                 if row >= 0 and (id := self._ids[row]) is not None
             ]
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]
-            fetch *= 2  # tombstones crowd the query: look past them
+            fetch *= 2  # most of the rows found were tombstones
 
     def add(self, id: str, row: bytes) -> Partition:
         if len(self._ids) == self._capacity:
@@ -297,7 +300,7 @@ class FlatPartition:
                 self._ids[row] = None
                 self._dead += 1
                 wanted -= 1
-                if not wanted:  # eviction takes the oldest rows, which come first
+                if not wanted:  # eviction removes the oldest rows, which come first
                     break
         if not len(self):
             return None
@@ -306,7 +309,7 @@ class FlatPartition:
         return self
 
     def _rebuilt(self) -> Partition:
-        """Return a copy without tombstones. Searches may go on here meanwhile."""
+        """Return a copy without tombstones. Searches may still use this object."""
         codes = self._codec.codes_of(self._index)
         if not self._dead:
             return FlatPartition(self._codec, self.name, list(self._ids), codes)
@@ -315,8 +318,3 @@ class FlatPartition:
         if len(ids) <= SMALL_ROWS:
             return SmallPartition(self._codec, self.name, tuple(ids), codes[kept].tobytes())
         return FlatPartition(self._codec, self.name, list(ids), codes[kept])
-
-
-def neighbor(id: str, similarity: float) -> Neighbor:
-    """Return a neighbour; fp16 rounding leaves the cosine of equal vectors a little above 1."""
-    return Neighbor(id=id, similarity=min(similarity, 1.0))

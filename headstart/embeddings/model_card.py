@@ -1,4 +1,4 @@
-"""The card of an encoder folder: ``model.json`` beside ``model.onnx`` and ``tokenizer.json``."""
+"""The card of an encoder folder: ``model.json``, beside ``model.onnx`` and ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headstart.types import Frozen
 
 FORMAT = 1
 DEFAULT_MODEL = Path(__file__).with_name("model")
-"""The folder of the encoder that ships with Headstart."""
+"""The folder of the encoder in this package."""
 GRAPH_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 CARD_FILE = "model.json"
@@ -23,10 +23,10 @@ Precision: TypeAlias = Literal["int8", "high", "fp32"]
 
 
 class ModelCard(Frozen):
-    """What an encoder folder holds, and everything that two comparable vectors must share.
+    """The description of an encoder. Two comparable vectors share all of it.
 
-    The graph takes ``input_ids`` i64[1, n] and gives ``sentence`` f32[1, dimension], unit, and
-    ``tokens`` f32[1, n, dimension]. ``max_tokens`` counts prefix and special tokens.
+    The graph takes ``input_ids`` i64[1, n]. It gives ``sentence`` f32[1, dimension], of length 1,
+    and ``tokens`` f32[1, n, dimension]. ``max_tokens`` includes prefix and special tokens.
     """
 
     format: int
@@ -43,14 +43,14 @@ class ModelCard(Frozen):
 
     @property
     def namespace(self) -> str:
-        """Vectors of two namespaces never compare."""
+        """The name of what comparable vectors share: two namespaces are never compared."""
         return "|".join(
             (self.name, self.pooling, self.prefix, self.precision, self.onnx_sha256[:16])
         )
 
 
 def read_card(folder: Path) -> ModelCard:
-    """Return the card of an encoder folder. Raises ConfigError when there is none or it is bad."""
+    """Return the card of an encoder folder. Raises ConfigError if it is missing or not valid."""
     path = folder / CARD_FILE
     try:
         card = msgspec.json.decode(path.read_bytes(), type=ModelCard)
@@ -70,7 +70,7 @@ def read_card(folder: Path) -> ModelCard:
 
 
 def write_card(folder: Path, card: ModelCard) -> None:
-    """Write the card, indented, with a final newline."""
+    """Write the card as indented JSON with a final newline."""
     text = msgspec.json.format(msgspec.json.encode(card), indent=2)
     (folder / CARD_FILE).write_bytes(text + b"\n")
 

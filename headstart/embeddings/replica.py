@@ -1,15 +1,18 @@
-"""This process's copies of the store: the hot tier and the vector index.
+"""This process's copies of the store: the hot tier of recent entries and the vector index.
 
-They follow the store's log, so that what another process stores or deletes reaches them too. Where
-a copy is behind, the store decides: an id that it no longer knows is forgotten here.
+Both follow the store's log, so a change by another process reaches them too. Where a copy is
+behind, the store decides: an id that the store no longer has is removed here.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import anyio
+import msgspec
 from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
@@ -17,129 +20,214 @@ from headstart.observe import StageFailed
 from headstart.types import VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.decisions import Neighbor
-    from headstart.embeddings.hot import HotTier
-    from headstart.interfaces import Observer, Store, VectorIndex
+    from headstart.interfaces import Store, VectorIndex
+    from headstart.observe import Observer
     from headstart.types import Entry
 
 T = TypeVar("T")
 
+ENTRY_OVERHEAD = 1600
+"""The bytes of an entry's objects and table rows, in addition to its encoded length."""
 INLINE_ROWS = 2048
-"""Larger partitions are searched and changed in a thread: 2,048 rows take 40 µs, about what the hop
-costs."""
+"""Larger partitions are searched and changed in a thread. A search in 2,048 rows takes 40 µs, about
+as much as the switch to a thread."""
 
 
+class HotEntry(NamedTuple):
+    entry: Entry
+    size: int
+
+
+class HotTier:
+    """Entries in memory, by id and by exact key. The least recently used entry leaves first.
+
+    ``max_bytes`` bounds an estimate, which is accurate to about 5 %. An expired entry is never
+    returned; ``clock`` gives Unix seconds. An entry that alone exceeds the bound, or that no store
+    could encode, is not kept. Not thread-safe: only the event loop uses it.
+    """
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
+        self._by_exact: dict[str, Entry] = {}
+        self._bytes = 0
+        self._used: set[str] = set()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    @property
+    def bytes(self) -> int:
+        """The estimated bytes of all entries here."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def put(self, entry: Entry) -> None:
+        """Keep an entry as the most recently used; it replaces its id and its exact key."""
+        hot = self._by_id.get(entry.id)
+        if hot is not None and hot.entry is entry:
+            self._by_id.move_to_end(entry.id)
+            return
+        replaced = self._by_exact.get(entry.key.exact, entry)
+        self.discard((entry.id, replaced.id))
+        size = self._size(entry, hot)
+        if size is None or size > self._max_bytes:
+            return
+        self._by_id[entry.id] = HotEntry(entry, size)
+        self._by_exact[entry.key.exact] = entry
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            self.discard((next(iter(self._by_id)),))
+
+    def find(self, exact: str) -> Entry | None:
+        """Return the live entry under an exact key, without any wait, and mark it as used."""
+        entry = self._by_exact.get(exact)
+        if entry is None:
+            return None
+        if entry.expires is not None and entry.expires <= self._clock():
+            self.discard((entry.id,))
+            return None
+        self._by_id.move_to_end(entry.id)
+        self._used.add(entry.id)
+        return entry
+
+    def mark_used(self, ids: Iterable[str]) -> None:
+        """Mark entries as used, which need not be here, until ``take_used``."""
+        self._used.update(ids)
+
+    def take_used(self) -> tuple[str, ...]:
+        """Return the ids that were marked as used since the last call."""
+        used, self._used = self._used, set()
+        return tuple(used)
+
+    def get(self, id: str) -> Entry | None:
+        """Return the live entry of an id, without marking it as used."""
+        hot = self._by_id.get(id)
+        if hot is None:
+            return None
+        if hot.entry.expires is not None and hot.entry.expires <= self._clock():
+            self.discard((id,))
+            return None
+        return hot.entry
+
+    def discard(self, ids: Iterable[str]) -> None:
+        """Remove ids; unknown ids are ignored."""
+        for id in ids:
+            hot = self._by_id.pop(id, None)
+            if hot is not None:
+                del self._by_exact[hot.entry.key.exact]
+                self._bytes -= hot.size
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.discard(tuple(self._by_id))
+
+    def _size(self, entry: Entry, before: HotEntry | None) -> int | None:
+        if before is not None and before.entry.answer is entry.answer:
+            return before.size + len(entry.evidence) - len(before.entry.evidence)
+        try:
+            return len(self._encoder.encode(entry)) + ENTRY_OVERHEAD
+        except (OverflowError, RecursionError, TypeError, ValueError):
+            return None
+
+
+@dataclass(slots=True, eq=False)
 class Replica:
     """Keeps the hot tier and the index in step with the store. Large index writes run in threads.
 
-    Only vectors of the encoder ``namespace`` are indexed; None: no vectors at all. When the log
-    was lost, the hot tier is emptied and the index filled up from the store, every ``retry_s``
-    until the store answers.
+    Only vectors of the encoder ``namespace`` are indexed; None: no vector is indexed. When the log
+    is lost, the replica empties the hot tier and reads all vectors of the store again, every
+    ``retry_s`` until the store answers.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        index: VectorIndex,
-        hot: HotTier,
-        namespace: str | None,
-        *,
-        observers: Observer,
-        retry_s: float = 1.0,
-    ) -> None:
-        self._store = store
-        self._index = index
-        self._hot = hot
-        self._namespace = namespace
-        self._observers = observers
-        self._retry_s = retry_s
-        self._cursor = ""
-        self._deletions = 0
-        self._writing = 0
-        """Index writes in threads now: the loop must not wait for their lock."""
-
-    @property
-    def deletions(self) -> int:
-        """Grows with every deletion: what was read from the store before may be gone."""
-        return self._deletions
+    store: Store
+    index: VectorIndex
+    hot: HotTier
+    namespace: str | None
+    observers: Observer
+    retry_s: float = 1.0
+    deletions: int = 0
+    """Grows with each deletion. An entry that was read from the store earlier may be gone."""
+    _cursor: str = ""
+    _writing: int = 0
+    """The number of index writes in threads now. The event loop must not wait for their lock."""
 
     async def load(self) -> None:
-        """Index what the store holds, and note where its log stands. Raises StoreError."""
-        self._cursor = await self._store.cursor()
-        self._deletions += 1
-        self._hot.clear()
-        if self._namespace is not None:
-            async for rows in self._store.scan():
-                await self._add(rows)
+        """Index the store's vectors, and remember the end of its log. Raises StoreError."""
+        self._cursor = await self.store.cursor()
+        self.deletions += 1
+        self.hot.clear()
+        if self.namespace is not None:
+            async for rows in self.store.scan():
+                await self.add(rows)
 
     async def follow(self) -> None:
-        """Apply the store's log from where ``load`` found it, until cancelled."""
+        """Apply the store's log from the place where ``load`` left it, until cancelled."""
         lost = False
         while True:
             try:
                 if lost:
                     await self.load()
-                async for logged in self._store.follow(self._cursor):
+                async for logged in self.store.follow(self._cursor):
                     record = logged.record
-                    if isinstance(record, VectorRow) and record.id in self._index:
-                        continue  # it was stored by this process
+                    if isinstance(record, VectorRow) and record.id in self.index:
+                        continue  # this process stored it
                     # A cancellation here would leave the store's generator to the collector.
                     with anyio.CancelScope(shield=True):
                         if isinstance(record, VectorRow):
-                            await self._add([record])
+                            await self.add([record])
                         else:
                             await self.forget(record.ids)
             except StageError as error:
-                report(self._observers, error)
+                report_failure(self.observers, error)
             lost = True
-            await anyio.sleep(self._retry_s)
+            await anyio.sleep(self.retry_s)
 
     def keep(self, entry: Entry, deletions: int) -> None:
-        """Hold an entry hot, unless something was deleted since ``deletions`` was read."""
-        if deletions == self._deletions:
-            self._hot.put(entry)
-
-    async def index(self, entry: Entry, vector: bytes) -> None:
-        """Add an entry's vector. A vector that the index refuses is reported."""
-        row = VectorRow(
-            id=entry.id, partition=entry.key.group, encoder=entry.encoder, vector=vector
-        )
-        await self._add([row])
+        """Put an entry into the hot tier, unless there was a deletion since ``deletions``."""
+        if deletions == self.deletions:
+            self.hot.put(entry)
 
     async def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
         """Return up to ``k`` neighbours. Raises VectorIndexError."""
-        if self._index.size(partition) <= INLINE_ROWS:
-            return self._index.search(partition, vector, k)
-        return await to_thread.run_sync(self._index.search, partition, vector, k)
+        if self.index.size(partition) <= INLINE_ROWS:
+            return self.index.search(partition, vector, k)
+        return await to_thread.run_sync(self.index.search, partition, vector, k)
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Entry]:
-        """Return those entries that the store still has; forget the others. Raises StoreError."""
-        entries = dict(zip(ids, await self._store.load(ids), strict=True))
+        """Return the entries that the store still has, and forget the rest. Raises StoreError."""
+        entries = dict(zip(ids, await self.store.load(ids), strict=True))
         gone = [id for id, entry in entries.items() if entry is None]
         if gone:
-            await self._in_thread(partial(self._index.remove, gone))
+            await self._in_thread(partial(self.index.remove, gone))
         return {id: entry for id, entry in entries.items() if entry is not None}
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Drop entries from both copies."""
-        self._deletions += 1
-        self._hot.discard(ids)
-        if indexed := [id for id in ids if id in self._index]:
-            await self._in_thread(partial(self._index.remove, indexed))
+        """Remove entries from the hot tier and the index."""
+        self.deletions += 1
+        self.hot.discard(ids)
+        if indexed := [id for id in ids if id in self.index]:
+            await self._in_thread(partial(self.index.remove, indexed))
 
-    async def _add(self, rows: Sequence[VectorRow]) -> None:
-        new = [row for row in rows if row.encoder == self._namespace and row.id not in self._index]
+    async def add(self, rows: Sequence[VectorRow]) -> None:
+        """Index vectors of the encoder. A vector that the index refuses is reported."""
+        new = [row for row in rows if row.encoder == self.namespace and row.id not in self.index]
         if not new:
             return
-        small = len(new) == 1 and self._index.size(new[0].partition) < INLINE_ROWS
+        small = len(new) == 1 and self.index.size(new[0].partition) < INLINE_ROWS
         if small and not self._writing:
-            refusal = _add_rows(self._index, new)
+            refusal = _add_rows(self.index, new)
         else:
-            refusal = await self._in_thread(partial(_add_rows, self._index, new))
+            refusal = await self._in_thread(partial(_add_rows, self.index, new))
         if refusal is not None:
-            report(self._observers, refusal)
+            report_failure(self.observers, refusal)
 
     async def _in_thread(self, write: Callable[[], T]) -> T:
         self._writing += 1
@@ -149,15 +237,15 @@ class Replica:
             self._writing -= 1
 
 
-def report(observers: Observer, error: StageError) -> None:
-    """Tell observers of a stage that failed, by the name of what was at the bottom of it."""
+def report_failure(observers: Observer, error: StageError) -> None:
+    """Tell observers about a failed stage, by the class of the original exception."""
     cause = error.__cause__ or error
     detail = str(cause) if isinstance(error, StoreError) else ""
     observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
 
 
 def _add_rows(index: VectorIndex, rows: Sequence[VectorRow]) -> VectorIndexError | None:
-    """Add rows that are not there yet. Returns the first refusal; the other rows are added."""
+    """Add rows that the index lacks. Returns the first refusal; the other rows are added."""
     refusal = None
     for row in rows:
         if row.id in index:

@@ -1,4 +1,4 @@
-"""The composition root: settings in, running parts out. Heavy libraries load here, not before."""
+"""The composition root: it makes the running engine from settings, and loads heavy libraries."""
 
 from __future__ import annotations
 
@@ -8,40 +8,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headstart.factory.caching import make_store, open_cache, open_encoder
-from headstart.factory.clock import clock
-from headstart.factory.conditions import open_conditions
-from headstart.factory.keeping import follow_secret, keep
+from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
+from headstart.factory.context import BuildContext, clock, follow_secret, keep
 from headstart.factory.learning import (
     make_domains,
     make_policy,
     make_second_opinion,
     open_oversight,
 )
-from headstart.factory.recording import open_recorder
-from headstart.factory.routing import lifetimes, route_rule
+from headstart.factory.routing import lifetimes, make_router, route_rule
 from headstart.factory.shaping import concise_levels, open_shaping
-from headstart.factory.site import Site
-from headstart.factory.strategies import make_router
-from headstart.factory.upstreams import open_upstreams
-from headstart.identifiers import new_ulid
+from headstart.factory.upstreams import open_conditions, open_upstreams
 from headstart.middleware.asgi import Running
-from headstart.middleware.bookkeeper import Bookkeeper
-from headstart.middleware.deliver import Deliverer
-from headstart.middleware.failure_log import FailureLog
+from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.flights import Flights
-from headstart.middleware.identity import AcceptedCredentials, Door, SharingOptions
-from headstart.middleware.limits import Gate
-from headstart.middleware.lookup import Answered, Finder
+from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
+from headstart.middleware.lookup import Finder, RecentAnswers
+from headstart.middleware.observers import Bookkeeper, FailureLog
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay
-from headstart.middleware.replay import Replays
-from headstart.middleware.supervisor import Supervisor
-from headstart.middleware.upstreams.app import AppReply
-from headstart.middleware.upstreams.ledger import Ledger
+from headstart.middleware.respond import RenderedAnswers, Responder
+from headstart.middleware.upstreams.app import AppUpstream
 from headstart.policies.admission import Admission
+from headstart.types import new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,15 +46,15 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
-    from headstart.middleware.upstreams.conditions import Conditions
-    from headstart.middleware.upstreams.jury import Jury
+    from headstart.middleware.upstreams.accounting import UpstreamStates
+    from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.observe import Observers
-    from headstart.policies.origins import OriginRules
+    from headstart.policies.callers import OriginRules
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a started engine is made of, for the admin pages and the metrics."""
+    """The parts of a started engine, for the admin pages and the metrics."""
 
     settings: Settings
     observers: Observers
@@ -75,10 +66,10 @@ class Parts:
     relays: Gate
     supervisor: Supervisor
     oversight: Oversight | None
-    conditions: Conditions | None
-    """What is known of upstreams; None where a wrapped app answers."""
+    conditions: UpstreamStates | None
+    """The health and figures of upstreams; None where a wrapped app answers."""
     learning: str
-    """Encoder and guards that a learning domain belongs to."""
+    """The encoder and the guards that a learning domain belongs to."""
 
 
 async def start_engine(
@@ -92,90 +83,82 @@ async def start_engine(
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
-    ``origins`` are the rules for requests of web pages. Raises ConfigError; whatever was opened by
-    then is closed again.
+    ``origins`` are the rules for requests of web pages. Raises ConfigError, and closes
+    all parts that were opened by then.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
         stack.push_async_callback(supervisor.aclose)
         store = make_store(settings.cache, observers)
-        site = Site(settings, store, observers, supervisor, stack)
-        encoder = await open_encoder(site)
-        domains = make_domains(site)
+        build = BuildContext(settings, store, observers, supervisor, stack)
+        encoder = await open_encoder(build)
+        domains = make_domains(build)
         policy = make_policy(settings.cache, domains)
-        cache = await open_cache(site, encoder, policy)
-        ledger = Ledger()
-        opened: tuple[Opened, ...] = ()
-        router = conditions = None
-        if not wrapped:
-            conditions = await open_conditions(site)
-            opened = await open_upstreams(settings, conditions, ledger, stack, supervisor.spawn)
-            juries: dict[str, Jury] = {}
-            shaping = await open_shaping(site, opened, ledger)
-            router = make_router(settings, opened, ledger, shaping, juries, conditions.hedges)
-            for name, jury in juries.items():
-                await keep(site, name, "cascade", saved=jury.saved, load=jury.load)
-        second = make_second_opinion(site, opened)
-        oversight = open_oversight(site, domains, encoder, policy.version, second)
+        cache = await open_cache(build, encoder, policy)
+        states = None if wrapped else await open_conditions(build)
+        opened, router = ((), None) if states is None else await _open_router(build, states)
+        second = make_second_opinion(build, opened)
+        oversight = open_oversight(build, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         observers.add(FailureLog())
         stack.push_async_callback(books.aclose)
-        recorder = await open_recorder(site)
-        flights = Flights()
+        recorder = await open_recorder(build)
         server = settings.server
-        gate = Gate(server.max_concurrency, server.max_queue)
-        # Apart from chat, so that slow calls to other paths leave it its places.
-        relays = Gate(server.max_relays, server.max_queue, "server.max_relays")
-        learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
         parts = Parts(
             settings,
             observers,
             cache,
             store,
             encoder,
-            flights,
-            gate,
-            relays,
+            Flights(),
+            Gate(server.max_concurrency, server.max_queue),
+            # Relayed calls have places of their own, so slow ones take none from chat.
+            Gate(server.max_relays, server.max_queue, "server.max_relays"),
             supervisor,
             oversight,
-            conditions,
-            learning,
+            states,
+            "" if encoder is None else f"{encoder.namespace} {policy.version}",
         )
-        secret = await store.secret()
-        engine, relay = _assemble(parts, router, ledger, secret, resolve, recorder, origins=origins)
-        follow_secret(site, engine.renew)
+        sharing = _sharing_options(settings, router, resolve)
+        access = AccessControl(sharing.client_keys, origins)
+        engine = _make_engine(parts, router, sharing, access, await store.secret(), recorder)
+        relay = None if router is None else _make_relay(parts, router, access)
+        follow_secret(build, engine.renew)
         if on_start is not None:
             on_start(parts)
-        stack.push_async_callback(engine.drain, settings.server.shutdown_s)
+        stack.push_async_callback(engine.drain, server.shutdown_s)
         return Running(engine, relay, stack.pop_all().aclose)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
-def _assemble(
-    parts: Parts,
-    router: Router | None,
-    ledger: Ledger,
-    secret: bytes,
-    resolve: Callable[[Scope], str | None] | None,
-    recorder: Recorder | None,
-    *,
-    origins: OriginRules | None,
-) -> tuple[Engine, Relay | None]:
-    settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
-    admission = Admission(
-        cache.sampled, share_users=cache.share_users or cache.scope != "credential"
-    )
-    accepted = AcceptedCredentials(time.monotonic)
-    new_id = partial(new_ulid, clock)
-    sharing = SharingOptions(
+async def _open_router(
+    build: BuildContext, states: UpstreamStates
+) -> tuple[tuple[Opened, ...], Router]:
+    """Open the upstreams, and return them with the router that picks among them."""
+    settings = build.settings
+    opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn)
+    panels: dict[str, JudgePanel] = {}
+    shaping = await open_shaping(build, opened)
+    router = make_router(settings, opened, shaping, panels, states.hedges)
+    for name, panel in panels.items():
+        await keep(build, name, "cascade", saved=panel.saved, load=panel.load)
+    return opened, router
+
+
+def _sharing_options(
+    settings: Settings, router: Router | None, resolve: Callable[[Scope], str | None] | None
+) -> SharingOptions:
+    """Return the rules for sharing answers. Without a router, a wrapped app answers."""
+    cache, server, wrapped = settings.cache, settings.server, router is None
+    return SharingOptions(
         scope=cache.scope,
         share_users=cache.share_users,
-        anonymous=not wrapped and settings.server.is_loopback,
+        anonymous=not wrapped and server.is_loopback,
         wrapped=wrapped,
         resolve=resolve,
-        client_keys=() if wrapped else tuple(key.encode() for key in settings.server.client_keys),
-        trusted_proxies=settings.server.trusted_proxies,
+        client_keys=() if wrapped else tuple(key.encode() for key in server.client_keys),
+        trusted_proxies=server.trusted_proxies,
         key_headers=(
             *(name.lower().encode() for name in cache.key_headers),
             *((b"origin",) if wrapped else ()),  # the app's own CORS answers each in its own way
@@ -183,31 +166,22 @@ def _assemble(
         ignore_headers=tuple(name.lower().encode() for name in cache.ignore_headers),
         own_keys=frozenset() if router is None else router.own_keys,
     )
-    pump = Pump(
-        cache=parts.cache,
-        learner=None if parts.oversight is None else parts.oversight.learner,
-        admission=admission,
-        accepted=accepted,
-        flights=parts.flights,
-        gate=parts.gate,
-        ledger=ledger,
-        clock=clock,
-        recorder=recorder,
-        observer=parts.observers,
-        keyed=sharing.binds,
+
+
+def _make_engine(
+    parts: Parts,
+    router: Router | None,
+    sharing: SharingOptions,
+    access: AccessControl,
+    secret: bytes,
+    recorder: Recorder | None,
+) -> Engine:
+    settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
+    admission = Admission(
+        cache.sampled, share_users=cache.share_users or cache.scope != "credential"
     )
-    finder = None
-    if parts.cache is not None:
-        finder = Finder(
-            parts.cache,
-            admission,
-            parts.oversight,
-            clock=clock,
-            answered=Answered(time.monotonic),
-            concise=concise_levels(settings),
-        )
-    door = Door(sharing.client_keys, origins)
-    engine = Engine(
+    accepted = AcceptedCredentials(time.monotonic)
+    return Engine(
         EngineOptions(
             max_body_bytes=settings.server.max_body_bytes,
             # An app around us has a server of its own, with its own limits.
@@ -215,54 +189,92 @@ def _assemble(
             deadline_s=settings.server.deadline_s,
             holdout=cache.holdout,
         ),
-        door=door,
-        finder=finder,
+        access=access,
+        finder=_make_finder(parts, admission),
         oversight=parts.oversight,
         admission=admission,
-        preparer=Preparer(
-            sharing,
-            admission,
-            accepted,
-            secret=secret,
-            upstream=_the_app if router is None else router.identity,
-            answerers=_the_app_alone if router is None else router.names,
-            wrapped=wrapped,
+        preparer=_make_preparer(parts, router, sharing, admission, accepted, secret),
+        pump=Pump(
+            cache=parts.cache,
+            learner=None if parts.oversight is None else parts.oversight.learner,
+            admission=admission,
+            accepted=accepted,
+            flights=parts.flights,
+            gate=parts.gate,
+            clock=clock,
+            recorder=recorder,
             observer=parts.observers,
-            semantic=cache.mode != "exact-only",
-            rules=tuple(map(route_rule, settings.route)),
-            max_error=cache.max_error,
-            learning=parts.learning,
-            lifetimes=lifetimes(cache),
-            max_body_values=settings.server.max_body_values,
+            wrapped=wrapped,
+            keyed=sharing.binds,
         ),
-        pump=pump,
         flights=parts.flights,
-        deliverer=Deliverer(Replays(cache.hot_bytes // 4), parts.supervisor.spawn),
+        responder=Responder(RenderedAnswers(cache.hot_bytes // 4), parts.supervisor.spawn),
         supervisor=parts.supervisor,
         observer=parts.observers,
         clock=clock,
-        new_id=new_id,
+        new_id=partial(new_ulid, clock),
         router=router,
     )
-    if router is None:
-        return engine, None
-    relay = Relay(
+
+
+def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
+    if parts.cache is None:
+        return None
+    return Finder(
+        parts.cache,
+        admission,
+        parts.oversight,
+        clock=clock,
+        answered=RecentAnswers(time.monotonic),
+        concise=concise_levels(parts.settings),
+    )
+
+
+def _make_preparer(
+    parts: Parts,
+    router: Router | None,
+    sharing: SharingOptions,
+    admission: Admission,
+    accepted: AcceptedCredentials,
+    secret: bytes,
+) -> Preparer:
+    settings, cache = parts.settings, parts.settings.cache
+    return Preparer(
+        sharing,
+        admission,
+        accepted,
+        secret=secret,
+        upstream=_the_app if router is None else router.identity,
+        answerers=_the_app_alone if router is None else router.names,
+        wrapped=router is None,
+        observer=parts.observers,
+        semantic=cache.mode != "exact-only",
+        rules=tuple(map(route_rule, settings.route)),
+        max_error=cache.max_error,
+        learning=parts.learning,
+        lifetimes=lifetimes(cache),
+        max_body_values=settings.server.max_body_values,
+    )
+
+
+def _make_relay(parts: Parts, router: Router, access: AccessControl) -> Relay:
+    server = parts.settings.server
+    return Relay(
         router.relay,
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
-        new_id=new_id,
-        door=door,
-        deadline_s=settings.server.deadline_s,
-        body_timeout_s=settings.server.body_timeout_s,
+        new_id=partial(new_ulid, clock),
+        access=access,
+        deadline_s=server.deadline_s,
+        body_timeout_s=server.body_timeout_s,
         observer=parts.observers,
-        paths=settings.server.relay_paths,
+        paths=server.relay_paths,
     )
-    return engine, relay
 
 
 def _the_app(dialect: str, model: str, rule: str) -> str:  # noqa: ARG001 - it alone
-    return AppReply.upstream
+    return AppUpstream.name
 
 
 def _the_app_alone(dialect: str, model: str, rule: str) -> frozenset[str]:  # noqa: ARG001 - it alone
-    return frozenset((AppReply.upstream,))
+    return frozenset((AppUpstream.name,))

@@ -1,4 +1,4 @@
-"""The store, the encoder and the cache from their settings. Heavy libraries load here."""
+"""Builds the store, the encoder, the semantic cache and the record file from settings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstart.factory.clock import clock
+from headstart.factory.context import clock
+from headstart.middleware.record import Recorder
 
 if TYPE_CHECKING:
     from headstart.config import CacheSettings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
-    from headstart.factory.site import Site
+    from headstart.factory.context import BuildContext
     from headstart.interfaces import MatchPolicy, Store
     from headstart.observe import Observers
 
 
 def make_store(cache: CacheSettings, observers: Observers) -> Store:
-    from headstart.embeddings.stores.opening import open_store
+    from headstart.embeddings.stores.store_urls import open_store
 
     return open_store(
         cache.store,
@@ -32,9 +33,9 @@ def make_store(cache: CacheSettings, observers: Observers) -> Store:
     )
 
 
-async def open_encoder(site: Site) -> EncoderWorker | None:
-    """Load the encoder, off the loop; None when nothing will ever be matched by meaning."""
-    settings = site.settings
+async def open_encoder(build: BuildContext) -> EncoderWorker | None:
+    """Load the encoder in a thread; return None where no request is matched by meaning."""
+    settings = build.settings
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
     from headstart.embeddings.encoder import OnnxEncoder
@@ -43,20 +44,20 @@ async def open_encoder(site: Site) -> EncoderWorker | None:
     chosen = settings.encoder
     path = None if chosen.model == "default" else Path(chosen.model)
     make = partial(OnnxEncoder, path, threads=chosen.threads, max_tokens=chosen.max_tokens)
-    worker = EncoderWorker(await asyncio.to_thread(make), observer=site.observers)
-    site.stack.push_async_callback(worker.aclose)
+    worker = EncoderWorker(await asyncio.to_thread(make), observer=build.observers)
+    build.stack.push_async_callback(worker.aclose)
     await worker.warm()
     return worker
 
 
 async def open_cache(
-    site: Site, encoder: EncoderWorker | None, policy: MatchPolicy[Any]
+    build: BuildContext, encoder: EncoderWorker | None, policy: MatchPolicy[Any]
 ) -> SemanticCache | None:
-    """Open the store and, if the cache is on, what finds answers in it."""
-    settings, store = site.settings, site.store
+    """Open the store and, if the cache is on, the cache that finds answers in the store."""
+    settings, store = build.settings, build.store
     if not settings.cache.enabled:
         await store.open()
-        site.stack.push_async_callback(store.aclose)
+        build.stack.push_async_callback(store.aclose)
         return None
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.index import FaissIndex
@@ -69,10 +70,28 @@ async def open_cache(
         hot_bytes=settings.cache.hot_bytes,
         max_wait_s=settings.encoder.max_wait_ms / 1000,
         clock=clock,
-        observers=site.observers,
+        observers=build.observers,
     )
     await cache.open()
-    site.stack.push_async_callback(cache.aclose)
-    following = site.supervisor.spawn(cache.run)
-    site.stack.callback(following.cancel)
+    build.stack.push_async_callback(cache.aclose)
+    following = build.supervisor.spawn(cache.run)
+    build.stack.callback(following.cancel)
     return cache
+
+
+async def open_recorder(build: BuildContext) -> Recorder | None:
+    """Return the writer of the record file, or None if the record is off. Raises ConfigError."""
+    record = build.settings.record
+    if not record.enabled:
+        return None
+    recorder = Recorder(
+        Path(record.path),
+        retention_days=record.retention_days,
+        spawn=build.supervisor.spawn,
+        clock=clock,
+        observer=build.observers,
+    )
+    await recorder.open()
+    build.stack.push_async_callback(recorder.aclose)
+    build.supervisor.spawn(recorder.prune)
+    return recorder

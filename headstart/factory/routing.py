@@ -1,19 +1,36 @@
-"""Route rules and lives of answers from their settings."""
+"""Builds route rules, the candidates of each route, and the router from settings."""
 
 from __future__ import annotations
 
+import random
 import re
 from typing import TYPE_CHECKING
 
+from headstart.config.strategies import strategy_of
+from headstart.dialects.registry import DIALECTS
+from headstart.factory.context import clock
+from headstart.factory.upstreams import provider_of
+from headstart.middleware.router import Router, RouteTaken
+from headstart.middleware.shaping.steps import ShapedCandidate
 from headstart.policies.freshness import Lifetimes, QuestionClass
-from headstart.policies.terms import REPEAT_WINDOW_S, RouteRule
+from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.settings import Strategy
 
 if TYPE_CHECKING:
-    from headstart.config import CacheSettings, RouteSettings
+    from collections.abc import Sequence
+
+    from headstart.config import CacheSettings, RouteSettings, Settings
+    from headstart.factory.shaping import Shaping
+    from headstart.factory.upstreams import Opened
+    from headstart.interfaces import Candidate
+    from headstart.middleware.shaping.steps import StepContext
+    from headstart.middleware.upstreams.draft_judges import JudgePanel
 
 
 def route_rule(route: RouteSettings) -> RouteRule:
-    """Return what a ``[[route]]`` sets; its patterns were checked with the settings."""
+    """Return the rule of a ``[[route]]``; its patterns were checked with the settings."""
     return RouteRule(
         route.name,
         model=route.match.model,
@@ -36,3 +53,143 @@ def lifetimes(cache: CacheSettings) -> Lifetimes:
         ttl_s=cache.ttl_s,
         by_class={QuestionClass.LIVE: ages.live, QuestionClass.DATED: ages.dated},
     )
+
+
+# Draws break ties between upstreams: nothing that a caller could gain by foreseeing.
+_draw = random.random
+
+
+def make_router(
+    settings: Settings,
+    opened: Sequence[Opened],
+    shaping: Shaping,
+    juries: dict[str, JudgePanel],
+    hedges: dict[tuple[str, str], ExtraBudget],
+) -> Router:
+    """Return the router, which picks among the upstreams by route, model and dialect.
+
+    ``juries`` receives what cascades learn, by the name under which it is to be kept, and
+    ``hedges`` the budgets of those that hedge, by route and strategy.
+    """
+    predicting = shaping.context if _predicts(settings) else None
+    builder = CandidateBuilder(opened, juries, hedges, predicting=predicting)
+    modest = [route for route in settings.route if not route.upstreams]
+    providers = []
+    for each in opened:
+        alone = builder.alone(each.settings.name)
+        shaped = {route.name: shaping.around(alone, route) for route in modest}
+        providers.append(provider_of(each, {"": shaping.around(alone, None), **shaped}))
+    routes = {"": RouteTaken(predicts=settings.output.predictions)}
+    for route in settings.route:
+        chosen = strategy_of(route)
+        candidate = None
+        if route.upstreams:
+            candidate = shaping.around(builder.route(route.name, chosen), route)
+        routes[route.name] = RouteTaken(
+            candidate,
+            chosen.deadline_s,
+            chosen.early_200_s,
+            predicts=settings.output.at(route).predictions,
+        )
+    return Router(providers, routes)
+
+
+def _predicts(settings: Settings) -> bool:
+    """Does any route send a predicted output to providers?"""
+    outputs = [settings.output.at(route) for route in (None, *settings.route)]
+    return any(each.predictions or each.edits == "prediction" for each in outputs)
+
+
+class CandidateBuilder:
+    """Makes candidates that consist of other candidates."""
+
+    def __init__(
+        self,
+        opened: Sequence[Opened],
+        juries: dict[str, JudgePanel],
+        hedges: dict[tuple[str, str], ExtraBudget],
+        *,
+        predicting: StepContext | None = None,
+    ) -> None:
+        self._predicting = predicting
+        self._juries = juries
+        self._hedges = hedges
+        self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
+        self._prefill = {
+            target.name: each.settings.quirks.prefill for each in opened for target in each.targets
+        }
+
+    def alone(self, upstream: str) -> Candidate:
+        """Return what answers where no route says otherwise: one upstream, retried if need be."""
+        return self._rescued(
+            Strategy(), self.build(upstream, Strategy(), self._upstreams[upstream])
+        )
+
+    def route(self, name: str, strategy: Strategy) -> Candidate:
+        """Return what answers a route, whatever may break off rescued."""
+        members = (self._member(name, each) for each in strategy.upstreams)
+        return self._rescued(strategy, self.build(name, strategy, *members))
+
+    def _rescued(self, strategy: Strategy, candidate: Candidate) -> Candidate:
+        from headstart.middleware.upstreams.rescue import Rescued
+
+        return Rescued(candidate, DIALECTS, mode=strategy.rescue, prefill=self._prefill)
+
+    def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
+        """Return members that answer together."""
+        if strategy.strategy == "cascade":
+            return self._cascade(name, strategy, *members)
+        from headstart.middleware.upstreams.attempt_group import AttemptGroup
+
+        extra = ExtraBudget(strategy.extra_calls, strategy.extra_cost)
+        if strategy.strategy == "hedge":
+            self._hedges[name, strategy.composition] = extra
+        return AttemptGroup(
+            name,
+            members,
+            strategy,
+            extra=extra,
+            retrying=RetryBudget(),
+            draw=_draw,
+            clock=clock,
+        )
+
+    def _cascade(
+        self, name: str, strategy: Strategy, fast: Candidate, slow: Candidate
+    ) -> Candidate:
+        """Return a fast member that a judge stands behind; each is retried before it has failed."""
+        from headstart.middleware.upstreams.cascade import Cascade
+
+        alone = Strategy(retries=strategy.retries)
+        cascade = Cascade(
+            name,
+            self.build(f"{name}.fast", alone, fast),
+            self.build(f"{name}.slow", alone, slow),
+            strategy,
+            dialects=DIALECTS,
+            draw=_draw,
+            clock=clock,
+        )
+        # Not by its terms: what a score is worth does not change with what is asked of it.
+        self._juries[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
+        return cascade
+
+    def _any_key(self, opened: Opened) -> Candidate:
+        """Another key is asked where one is refused or has used up its limits."""
+        targets: Sequence[Candidate] = opened.targets
+        if self._predicting is not None and opened.settings.quirks.prediction:
+            from headstart.middleware.shaping.edits import SendPrediction
+
+            targets = [
+                ShapedCandidate(each, [SendPrediction()], self._predicting) for each in targets
+            ]
+        if len(targets) == 1:
+            return targets[0]
+        fallback = Strategy(strategy="fallback", retries=0, sticky=True)
+        return self.build(opened.settings.name, fallback, *targets)
+
+    def _member(self, route: str, member: str | Strategy) -> Candidate:
+        if isinstance(member, str):
+            return self._upstreams[member]
+        inside = (self._member(route, each) for each in member.upstreams)
+        return self.build(f"{route}.{member.strategy}", member, *inside)

@@ -1,116 +1,87 @@
-"""What is done to prompts and answers on their way, from settings."""
+"""Builds the steps that change prompts and answers, as the settings of each route name them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headstart.factory.clock import clock
-from headstart.factory.compression import compressing_options
-from headstart.factory.keeping import keep
-from headstart.factory.upstreams import dialects
+import msgspec
+
+from headstart.factory.context import clock, keep
+from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headstart.config import RouteSettings, Settings
-    from headstart.config.output import OutputSettings
-    from headstart.factory.site import Site
+    from headstart.factory.context import BuildContext
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
-    from headstart.middleware.shaping.compress import Workbench
-    from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.policies.output.lengths import Lengths
+    from headstart.middleware.shaping.prompt_compression import TextWorker
+    from headstart.middleware.shaping.steps import Step
+    from headstart.policies.output.answer_limits import Lengths
+    from headstart.settings import CompressionSettings, OutputSettings
+
+
+def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
+    """Return the settings of compression by route; those of "" hold for all other routes."""
+    own = {
+        route.name: msgspec.structs.replace(settings.compression, mode=route.compression)
+        for route in settings.route
+        if route.compression is not None
+    }
+    return {"": settings.compression, **own}
+
 
 KEPT_AS = "output-lengths"
 
 
 class Shaping:
-    """Puts shapers around candidates, as a route asks for them."""
+    """Puts steps before candidates, as the settings of a route name them."""
 
     def __init__(
         self,
-        site: Site,
+        build: BuildContext,
         opened: tuple[Opened, ...],
-        ledger: Ledger,
-        bench: Workbench | None,
+        worker: TextWorker | None,
         lengths: Lengths,
     ) -> None:
-        self._site = site
-        self._ledger = ledger
-        self._bench = bench
+        self.context = StepContext(build.observers, clock)
+        self._settings = build.settings
+        self._worker = worker
         self._lengths = lengths
-        self._compressing = compressing_options(site.settings)
-        self._dialects = dialects()
+        self._compression = compression_by_route(build.settings)
         self._prefill = {
             target.name: each.settings.quirks.prefill for each in opened for target in each.targets
         }
 
     def around(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
-        """Return a candidate that shapes what goes to ``candidate`` and what comes from there."""
-        output = self._site.settings.output.at(route)
-        inner = candidate = self._compressed(candidate)
-        candidate = self._limited(candidate, output, "" if route is None else route.name)
-        candidate = self._concise(candidate, output)
-        candidate = self._quoting(candidate, output)
-        candidate = self._editing(candidate, output)
-        if candidate is inner:
-            return inner
-        from headstart.middleware.shaping.fail_open import FailOpen
+        """Return ``candidate`` behind the steps of a route; the same where there are none."""
+        output = self._settings.output.at(route)
+        steps = list(self._steps(output, "" if route is None else route.name))
+        return ShapedCandidate(candidate, steps, self.context) if steps else candidate
 
-        return FailOpen(candidate, inner, self._site.observers)
+    def _steps(self, output: OutputSettings, place: str) -> Iterator[Step]:
+        """Yield steps in the order in which they see a call. Modules load where they are used."""
+        if output.edits != "off":
+            from headstart.middleware.shaping.edits import AskForEdits
 
-    def _compressed(self, candidate: Candidate) -> Candidate:
-        from headstart.middleware.shaping.compress import Compressing
+            yield AskForEdits(output.edits)
+        if output.quotes and self._worker is not None:
+            from headstart.middleware.shaping.quotes import QuoteByNumber
 
-        if self._bench is None or all(each.mode == "off" for each in self._compressing.values()):
-            return candidate
-        return Compressing(
-            candidate,
-            self._compressing,
-            self._bench,
-            ledger=self._ledger,
-            observer=self._site.observers,
-        )
+            yield QuoteByNumber(self._worker)
+        if output.concise or output.max_tokens != "off":
+            from headstart.middleware.shaping.answer_length import AskBriefly, LimitAnswers
 
-    def _limited(self, candidate: Candidate, output: OutputSettings, place: str) -> Candidate:
-        from headstart.middleware.shaping.guard import Guard, GuardOptions
+            if output.concise:
+                yield AskBriefly(output)
+            if output.max_tokens != "off":
+                yield LimitAnswers(place, self._lengths, output, self._prefill)
+        compression = self._compression.get(place) or self._compression[""]
+        if self._worker is not None and compression.mode != "off":
+            from headstart.middleware.shaping.prompt_compression import CompressPrompts
 
-        if output.max_tokens == "off":
-            return candidate
-        options = GuardOptions(
-            place=place, budget=output.max_tokens, holdout=output.holdout, prefill=self._prefill
-        )
-        return Guard(
-            candidate,
-            options,
-            self._lengths,
-            dialects=self._dialects,
-            ledger=self._ledger,
-            observer=self._site.observers,
-            clock=clock,
-        )
-
-    def _concise(self, candidate: Candidate, output: OutputSettings) -> Candidate:
-        from headstart.middleware.shaping.concise import Concise, ConciseOptions
-
-        if not output.concise:
-            return candidate
-        options = ConciseOptions(output.concise, output.concise_examples, output.holdout)
-        return Concise(candidate, options, self._dialects, self._ledger)
-
-    def _quoting(self, candidate: Candidate, output: OutputSettings) -> Candidate:
-        from headstart.middleware.shaping.quotes import Quoting
-
-        if not output.quotes or self._bench is None:
-            return candidate
-        return Quoting(
-            candidate, self._dialects, self._bench, self._ledger, self._site.observers, clock
-        )
-
-    def _editing(self, candidate: Candidate, output: OutputSettings) -> Candidate:
-        from headstart.middleware.shaping.edits import Editing
-
-        if output.edits == "off":
-            return candidate
-        return Editing(candidate, self._dialects, self._ledger, clock, by=output.edits)
+            yield CompressPrompts(compression, self._worker)
 
 
 def concise_levels(settings: Settings) -> dict[str, int]:
@@ -119,25 +90,25 @@ def concise_levels(settings: Settings) -> dict[str, int]:
     return {"": settings.output.concise, **levels}
 
 
-async def open_shaping(site: Site, opened: tuple[Opened, ...], ledger: Ledger) -> Shaping:
-    """Return what puts shapers around candidates, with the lengths that earlier runs learned."""
-    from headstart.policies.output.lengths import Lengths
+async def open_shaping(build: BuildContext, opened: tuple[Opened, ...]) -> Shaping:
+    """Return the maker of steps, with the lengths of answers that earlier runs learned."""
+    from headstart.policies.output.answer_limits import Lengths
 
     lengths = Lengths()
-    outputs = [site.settings.output.at(route) for route in (None, *site.settings.route)]
+    outputs = [build.settings.output.at(route) for route in (None, *build.settings.route)]
     if any(each.max_tokens != "off" for each in outputs):
-        await keep(site, KEPT_AS, "output", saved=lengths.saved, load=lengths.load)
+        await keep(build, KEPT_AS, "output", saved=lengths.saved, load=lengths.load)
     quoting = any(each.quotes for each in outputs)
-    return Shaping(site, opened, ledger, _open_bench(site, quoting=quoting), lengths)
+    return Shaping(build, opened, _open_worker(build, quoting=quoting), lengths)
 
 
-def _open_bench(site: Site, *, quoting: bool) -> Workbench | None:
-    """Return where long texts are worked on, if any are."""
-    from headstart.middleware.shaping.compress import Workbench
+def _open_worker(build: BuildContext, *, quoting: bool) -> TextWorker | None:
+    """Return the worker for long texts; None if no step needs one."""
+    from headstart.middleware.shaping.prompt_compression import TextWorker
 
-    modes = [each.mode for each in compressing_options(site.settings).values()]
-    if not quoting and all(mode == "off" for mode in modes):
+    compressed = [each.mode != "off" for each in compression_by_route(build.settings).values()]
+    if not quoting and not any(compressed):
         return None
-    bench = Workbench()
-    site.stack.callback(bench.close)
-    return bench
+    worker = TextWorker()
+    build.stack.callback(worker.close)
+    return worker

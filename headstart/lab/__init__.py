@@ -1,5 +1,7 @@
-"""The lab: plays labelled prompts or a log against match policies, and says what came of it.
+"""The laboratory: everything that runs beside the proxy, and that the proxy does not need.
 
-Pure: prompts come encoded, answers come judged, and randomness is given. ``headstart evaluate``,
-``tune`` and ``replay`` are its commands; ``docs/tuning.md`` tells what the numbers mean.
+The modules of this folder are pure. They play encoded prompts, with labels or logged answers,
+against match policies (``headstart evaluate``, ``tune`` and ``replay``: ``docs/tuning.md``), and
+compare measurements of providers (``headstart bench``: ``docs/bench.md``). ``simulator/`` has
+simulated providers, and ``commands/`` has the commands.
 """

@@ -1,8 +1,9 @@
-"""What a cascade would save: quality against the share of calls that the strong model gets.
+"""Quality and cost of a cascade, by the share of calls that the strong model gets.
 
-Figures as in RouteLLM (arXiv 2406.18665). The gap between both models' quality is 1: PGR is the
-part of it that is recovered, APGR its mean over all shares (random: 0.5), CPT50 the share of strong
-calls that recovers half.
+The figures are those of RouteLLM (arXiv 2406.18665). The gap is the difference in quality between
+the two models. PGR is the part of the gap that a cascade recovers. APGR is the mean of PGR over all
+shares of strong calls; random choice has 0.5. CPT50 is the share of strong calls that recovers half
+of the gap.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ import numpy as np
 
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import judge
-from headstart.policies.cascade.calibration import PRIORS
-from headstart.policies.cascade.difficulty import expected_gain
-from headstart.policies.cascade.scores import Basis, veto_draft
+from headstart.policies.drafts import CALIBRATION_PRIORS, Basis, expected_gain, veto_draft
 from headstart.types import ChatRequest, Choice, Completion, Frozen, Text
 
 if TYPE_CHECKING:
@@ -30,57 +29,57 @@ if TYPE_CHECKING:
 
 _POINTS = 101
 KEPT = 0.8
-"""Part of the gap that the suggested threshold keeps."""
+"""The part of the gap that the suggested threshold keeps."""
 _TRUE = frozenset(("true", "1", "1.0", "yes"))
 
 
-class Row(NamedTuple):
+class CascadeRow(NamedTuple):
     """One prompt that both models answered."""
 
     score: float
-    """Of the cheap draft, from 0 to 1; drafts below the threshold are escalated."""
+    """The score of the cheap draft, from 0 to 1. Drafts below the threshold are escalated."""
     cheap: float
     """Quality of the cheap answer, from 0 to 1."""
     strong: float
     cheap_usd: float = 0.0
     strong_usd: float = 0.0
     length: int = 0
-    """Characters of the prompt."""
+    """The number of characters of the prompt."""
     vetoed: bool = False
     """The draft is escalated whatever its score."""
 
 
-class Point(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """One threshold, and what comes of it."""
+class CascadePoint(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """The results of one threshold."""
 
     threshold: float
-    """Accept drafts that score at least this; above 1: none."""
+    """The lowest score that is accepted; above 1: no draft is accepted."""
     strong_share: float
     quality: float
     recovered: float | None
-    """Part of the gap; None where the strong model is not better."""
+    """The recovered part of the gap; None where the strong model is not better."""
     cost_usd: float
-    """Of a call, the drafts of escalated calls included."""
+    """Mean cost of a call, with the drafts of escalated calls."""
 
 
 class CascadeReport(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """A cascade over one set of prompts."""
+    """The results of a cascade on one set of prompts."""
 
     n: int
     cheap: float
     strong: float
     either: float
-    """Quality if the better answer were always known."""
+    """Quality of an ideal cascade, which always takes the better answer."""
     apgr: float | None
     cpt50: float | None
     cpt80: float | None
-    curve: tuple[Point, ...]
-    suggested: Point | None
-    """The cheapest point that keeps ``KEPT`` of the gap; None: the strong model is not better."""
+    curve: tuple[CascadePoint, ...]
+    suggested: CascadePoint | None
+    """The cheapest point that keeps ``KEPT`` of the gap; None without a gap."""
 
 
 class Baseline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What another way to choose makes of the same prompts."""
+    """The results of another way to choose, on the same prompts."""
 
     name: str
     apgr: float | None
@@ -89,28 +88,29 @@ class Baseline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class CascadeTuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What a table of outcomes says about a cascade, and the settings that follow from it."""
+    """A cascade, measured on a table of outcomes, and the settings that follow."""
 
     report: CascadeReport
     baselines: tuple[Baseline, ...]
     judge: str
-    """The scoring judge whose settings these are."""
+    """The judge that these settings are for."""
     min_confidence: float | None
-    """None: the strong model is not better, so there is nothing to escalate for."""
-    at_min_confidence: Point | None
-    """What it makes of these prompts, once the scores are calibrated."""
+    """None where the strong model is not better, so that escalation gains nothing."""
+    at_min_confidence: CascadePoint | None
+    """The results of this setting on these prompts, with calibrated scores."""
 
 
-def study_cascade(rows: Sequence[Row]) -> CascadeTuning:
-    """Measure a cascade beside chance and the length of the prompt, and suggest its settings.
+def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
+    """Measure a cascade beside two simpler choices, and suggest its settings.
 
-    ``min_confidence`` is a calibrated probability, not a score: the scores are calibrated on the
-    rows, from the prior that a cascade begins with. Raises ConfigError without rows.
+    The simpler choices are chance and the length of the prompt. ``min_confidence`` is a calibrated
+    probability, not a score: the scores are calibrated on the rows, from the prior of a new
+    cascade. Raises ConfigError without rows.
     """
     report = tune_cascade(rows)
     by_prompt = all(row.length for row in rows)
     basis = Basis.PROMPT if by_prompt else Basis.LOGPROBS
-    calibration = PRIORS[basis]
+    calibration = CALIBRATION_PRIORS[basis]
     judged = [row for row in rows if not row.vetoed]
     # Tables are often sorted, and a calibration forgets: the last rows must not be of one kind.
     for at in np.random.default_rng(0).permutation(len(judged)):
@@ -144,10 +144,10 @@ def _baseline(name: str, apgr: float | None, cpt50: float | None, cpt80: float |
     return Baseline(name=name, apgr=apgr, cpt50=cpt50, cpt80=cpt80)
 
 
-def tune_cascade(rows: Sequence[Row]) -> CascadeReport:
-    """Measure a cascade on prompts that both models answered. Raises ConfigError without any.
+def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
+    """Measure a cascade on prompts that both models answered. Raises ConfigError without rows.
 
-    Rows of equal score are escalated together, as no threshold parts them.
+    Rows of equal score are escalated together, because no threshold separates them.
     """
     if not rows:
         raise ConfigError("no prompt that both models answered: nothing to tune a cascade on")
@@ -172,7 +172,7 @@ def tune_cascade(rows: Sequence[Row]) -> CascadeReport:
     )
 
 
-def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[Row]:
+def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[CascadeRow]:
     """Read a table of outcomes, or all tables of a folder: CSV with a header, or JSON lines.
 
     ``cheap`` and ``strong`` name the columns with the outcomes (true, false, or 0 to 1). Without
@@ -199,7 +199,7 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
             ) from error
 
 
-def _read_row(record: dict[str, Any], cheap: str, strong: str) -> Row:
+def _read_row(record: dict[str, Any], cheap: str, strong: str) -> CascadeRow:
     score: Any = record.get("score")
     draft, other = _answer(record, cheap), _answer(record, strong)
     outcomes = record.get(cheap), record.get(strong)
@@ -208,7 +208,7 @@ def _read_row(record: dict[str, Any], cheap: str, strong: str) -> Row:
         outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
     given = score not in (None, "")
     vetoed = not given and draft is not None and _is_vetoed(record["prompt"], draft)
-    return Row(
+    return CascadeRow(
         score=float(score) if given else 0.0 if vetoed else 1.0 - expected_gain(record["prompt"]),
         cheap=_quality(outcomes[0], cheap),
         strong=_quality(outcomes[1], strong),
@@ -241,8 +241,8 @@ def _quality(value: object, name: str) -> float:
     return 0.0 if text in ("false", "no") else float(text)
 
 
-def _points(table: NDArray[np.float64]) -> list[Point]:
-    """Return a point for each threshold that changes anything, from none escalated to all."""
+def _points(table: NDArray[np.float64]) -> list[CascadePoint]:
+    """Return a point for each threshold that matters, ordered by the share of strong calls."""
     n = len(table)
     scores = table[:, 0]
     gains = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[:, 1])]) / n
@@ -251,7 +251,7 @@ def _points(table: NDArray[np.float64]) -> list[Point]:
     drafts = float(table[:, 3].mean())
     ends = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
     return [
-        Point(
+        CascadePoint(
             threshold=float(scores[end]) if end < n else float(np.nextafter(scores[-1], np.inf)),
             strong_share=end / n,
             quality=cheap + float(gains[end]),
@@ -262,7 +262,7 @@ def _points(table: NDArray[np.float64]) -> list[Point]:
     ]
 
 
-def _area(points: Sequence[Point]) -> float | None:
+def _area(points: Sequence[CascadePoint]) -> float | None:
     known = [
         (point.strong_share, point.recovered) for point in points if point.recovered is not None
     ]
@@ -274,8 +274,8 @@ def _area(points: Sequence[Point]) -> float | None:
     )
 
 
-def _first_share(points: Sequence[Point], wanted: float) -> float | None:
-    """Return the share at which ``wanted`` is recovered; among equal scores chance decides."""
+def _first_share(points: Sequence[CascadePoint], wanted: float) -> float | None:
+    """Return the share of strong calls that recovers ``wanted``; equal scores are interpolated."""
     for last, point in pairwise(points):
         if last.recovered is None or point.recovered is None:
             return None

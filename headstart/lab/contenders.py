@@ -1,14 +1,14 @@
-"""Match policies by the names that the commands take."""
+"""Match policies, made from the names that the commands accept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import ConfigError
-from headstart.policies.match import GUARDS, StaticMatch
+from headstart.policies.guards.table import GUARDS
+from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
-from headstart.policies.verified import VerifiedMatch, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.settings import JudgeNoise
+    from headstart.settings import ColdStart
 
 CHOICES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
 
 
 class Contender(NamedTuple):
-    """A policy at the start of its life, and what learns for it."""
+    """A new policy, and the domain that learns for it."""
 
     policy: MatchPolicy[Parse]
     domain: Domain | None = None
 
 
 class Setup(NamedTuple):
-    """How contenders are made. ``state`` is what a domain starts from.
+    """The settings of contenders. ``state`` is a snapshot from which a domain starts.
 
-    ``settled``: as if the first near misses had just been compared, and none had another answer.
+    ``settled``: the domain starts as if the first near misses had been compared and had the same
+    answers.
     """
 
     guards: bool
@@ -41,7 +43,7 @@ class Setup(NamedTuple):
 
 
 def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
-    """Return a maker of fresh contenders. Raises ConfigError for a name that is none."""
+    """Return a function that makes new contenders. Raises ConfigError for an unknown name."""
     kind, _, value = name.partition(":")
     guards = tuple(GUARDS) if setup.guards else ()
     if kind == "off" and not value:
@@ -61,7 +63,7 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
 
 
 def parse_share(text: str, where: str) -> float:
-    """Return the share that ``0.01``, ``.01`` or ``1%`` says. Raises ConfigError."""
+    """Return the number of a share such as ``0.01``, ``.01`` or ``1%``. Raises ConfigError."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
@@ -73,17 +75,17 @@ def _promise(max_error: float | None, setup: Setup) -> Promise:
         max_error = setup.max_error
     if max_error is None:
         max_error = Promise().max_error
-    cold_start: Literal["strict", "optimistic"] = "optimistic" if setup.settled else "strict"
+    cold_start: ColdStart = "optimistic" if setup.settled else "strict"
     return Promise(max_error=max_error, judge=setup.noise, cold_start=cold_start)
 
 
 class _Off(StaticMatch):
-    """Serves nothing by meaning."""
+    """A policy that serves no semantic hits."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
 
     @property
     def minimum(self) -> float:
-        """No similarity is enough."""
+        """A similarity that no pair reaches."""
         return 2.0

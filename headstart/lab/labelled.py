@@ -1,8 +1,16 @@
-"""Labelled prompts to judge a match policy by: pairs, or a stream with classes.
+"""Labelled pairs, labelled streams and logs, read from lines of JSON.
 
-One JSON object a line. A pair is ``{"a", "b", "same_answer"}``; a stream line is
-``{"prompt", "class"}``; both may have a ``category``. Prompts are texts or message lists. A stream
-line's ``query`` names the question inside a templated prompt. Other fields are ignored.
+A pair is ``{"a", "b", "same_answer"}``, and a line of a stream is ``{"prompt", "class"}``. Both may
+have a ``category``. Prompts are texts or lists of messages. The ``query`` of a stream's line is the
+question inside a templated prompt. Other fields are ignored.
+
+A line of a log has one of three shapes:
+
+- a record of the sidecar: ``{"at", "id", "scope", "dialect", "request", "response"}``;
+- any other ``{"request", "response"}``, whose values may be wrapped as ``{"body": ...}``;
+- a conversation that ends with the answer: ``{"messages": [..., {"role": "assistant", ...}]}``.
+
+``at`` is in Unix seconds. Where all lines have it, the log is sorted by it.
 """
 
 from __future__ import annotations
@@ -12,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headstart.errors import HeadstartError
-from headstart.policies.key import KeyContext, chat_key
-from headstart.policies.questions import find_question
-from headstart.types import CacheKey, ChatRequest, Frozen
+from headstart.policies.key import KeyContext, chat_key, find_question
+from headstart.types import CacheKey, ChatRequest, Completion, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +36,7 @@ class LabelledDataError(HeadstartError):
 
 
 class Pair(Frozen, frozen=True, kw_only=True):
-    """Two prompts, as the cache keys them, and whether one answer serves both."""
+    """Two prompts with their cache keys, and whether one answer is right for both."""
 
     a: CacheKey
     b: CacheKey
@@ -37,8 +44,8 @@ class Pair(Frozen, frozen=True, kw_only=True):
     category: str | None = None
 
 
-class Labelled(Frozen, frozen=True, kw_only=True):
-    """One prompt of a stream. Prompts of one class have one answer."""
+class LabelledPrompt(Frozen, frozen=True, kw_only=True):
+    """One prompt of a stream. Prompts of the same class have the same answer."""
 
     prompt: CacheKey
     label: str
@@ -46,15 +53,15 @@ class Labelled(Frozen, frozen=True, kw_only=True):
 
 
 class Pairs(Frozen, frozen=True, kw_only=True):
-    """A file of pairs."""
+    """The pairs of a file."""
 
     rows: tuple[Pair, ...]
 
 
 class Stream(Frozen, frozen=True, kw_only=True):
-    """A file of prompts with classes, in the order in which they are asked."""
+    """The prompts of a file with their classes, in the order in which they are asked."""
 
-    rows: tuple[Labelled, ...]
+    rows: tuple[LabelledPrompt, ...]
 
 
 class _PairLine(msgspec.Struct):
@@ -72,7 +79,7 @@ class _StreamLine(msgspec.Struct):
 
 
 def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
-    """Read a file of pairs or of a stream; its first line says which.
+    """Read a file of pairs or of a stream. The first line decides which of the two it is.
 
     Raises LabelledDataError.
     """
@@ -110,18 +117,18 @@ def _pair(line: _PairLine) -> Pair:
     )
 
 
-def _labelled(number: int, raw: bytes) -> Labelled:
+def _labelled(number: int, raw: bytes) -> LabelledPrompt:
     line = decode_line(number, raw, _StreamLine)
     prompt = _prompt(line.prompt, line.query)
     if line.query is not None and prompt.query != line.query:
         raise LabelledDataError(
             f"line {number}: query must stand in the last user text word for word"
         )
-    return Labelled(prompt=prompt, label=str(line.label), category=line.category)
+    return LabelledPrompt(prompt=prompt, label=str(line.label), category=line.category)
 
 
 def _prompt(value: str | list[dict[str, Any]], query: str | None = None) -> CacheKey:
-    """Return the key of a chat request that asks this, with ``query`` as its named question."""
+    """Return the cache key of a chat request with these messages and ``query`` as its question."""
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     text = _last_text(messages)
     question = find_question(text or "", names=() if query is None else (query,))
@@ -135,3 +142,101 @@ def _last_text(messages: list[dict[str, Any]]) -> str | None:
             return text
         case _:
             return None
+
+
+_encode = msgspec.json.encode
+
+
+class LoggedExchange(Frozen, frozen=True, kw_only=True):
+    """A request body and its response body in a chat dialect, OpenAI's unless it says so."""
+
+    line: int
+    request: bytes
+    response: bytes
+    dialect: str = "openai-chat"
+    scope: str = ""
+    at: float | None = None
+
+
+class Recorded(Frozen, frozen=True, kw_only=True):
+    """One logged request with its cache key and its answer."""
+
+    prompt: CacheKey
+    text: str | None
+    """The whole last user text; ``prompt.query`` may be only the question in it."""
+    answer: Completion
+
+
+class _LogLine(msgspec.Struct):
+    request: dict[str, Any] | None = None
+    response: dict[str, Any] | None = None
+    messages: list[dict[str, Any]] | None = None
+    model: str | None = None
+    dialect: str = "openai-chat"
+    scope: str = ""
+    at: float | None = None
+
+
+def is_log(first: dict[str, Any]) -> bool:
+    """Return whether a file with this first line is a log, not labelled prompts."""
+    return bool(first.keys() & {"request", "messages"})
+
+
+def is_cut_off(line: bytes) -> bool:
+    """Return whether a line is JSON whose end is missing, because its writer was stopped."""
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return bool(line.strip()) and str(error) == "Input data was truncated"
+    return False
+
+
+def read_log(lines: Iterable[bytes]) -> list[LoggedExchange]:
+    """Read a log in time order. Raises LabelledDataError."""
+    found = [
+        _exchange(number, decode_line(number, line, _LogLine)) for number, line in numbered(lines)
+    ]
+    times = [exchange.at for exchange in found if exchange.at is not None]
+    if len(times) == len(found):
+        found = [exchange for _, exchange in sorted(zip(times, found, strict=True), key=_time)]
+    return found
+
+
+def _time(timed: tuple[float, LoggedExchange]) -> float:
+    return timed[0]
+
+
+def _exchange(number: int, line: _LogLine) -> LoggedExchange:
+    if line.messages is not None:
+        request, response = _split(number, line.messages, line.model or "unknown")
+    elif line.request is not None and line.response is not None:
+        request, response = _body(line.request), _body(line.response)
+        request = {"model": line.model or "unknown", **request}
+    else:
+        raise LabelledDataError(
+            f"line {number}: give request and response (OpenAI chat bodies), or messages that end "
+            "with the assistant's answer"
+        )
+    return LoggedExchange(
+        line=number,
+        request=_encode(request),
+        response=_encode(response),
+        dialect=line.dialect,
+        scope=line.scope,
+        at=line.at,
+    )
+
+
+def _body(document: dict[str, Any]) -> dict[str, Any]:
+    body = document.get("body")
+    return body if isinstance(body, dict) else document
+
+
+def _split(
+    number: int, messages: list[dict[str, Any]], model: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    if len(messages) < 2 or messages[-1].get("role") != "assistant":
+        raise LabelledDataError(f"line {number}: messages must end with the assistant's answer")
+    *asked, answer = messages
+    choice = {"index": 0, "message": answer, "finish_reason": "stop"}
+    return {"model": model, "messages": asked}, {"model": model, "choices": [choice]}

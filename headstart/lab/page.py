@@ -7,115 +7,118 @@ from math import log10
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Rule
-from headstart.report.markup import document, key, section, table
-from headstart.report.svg import BOTTOM, LEFT, frame, line, place_x, place_y, rule, write
+from headstart.report.page import render_document
+from headstart.report.plots import (
+    LEFT,
+    curve_through,
+    frame,
+    grid,
+    key,
+    place_x,
+    place_y,
+    tick,
+)
+from headstart.report.sections import ReportSection, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headstart.lab.rates import Rates
-    from headstart.lab.tuning import Borderline, Moment, Roc, Target, Tuning
+    from headstart.lab.tuning import Borderline, Moment, Roc, TargetResult, Tuning
 
 NOTES = """\
-Each target was played in time order from an empty cache, learning as production does. Late is the
-second half, when much had been learned. Wrong is what the labels, or the agreement judge, call
-another answer; intervals are Wilson's at 95 %. Where nothing qualifies, nothing is served."""
+Each target was played in time order from an empty cache, with the same learning as in production.
+"Late" is the second half, after most of the learning. "Wrong" is an answer that the labels, or the
+agreement judge, call different; intervals are Wilson's at 95 %. A target that no threshold meets
+serves nothing."""
 _LOWEST, _HIGHEST = 0.004, 0.12
-"""Error targets at the ends of a logarithmic axis."""
+"""The error targets at the ends of a logarithmic axis."""
 
 
 def render_tuning(found: Tuning) -> str:
     """Return the findings as an HTML document."""
-    return document(
+    return render_document(
         title="Headstart tune",
         heading="What this log allows",
         period=f"{found.n:,} prompts; chosen target {found.max_error:.2%}",
-        body="\n".join(_sections(found)),
+        parts=_sections(found),
         notes=NOTES,
     )
 
 
-def _sections(found: Tuning) -> Iterator[str]:
-    marks = key((("semantic", "whole log"), ("exact", "its second half")))
-    yield section(
-        "Hits against the error target", marks + _hits(found.targets) + _targets(found.targets)
+def _sections(found: Tuning) -> Iterator[ReportSection]:
+    targets, course = found.targets, found.course
+    yield ReportSection(
+        "Hits against the error target", _targets(targets), plot=lambda: _hits(targets)
     )
-    moments = [moment for moment in found.course if moment.rule == Rule.LEARNED.value]
-    if any(moment.threshold is not None for moment in moments):
-        yield section("The learned threshold over time", _thresholds(found.course))
-    if found.course:
-        yield section("Hit rate over time", _rates(found.course))
+    if any(_learned(moment) is not None for moment in course):
+        yield ReportSection("The learned threshold over time", plot=lambda: _thresholds(course))
+    if course:
+        yield ReportSection("Hit rate over time", plot=lambda: _rates(course))
     if found.roc:
-        yield section("Telling same from different answers", _roc(found.roc))
+        yield ReportSection("Telling same from different answers", plot=lambda: _roc(found.roc))
     if found.borderline:
-        yield section("Borderline pairs", _pairs(found.borderline))
+        yield ReportSection("Borderline pairs", _pairs(found.borderline))
     for template in found.templates:
         words = f"{template.prompts:,} prompts share {template.template_chars:,} characters:"
-        yield section(
-            "A template", f"<p>{escape(words)}</p><p><code>{escape(template.pattern)}</code></p>"
-        )
+        yield ReportSection("A template", note=words, plot=_code(template.pattern))
 
 
-def _targets(targets: Sequence[Target]) -> str:
+def _code(text: str) -> Callable[[], str]:
+    return lambda: f"<p><code>{escape(text)}</code></p>"
+
+
+def _targets(targets: Sequence[TargetResult]) -> Table:
     header = (
         "error target", "hits", "late hits", "wrong per hit", "95 %", "wrong per request", "95 %",
     )  # fmt: skip
-    return table(
-        header,
-        [
-            (
-                f"{target.max_error:.1%}",
-                _percent(target.rates.hit_rate),
-                _percent(target.late.hit_rate),
-                _percent(target.rates.wrong_per_hit),
-                _interval(target.rates, "wrong_per_hit"),
-                _percent(target.rates.wrong_per_request),
-                _interval(target.rates, "wrong_per_request"),
-            )
-            for target in targets
-        ],
-    )
-
-
-def _hits(targets: Sequence[Target]) -> str:
-    def x(max_error: float) -> float:
-        share = log10(max_error / _LOWEST) / log10(_HIGHEST / _LOWEST)
-        return place_x(share)
-
-    parts = [rule(place_y(share / 4), f"{share * 25} %") for share in range(5)]
-    parts += [
-        write(x(target.max_error), BOTTOM + 20, f"{target.max_error:.1%}", "middle")
+    rows = [
+        (
+            f"{target.max_error:.1%}",
+            _percent(target.rates.hit_rate),
+            _percent(target.late.hit_rate),
+            _percent(target.rates.wrong_per_hit),
+            _interval(target.rates, "wrong_per_hit"),
+            _percent(target.rates.wrong_per_request),
+            _interval(target.rates, "wrong_per_request"),
+        )
         for target in targets
     ]
-    for kind, rates in (
-        ("semantic", [target.rates for target in targets]),
-        ("exact", [target.late for target in targets]),
-    ):
-        points = [
+    return Table(header, rows)
+
+
+def _hits(targets: Sequence[TargetResult]) -> str:
+    def x(max_error: float) -> float:
+        return place_x(log10(max_error / _LOWEST) / log10(_HIGHEST / _LOWEST))
+
+    def points(rates: Sequence[Rates]) -> list[tuple[float, float]]:
+        return [
             (x(target.max_error), place_y(each.hit_rate or 0.0))
             for target, each in zip(targets, rates, strict=True)
         ]
-        parts.append(line(kind, points))
-    return frame("Hit rate against error target", parts)
+
+    parts = [*grid(), *(tick(x(each.max_error), f"{each.max_error:.1%}") for each in targets)]
+    parts.append(curve_through("semantic", points([target.rates for target in targets])))
+    parts.append(curve_through("exact", points([target.late for target in targets])))
+    marks = key((("semantic", "whole log"), ("exact", "its second half")))
+    return marks + frame("Hit rate against error target", parts)
 
 
 def _thresholds(moments: Sequence[Moment]) -> str:
-    """Draw the threshold where the learned rule has one; gaps are cold start or no threshold."""
+    """Draw the learned threshold; a gap is a cold start, or a time without a threshold."""
     known = [_learned(moment) for moment in moments]
     values = [value for value in known if value is not None]
     low, high = min(values) - 0.5, max(values) + 0.5
-    parts = [
-        rule(place_y(share / 4), f"{low + (high - low) * share / 4:.1f}") for share in range(5)
-    ]
+    parts = grid(lambda share: f"{low + (high - low) * share:.1f}")
     run: list[tuple[float, float]] = []
     for moment, value in zip(moments, known, strict=True):
         if value is None:
-            parts += [line("semantic", run)] if run else []
+            parts += [curve_through("semantic", run)] if run else []
             run = []
         else:
             x = place_x(moment.n / moments[-1].n)
             run.append((x, place_y((value - low) / (high - low))))
-    parts += [line("semantic", run)] if run else []
+    parts += [curve_through("semantic", run)] if run else []
     return frame("The learned threshold over time", [*parts, *_time_axis(moments)])
 
 
@@ -124,15 +127,15 @@ def _learned(moment: Moment) -> float | None:
 
 
 def _rates(moments: Sequence[Moment]) -> str:
-    parts = [rule(place_y(share / 4), f"{share * 25} %") for share in range(5)]
     last = moments[-1].n
     points = [(place_x(moment.n / last), place_y(moment.hit_rate)) for moment in moments]
-    return frame("Hit rate over time", [*parts, line("semantic", points), *_time_axis(moments)])
+    parts = [*grid(), curve_through("semantic", points), *_time_axis(moments)]
+    return frame("Hit rate over time", parts)
 
 
 def _time_axis(moments: Sequence[Moment]) -> Iterator[str]:
-    yield write(LEFT, BOTTOM + 20, "0", "start")
-    yield write(place_x(1.0), BOTTOM + 20, f"{moments[-1].n:,} prompts", "end")
+    yield tick(LEFT, "0", "start")
+    yield tick(place_x(1.0), f"{moments[-1].n:,} prompts", "end")
 
 
 def _roc(curves: Sequence[Roc]) -> str:
@@ -141,32 +144,28 @@ def _roc(curves: Sequence[Roc]) -> str:
         (kind, f"{curve.name}: area {curve.area:.3f}")
         for kind, curve in zip(kinds, curves, strict=False)
     )
-    parts = [rule(place_y(share / 4), f"{share * 25} %") for share in range(5)]
+    parts = grid()
+    parts += [tick(place_x(share / 4), f"{share * 25} %") for share in range(5)]
     parts += [
-        write(place_x(share / 4), BOTTOM + 20, f"{share * 25} %", "middle") for share in range(5)
-    ]
-    parts += [
-        line(kind, [(place_x(wrong), place_y(right)) for wrong, right in curve.points])
+        curve_through(kind, [(place_x(wrong), place_y(right)) for wrong, right in curve.points])
         for kind, curve in zip(kinds, curves, strict=False)
     ]
     words = '<p class="soft">Share of same answers (up) and of different ones (right) above any '
     return words + "threshold.</p>" + marks + frame("ROC", parts)
 
 
-def _pairs(pairs: Sequence[Borderline]) -> str:
-    return table(
-        ("asked / stored", "similarity", "margin", "served", "same answer"),
-        [
-            (
-                f"{pair.asked} / {pair.stored}",
-                f"{pair.similarity:.3f}",
-                f"{pair.margin:+.2f}",
-                "yes" if pair.served else "no",
-                {True: "yes", False: "no", None: "unsure"}[pair.same],
-            )
-            for pair in pairs
-        ],
-    )
+def _pairs(pairs: Sequence[Borderline]) -> Table:
+    rows = [
+        (
+            f"{pair.asked} / {pair.stored}",
+            f"{pair.similarity:.3f}",
+            f"{pair.margin:+.2f}",
+            "yes" if pair.served else "no",
+            {True: "yes", False: "no", None: "unsure"}[pair.same],
+        )
+        for pair in pairs
+    ]
+    return Table(("asked / stored", "similarity", "margin", "served", "same answer"), rows)
 
 
 def _percent(share: float | None) -> str:

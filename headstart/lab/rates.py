@@ -1,21 +1,29 @@
-"""What a policy served, rightly and wrongly. ``docs/tuning.md`` says what the numbers mean."""
+"""Rates of hits and of wrong hits, with intervals, over a played stream or over pairs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headstart.lab.statistics import Interval, least_share, wilson_interval
+import msgspec
+
+from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
+from headstart.lab.labelled import LabelledPrompt, Stream
+from headstart.lab.stream import HISTORY, history_judge
+from headstart.report.statistics import ShareInterval, least_share, wilson_interval
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from headstart.lab.stream import Step
+    from headstart.interfaces import MatchPolicy
+    from headstart.lab.labelled import Pair, Pairs
+    from headstart.lab.stream import PlayedPrompt, PreparedPrompt
+    from headstart.types import CacheKey
 
 
 class Rates(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What a policy served. ``wrong_per_hit`` is null when it served nothing."""
+    """Counts and rates of a policy. ``wrong_per_hit`` is null without hits."""
 
     n: int
     hits: int
@@ -23,14 +31,14 @@ class Rates(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     hit_rate: float | None
     wrong_per_hit: float | None
     wrong_per_request: float | None
-    intervals: dict[str, Interval | None]
-    """Of the three rates, by name: two-sided, 95 %."""
+    intervals: dict[str, ShareInterval | None]
+    """The two-sided 95 % intervals of the three rates, by name."""
     wrong_per_hit_at_least: float
-    """Exact one-sided 95 % lower bound: a promise below it is broken."""
+    """The exact one-sided 95 % lower bound. A promised rate below it is certainly broken."""
 
 
 class Category(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """Prompts of one category of a stream."""
+    """Counts of one category of a stream."""
 
     n: int = 0
     hits: int = 0
@@ -38,12 +46,12 @@ class Category(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Played(Rates, frozen=True, kw_only=True, omit_defaults=False):
-    """What was served of a stream."""
+    """The results of a stream."""
 
     audits: int
-    """Hits whose prompt was asked upstream all the same."""
+    """Hits whose prompt was sent upstream as well, to compare the answers."""
     refused: dict[str, int]
-    """Misses by what refused the nearest: a guard, ``threshold``, ``unqualified``, ..."""
+    """Misses by the reason against the nearest neighbour: a guard, ``threshold`` and others."""
     categories: dict[str, Category]
 
 
@@ -56,16 +64,16 @@ class Ordering(Played, frozen=True, kw_only=True, omit_defaults=False):
 class StreamReport(Played, frozen=True, kw_only=True, omit_defaults=False):
     """A stream, played in one or more orderings. Counts are sums over the orderings.
 
-    Orderings share their prompts, so the intervals are as wide as those of one.
+    All orderings have the same prompts, so the intervals are as wide as those of a single ordering.
     """
 
     orderings: tuple[Ordering, ...]
 
 
-def ordering_report(steps: Iterable[Step[Any]], seed: int | None) -> Ordering:
-    """Count one play. A hit of unknown truth is neither right nor wrong, so it is no hit here."""
+def ordering_report(steps: Iterable[PlayedPrompt[Any]], seed: int | None) -> Ordering:
+    """Count one play. A hit whose truth is unknown counts as refused: ``unjudged``."""
     refused: Counter[str] = Counter()
-    categories: dict[str, Counter[str]] = {}
+    categories: dict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
     for step in steps:
         count = Counter(n=1)
@@ -78,39 +86,41 @@ def ordering_report(steps: Iterable[Step[Any]], seed: int | None) -> Ordering:
         total += count + Counter(audits=int(step.audited))
         category = getattr(step.row, "category", None)
         if category is not None:
-            categories[category] = categories.get(category, Counter()) + count
-    return Ordering(
-        **count_rates(total["n"], total["hits"], total["wrong"]),
-        seed=seed,
-        audits=total["audits"],
-        refused=dict(refused.most_common()),
-        categories={name: Category(**count) for name, count in sorted(categories.items())},
-    )
+            categories[category] += count
+    return Ordering(seed=seed, **_played(total, refused, categories))
 
 
 def stream_report(orderings: Sequence[Ordering]) -> StreamReport:
     """Add up orderings of one stream."""
     refused: Counter[str] = Counter()
-    categories: dict[str, Counter[str]] = {}
+    categories: dict[str, Counter[str]] = defaultdict(Counter)
+    total: Counter[str] = Counter()
     for each in orderings:
+        total += Counter(n=each.n, hits=each.hits, wrong=each.wrong, audits=each.audits)
         refused.update(each.refused)
         for name, category in each.categories.items():
-            count = Counter(n=category.n, hits=category.hits, wrong=category.wrong)
-            categories[name] = categories.get(name, Counter()) + count
-    n, hits, wrong = (
-        sum(getattr(each, name) for each in orderings) for name in ("n", "hits", "wrong")
-    )
-    return StreamReport(
-        **count_rates(n, hits, wrong, plays=len(orderings)),
-        audits=sum(each.audits for each in orderings),
-        refused=dict(refused.most_common()),
-        categories={name: Category(**count) for name, count in sorted(categories.items())},
-        orderings=tuple(orderings),
-    )
+            categories[name] += Counter(msgspec.structs.asdict(category))
+    played = _played(total, refused, categories, plays=len(orderings))
+    return StreamReport(orderings=tuple(orderings), **played)
+
+
+def _played(
+    total: Counter[str],
+    refused: Counter[str],
+    categories: Mapping[str, Counter[str]],
+    plays: int = 1,
+) -> dict[str, Any]:
+    """Return the fields of ``Played``."""
+    return {
+        **count_rates(total["n"], total["hits"], total["wrong"], plays),
+        "audits": total["audits"],
+        "refused": dict(refused.most_common()),
+        "categories": {name: Category(**count) for name, count in sorted(categories.items())},
+    }
 
 
 def count_rates(n: int, hits: int, wrong: int, plays: int = 1) -> dict[str, Any]:
-    """Return the fields of ``Rates`` for counts that ``plays`` of the same prompts gave."""
+    """Return the fields of ``Rates`` for counts of ``plays`` plays of the same prompts."""
     shares = {
         "hit_rate": (hits, n),
         "wrong_per_hit": (wrong, hits),
@@ -126,3 +136,105 @@ def count_rates(n: int, hits: int, wrong: int, plays: int = 1) -> dict[str, Any]
         },
         "wrong_per_hit_at_least": least_share(wrong // plays, max(hits // plays, 1)),
     }
+
+
+P = TypeVar("P")
+
+
+class ServedPairs(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """Counts of one category of pairs."""
+
+    genuine: int = 0
+    genuine_served: int = 0
+    traps: int = 0
+    traps_served: int = 0
+
+
+class PairReport(Rates, frozen=True, kw_only=True, omit_defaults=False):
+    """The results of a file of pairs. A pair with two different answers is a trap."""
+
+    genuine: int
+    genuine_served: int
+    traps: int
+    traps_served: int
+    refused: dict[str, int]
+    """Misses by their reason: a guard, ``threshold``, ``not-comparable`` and others."""
+    categories: dict[str, ServedPairs]
+
+
+def judge_pairs(
+    pairs: Iterable[Pair], prepare: Callable[[str], PreparedPrompt[P]], policy: MatchPolicy[P]
+) -> PairReport:
+    """Judge each pair by itself. Two equal prompts are an exact hit."""
+    refused: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for pair in pairs:
+        kind = "genuine" if pair.same_answer else "traps"
+        tally = counts[pair.category or "all"]
+        tally[kind] += 1
+        refusal = _refuse(pair, prepare, policy)
+        if refusal is None:
+            tally[f"{kind}_served"] += 1
+        else:
+            refused[refusal] += 1
+    total = sum(counts.values(), Counter[str]())
+    rates = count_rates(
+        n=total["genuine"] + total["traps"],
+        hits=total["genuine_served"] + total["traps_served"],
+        wrong=total["traps_served"],
+    )
+    return PairReport(
+        **rates,
+        genuine=total["genuine"],
+        genuine_served=total["genuine_served"],
+        traps=total["traps"],
+        traps_served=total["traps_served"],
+        refused=dict(refused.most_common()),
+        categories={name: ServedPairs(**tally) for name, tally in sorted(counts.items())},
+    )
+
+
+def pairs_in_order(rows: Pairs | Stream) -> Sequence[LabelledPrompt]:
+    """Return labelled rows as a stream, in which only the prompts of a pair can meet."""
+    if isinstance(rows, Stream):
+        return rows.rows
+    return [
+        LabelledPrompt(prompt=_apart(prompt, number), label=label, category=pair.category)
+        for number, pair in enumerate(rows.rows)
+        for prompt, label in (
+            (pair.a, f"{number}"),
+            (pair.b, f"{number}" if pair.same_answer else f"{number} other"),
+        )
+    ]
+
+
+def _apart(key: CacheKey, number: int) -> CacheKey:
+    """Return the key that a prompt has in a scope of its own pair."""
+    names = ("partition", "exact", "conversation")
+    bound = {
+        name: f"{number} {getattr(key, name)}" for name in names if getattr(key, name) is not None
+    }
+    return msgspec.structs.replace(key, **bound)
+
+
+def _refuse(
+    pair: Pair, prepare: Callable[[str], PreparedPrompt[P]], policy: MatchPolicy[P]
+) -> str | None:
+    """Return None for a hit, else the reason of the miss."""
+    a, b = pair.a, pair.b
+    if a.exact == b.exact:
+        return None
+    if a.query is None or b.query is None or a.group != b.group:
+        return "not-comparable"
+    stored, asked = prepare(a.query), prepare(b.query)
+    if not (stored.usable and asked.usable):
+        return "not-comparable"
+    similarity = float(stored.vector @ asked.vector)
+    if similarity < policy.minimum:
+        return "threshold"
+    veto = policy.veto(asked.parse, stored.parse)
+    if veto is None and not history_judge(policy, prepare)(b, a):
+        veto = HISTORY
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="stored", similarity=similarity)], 0)
+    verdict = policy.judge(asked.parse, stored.parse, nearby, veto)
+    return None if verdict.serve else verdict.veto or "policy"

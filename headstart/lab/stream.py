@@ -1,111 +1,197 @@
-"""Play a stream of prompts into an empty cache, learning from it as production does.
+"""Plays a stream of prompts into an empty cache, with the same learning as in production.
 
-A miss is stored with its own fresh answer, and what that says of the judged neighbour is a label;
-hits are audited at the rate that the learning domain asks for. Exact repeats are the exact tier's:
-some are asked again all the same, which tells how often the judge calls equal answers different.
-Labels are applied in order.
+A miss is stored with its own fresh answer, and the comparison with the judged neighbour is a label.
+Hits are audited at the rate that the learning domain asks for. Exact repeats belong to the exact
+tier; some of them are sent upstream again, which shows how often the judge calls equal answers
+different. Labels are applied in order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Terms
+from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
+from headstart.embeddings.semantic_search import LEAST_SIMILARITY, MOST_ENCODINGS
+from headstart.errors import ConfigError
+from headstart.policies.agreement.judge import FREE_TEXT
+from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Verdict
+    from headstart.decisions import UnmatchedTurn, Verdict
     from headstart.interfaces import MatchPolicy
-    from headstart.lab.judges import Judge
     from headstart.types import CacheKey
 
 P = TypeVar("P")
+
+
+def history_judge(
+    policy: MatchPolicy[P], prepare: Callable[[str], PreparedPrompt[P]]
+) -> Callable[[CacheKey, CacheKey], bool]:
+    """Return a judge of earlier turns: equal words first, then the encodings of reworded turns."""
+
+    def same(asked: CacheKey, stored: CacheKey) -> bool:
+        if asked.partition == stored.partition:
+            return True
+        found = policy.compare(asked.history, stored.history, None)
+        if found.conflict is not None:
+            return False
+        encodings = sum(1 + len(turn.counterparts) for turn in found.unsaid)
+        return encodings <= MOST_ENCODINGS and all(map(said, found.unsaid))
+
+    def said(turn: UnmatchedTurn) -> bool:
+        mine = prepare(turn.text)
+        return any(meets(mine, prepare(text)) for text in turn.counterparts)
+
+    def meets(mine: PreparedPrompt[P], theirs: PreparedPrompt[P]) -> bool:
+        return (
+            mine.usable
+            and theirs.usable
+            and float(mine.vector @ theirs.vector) >= LEAST_SIMILARITY
+            and policy.reworded(mine.parse, theirs.parse)
+        )
+
+    return same
+
+
+AnyRow = TypeVar("AnyRow")
+Judge: TypeAlias = "Callable[[AnyRow, AnyRow], bool | None]"
+"""Returns whether a fresh and a cached row have the same answer; None when it is not sure."""
+
+
+def judge_noise(name: str) -> JudgeNoise:
+    """Return the errors of a judge: ``oracle``, ``real`` or ``noise=BETA,ALPHA``.
+
+    BETA is the share of same answers that the judge calls different. ALPHA is the share of
+    different answers that it calls the same. Raises ConfigError.
+    """
+    kind, _, numbers = name.partition("=")
+    if name == "oracle":
+        return EXACT_JUDGE
+    if name == "real":
+        return JudgeNoise(
+            false_disagree=FREE_TEXT.beta,
+            false_agree=FREE_TEXT.alpha,
+            unsure_same=FREE_TEXT.unsure,
+            unsure_different=FREE_TEXT.unsure_different,
+        )
+    try:
+        beta, alpha = (float(number) for number in numbers.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--judge {name}: {_CHOICES}") from error
+    if kind != "noise" or min(alpha, beta) < 0 or alpha + beta >= 1:
+        raise ConfigError(f"--judge {name}: {_CHOICES}, two shares whose sum is below 1")
+    return JudgeNoise(false_disagree=beta, false_agree=alpha, unsure_same=0.0, unsure_different=0.0)
+
+
+_CHOICES = "use oracle, real or noise=BETA,ALPHA, as in noise=0.087,0.22"
+
+
+def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) -> Judge[AnyRow]:
+    """Return a judge whose errors and doubts have the frequencies of ``noise``."""
+
+    def judge(fresh: AnyRow, cached: AnyRow) -> bool | None:
+        same = truth(fresh, cached)
+        if same is None:
+            return None
+        unsure, wrong = (
+            (noise.unsure_same, noise.false_disagree)
+            if same
+            else (noise.unsure_different, noise.false_agree)
+        )
+        if draw() < unsure:
+            return None
+        return same != (draw() < wrong)
+
+    return judge
+
+
 NEIGHBORS = 8
-"""How many neighbours are judged, best first: as many as the cache fetches."""
+"""The number of neighbours that are judged, best first; the cache fetches as many."""
 
 
 HISTORY = "history"
-"""The refusal of a neighbour from another conversation."""
+"""The reason of a miss whose neighbour belongs to another conversation."""
 
 
-class Prepared(NamedTuple, Generic[P]):
-    """A prompt's text, encoded and parsed. ``usable`` is False beyond the encoder's limit."""
+class PreparedPrompt(NamedTuple, Generic[P]):
+    """A prompt's text, encoded and parsed. ``usable`` is False for a text that is too long."""
 
     vector: NDArray[np.float32]
     parse: P
     usable: bool
 
 
-class Asked(Protocol):
-    """A row of a stream, as far as the cache sees it."""
+class AskedPrompt(Protocol):
+    """A row of a stream, with the cache key of its prompt."""
 
     @property
     def prompt(self) -> CacheKey: ...
 
 
-class Learner(Protocol):
-    """What learns from labels, such as a ``Domain``."""
+class StreamLearner(Protocol):
+    """A learner from labels, such as a ``Domain``."""
 
     def apply(self, label: Label) -> object:
         """Learn one label."""
 
     def audit_rate(self) -> float:
-        """Return the share of hits to audit now."""
+        """Return the present share of hits to audit."""
 
 
-R = TypeVar("R", bound=Asked)
+R = TypeVar("R", bound=AskedPrompt)
 
 
 class Game(NamedTuple, Generic[P, R]):
-    """Who plays: a policy, what learns for it, and who judges.
+    """One game: a policy, its learner and two judges.
 
-    ``truth`` scores; ``judge`` is what learning is told. ``draw`` gives uniform numbers in [0, 1),
-    by which audits are drawn. In a ``shadow`` game nothing is served: every prompt is stored, and
-    every judged neighbour labelled.
+    ``truth`` gives the score; ``judge`` labels the answers for the learner. ``draw`` gives uniform
+    numbers in [0, 1) that select audits. In a ``shadow`` game no answer is served: every prompt is
+    stored, and every judged neighbour is labelled.
     """
 
     policy: MatchPolicy[P]
-    learner: Learner | None
+    learner: StreamLearner | None
     truth: Judge[R]
     judge: Judge[R]
     draw: Callable[[], float]
     same_history: Callable[[CacheKey, CacheKey], bool]
-    """Tells whether two conversations of one group came to the same."""
+    """Returns whether the earlier turns of two conversations mean the same."""
     null_rate: float = 0.005
-    """Share of exact repeats that are asked again."""
+    """The share of exact repeats that are sent upstream again."""
     shadow: bool = False
 
 
-class Step(NamedTuple, Generic[R]):
-    """What happened to one prompt."""
+class PlayedPrompt(NamedTuple, Generic[R]):
+    """The result of one prompt."""
 
     row: R
     served: bool
     refusal: str = ""
-    """Why it was a miss: the nearest's guard, or the policy's word. Empty for a hit."""
+    """The reason of a miss: the nearest neighbour's guard, or the policy's. Empty for a hit."""
     neighbor: R | None = None
-    """The row whose answer was judged, and served if this was a hit."""
+    """The row whose answer was judged, and was served if this was a hit."""
     place: int = -1
-    """Where in the stream the neighbour was asked."""
+    """The neighbour's place in the stream."""
     verdict: Verdict | None = None
-    """On the neighbour."""
+    """The policy's verdict on the neighbour."""
     right: bool | None = None
-    """Is the neighbour's answer the prompt's own? None where that is not known."""
+    """Whether the neighbour's answer is right for the prompt; None where that is unknown."""
     veto: str | None = None
-    """The guard that vetoed the neighbour: it was judged for learning alone."""
+    """The guard that vetoed the neighbour, which was then judged for learning alone."""
     audited: bool = False
 
 
 def play(
-    rows: Iterable[R], prepare: Callable[[str], Prepared[P]], game: Game[P, R]
-) -> Iterator[Step[R]]:
-    """Yield what happens to each prompt, but for exact repeats."""
+    rows: Iterable[R], prepare: Callable[[str], PreparedPrompt[P]], game: Game[P, R]
+) -> Iterator[PlayedPrompt[R]]:
+    """Yield the result of each prompt, except for exact repeats."""
     groups: dict[str, _Group[P, R]] = defaultdict(_Group)
     first: dict[str, R] = {}
     for number, row in enumerate(rows):
@@ -115,7 +201,7 @@ def play(
             continue
         prepared = None if key.query is None else prepare(key.query)
         if prepared is None or not prepared.usable:
-            yield Step(row, served=False, refusal="not-comparable")
+            yield PlayedPrompt(row, served=False, refusal="not-comparable")
             continue
         stored = groups[key.group]
         step = stored.ask(row, prepared, game)
@@ -124,8 +210,8 @@ def play(
         yield _learn(number, step, game)
 
 
-def _learn(number: int, step: Step[R], game: Game[P, R]) -> Step[R]:
-    """Label a miss, or a hit that is drawn for an audit."""
+def _learn(number: int, step: PlayedPrompt[R], game: Game[P, R]) -> PlayedPrompt[R]:
+    """Label a miss, or a hit that is selected for an audit."""
     learner, verdict, neighbor = game.learner, step.verdict, step.neighbor
     if learner is None or verdict is None or neighbor is None:
         return step
@@ -171,13 +257,13 @@ def _learn_null(number: int, again: R, first: R, game: Game[P, R]) -> None:
 
 
 class _Group(Generic[P, R]):
-    """The stored prompts that one may be compared with, searched exhaustively."""
+    """The stored prompts of one group, searched exhaustively."""
 
     def __init__(self) -> None:
         self._vectors: NDArray[np.float32] = np.empty((0, 0), np.float32)
         self._stored: list[tuple[int, R, P]] = []
 
-    def add(self, number: int, row: R, prepared: Prepared[P]) -> None:
+    def add(self, number: int, row: R, prepared: PreparedPrompt[P]) -> None:
         size = len(self._stored)
         if size == len(self._vectors):
             grown = np.empty((max(64, 2 * size), len(prepared.vector)), np.float32)
@@ -186,25 +272,28 @@ class _Group(Generic[P, R]):
         self._vectors[size] = prepared.vector
         self._stored.append((number, row, prepared.parse))
 
-    def ask(self, row: R, prepared: Prepared[P], game: Game[P, R]) -> Step[R]:
-        """Walk down the neighbours to the first that no guard vetoes, as the cache does.
+    def ask(self, row: R, prepared: PreparedPrompt[P], game: Game[P, R]) -> PlayedPrompt[R]:
+        """Judge the first neighbour that no guard vetoes, as the cache does.
 
-        If none survives, the nearest is judged with its veto: it teaches all the same, unless it
-        is of another conversation, of which the texts say nothing.
+        Where every neighbour is vetoed, the nearest one is judged with its veto, because its label
+        teaches, too. A neighbour of another conversation is never judged: the two texts do not
+        decide whether the answers are the same.
         """
         policy = game.policy
         near = self._nearest(prepared.vector)
         similar = [found for found in near if found[1] >= policy.minimum]
         if not similar:
-            return Step(row, served=False, refusal="threshold" if near else "nothing-stored")
+            return PlayedPrompt(
+                row, served=False, refusal="threshold" if near else "nothing-stored"
+            )
         vetoes = self._walk(row, prepared, [place for place, _ in similar], game)
         rank = len(vetoes) - 1 if vetoes[-1] is None else 0
         if vetoes[rank] == HISTORY:
-            return Step(row, served=False, refusal=HISTORY)
+            return PlayedPrompt(row, served=False, refusal=HISTORY)
         number, neighbor, parse = self._stored[near[rank][0]]
-        nearby = Nearby(Terms(), [self._neighbor(*found) for found in near], rank)
+        nearby = RankedNeighbor(MatchContext(), [self._neighbor(*found) for found in near], rank)
         verdict = policy.judge(prepared.parse, parse, nearby, vetoes[rank])
-        return Step(
+        return PlayedPrompt(
             row,
             served=verdict.serve,
             refusal="" if verdict.serve else vetoes[0] or verdict.veto or "policy",
@@ -216,9 +305,9 @@ class _Group(Generic[P, R]):
         )
 
     def _walk(
-        self, row: R, prepared: Prepared[P], places: Sequence[int], game: Game[P, R]
+        self, row: R, prepared: PreparedPrompt[P], places: Sequence[int], game: Game[P, R]
     ) -> list[str | None]:
-        """Return what keeps each neighbour apart, up to the first that nothing does."""
+        """Return the veto of each neighbour, up to the first neighbour without one (None)."""
         vetoes: list[str | None] = []
         for place in places:
             _, neighbor, parse = self._stored[place]

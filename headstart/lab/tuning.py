@@ -1,8 +1,16 @@
-"""What a log says about thresholds: hits against error, who is told apart, what is borderline."""
+"""Results of a log: hits by error target, borderline pairs, and templates in its prompts.
+
+A template is found by the alignment of prompts with the same beginning. The tokens that a sample
+of them has in common, in order, are its literal parts. One of the gaps between them holds the
+question: mostly a short one with a question mark. The result is a pattern for ``[[route]] query``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from difflib import SequenceMatcher
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,52 +22,179 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headstart.lab.stream import Step
+    from headstart.lab.stream import PlayedPrompt
+
+MIN_CHARS = 200
+"""A shorter prompt is a question without a template."""
+OPENING_CHARS = 24
+"""Prompts with the same first characters may have the same template."""
+MIN_PROMPTS = 8
+SAMPLE = 12
+"""The number of prompts that are aligned. The pattern is then tried on all prompts."""
+MIN_LITERAL = 12
+"""A shorter common part, in characters, is taken for chance."""
+MIN_TEMPLATE = 80
+"""A template has at least so many characters; fewer are a habit of speech."""
+MIN_SHARE = 0.9
+"""The share of prompts with the same beginning that a pattern has to match."""
+MOST_CHARS = 20_000
+"""A longer prompt is not aligned, because that would take seconds."""
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
+_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
+_BREAK = "two tokens"
+"""A mark between blocks that equals no token."""
+
+
+class Template(Frozen, frozen=True, kw_only=True):
+    """A pattern whose group ``query`` is the question, and the number of matching prompts."""
+
+    pattern: str
+    prompts: int
+    template_chars: int
+    """The number of characters that all these prompts share."""
+
+
+def find_templates(texts: Sequence[str]) -> tuple[Template, ...]:
+    """Return the templates of distinct texts, the most used first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for text in dict.fromkeys(texts):
+        if MIN_CHARS <= len(text) <= MOST_CHARS:
+            groups[text[:OPENING_CHARS]].append(text)
+    found = [_template(group) for group in groups.values() if len(group) >= MIN_PROMPTS]
+    return tuple(
+        sorted(
+            (template for template in found if template is not None),
+            key=lambda template: -template.prompts,
+        )
+    )
+
+
+def _template(group: Sequence[str]) -> Template | None:
+    step = max(1, len(group) // SAMPLE)
+    sample = group[::step][:SAMPLE]
+    literals = _common(sample)
+    if sum(map(len, literals)) < MIN_TEMPLATE:
+        return None
+    gaps = [found for text in sample if (found := _gaps(text, literals)) is not None]
+    place = _question_gap(gaps) if len(gaps) == len(sample) else None
+    if place is None:
+        return None
+    closed = place == len(literals) or not any(each[-1] for each in gaps)
+    pattern = _pattern(literals, place, closed=closed)
+    compiled = re.compile(pattern)
+    matching = sum(compiled.search(text) is not None for text in group)
+    if matching < MIN_SHARE * len(group):
+        return None
+    return Template(pattern=pattern, prompts=matching, template_chars=sum(map(len, literals)))
+
+
+def _common(sample: Sequence[str]) -> list[str]:
+    """Return the literal parts that all texts have in this order."""
+    blocks = [_TOKEN.findall(sample[0])]
+    for text in sample[1:]:
+        blocks = _shared(blocks, _TOKEN.findall(text))
+    return ["".join(block) for block in blocks]
+
+
+def _shared(blocks: Sequence[list[str]], other: Sequence[str]) -> list[list[str]]:
+    """Return the parts of the blocks that a text has as well, in order."""
+    flat: list[str] = []
+    for block in blocks:
+        flat += [*block, _BREAK]
+    matches = SequenceMatcher(None, flat, other, autojunk=False).get_matching_blocks()
+    found = [flat[match.a : match.a + match.size] for match in matches]
+    return [block for block in found if len("".join(block)) >= MIN_LITERAL]
+
+
+def _gaps(text: str, literals: Sequence[str]) -> list[str] | None:
+    """Return the texts before, between and after the literals; None if a literal is missing."""
+    gaps = []
+    start = 0
+    for literal in literals:
+        place = text.find(literal, start)
+        if place < 0:
+            return None
+        gaps.append(text[start:place])
+        start = place + len(literal)
+    return [*gaps, text[start:]]
+
+
+def _question_gap(gaps: Sequence[Sequence[str]]) -> int | None:
+    """Return the varying gap that is most like a question: question marks count, then brevity."""
+    best: tuple[float, float, int] | None = None
+    for place, texts in enumerate(zip(*gaps, strict=True)):
+        if len(set(texts)) <= len(texts) // 2 or not all(text.strip() for text in texts):
+            continue
+        asked = sum("?" in text for text in texts) / len(texts)
+        candidate = (round(asked, 1), -median(map(len, texts)), place)
+        if best is None or candidate > best:
+            best = candidate
+    return None if best is None else best[2]
+
+
+def _pattern(literals: Sequence[str], place: int, *, closed: bool) -> str:
+    """Return a pattern of the template's opening and of the literals around the question.
+
+    The literal before the question is matched at its last place, because a document may hold it,
+    too.
+    """
+    opening, before, after = literals[:1], literals[max(1, place - 1) : place], literals[place:][:1]
+    if place == 0:
+        opening = []
+    head = r"[\s\S]*".join(_escape(part) for part in (*opening, *before))
+    tail = "".join(_escape(part) for part in after)
+    ends = closed and len(literals) <= place + 1
+    return f"^{head}(?P<query>[\\s\\S]+?){tail}" + ("$" if ends else "")
+
+
+def _escape(literal: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", literal).replace("\n", r"\n").replace("\t", r"\t")
+
 
 TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
 """Error targets that are compared."""
 THRESHOLDS = tuple(round(0.80 + step / 100, 2) for step in range(20))
 """Similarities among which a static threshold is chosen."""
 BORDERLINE = 20
-"""Pairs that are listed: half of them served, half refused."""
+"""The number of listed pairs: half of them were served, half were refused."""
 ROC_POINTS = 200
 WINDOWS = 40
-"""Parts of a stream over which rates are drawn."""
+"""The number of parts of a stream for which rates are drawn."""
 
 
-class Target(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """A stream played from cold with one error target."""
+class TargetResult(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """A stream, played from an empty cache with one error target."""
 
     max_error: float
     rates: Ordering
     late: Ordering
-    """Of the second half, when much has been learned."""
+    """The rates of the second half, after most of the learning."""
 
 
 class Roc(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """How well a number tells pairs with the same answer from others, whatever the threshold."""
+    """The ROC curve of a number that separates pairs with the same answer from other pairs."""
 
     name: str
     area: float
-    """Under the curve: 0.5 is chance, 1 perfect."""
+    """The area under the curve: 0.5 is chance, 1 is perfect."""
     points: tuple[tuple[float, float], ...]
     """(share of different pairs above a threshold, share of same pairs above it)."""
 
 
 class Moment(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """Where the threshold and the rates stood in one part of a stream."""
+    """The threshold and the rates in one part of a stream."""
 
     n: int
-    """Prompts asked by its end."""
+    """The number of prompts up to the end of this part."""
     rule: str
     threshold: float | None
-    """Of the score under the learned rule, else of the similarity; None: nothing qualified."""
+    """The threshold of the score under the learned rule, else of the similarity; None: none."""
     hit_rate: float
     wrong_per_hit: float | None
 
 
 class Borderline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """A pair near the threshold. ``margin`` is its score less the threshold."""
+    """A pair near the threshold. ``margin`` is the difference of its score and the threshold."""
 
     asked: str
     stored: str
@@ -70,22 +205,22 @@ class Borderline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Static(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """The best static threshold in hindsight: the lowest that kept the target with certainty."""
+    """The best static threshold in hindsight: the lowest one that certainly kept the target."""
 
     threshold: float
     rates: Ordering
 
 
 class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """All that ``headstart tune`` found."""
+    """All results of ``headstart tune``."""
 
     n: int
     skipped: dict[str, int]
-    """Lines that the cache would not keep, by reason."""
+    """The number of lines that the cache would not store, by reason."""
     max_error: float
     chosen: Ordering
-    """At ``max_error``."""
-    targets: tuple[Target, ...]
+    """The results for ``max_error``."""
+    targets: tuple[TargetResult, ...]
     roc: tuple[Roc, ...]
     course: tuple[Moment, ...]
     borderline: tuple[Borderline, ...]
@@ -93,16 +228,16 @@ class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     static: Static | None = None
 
 
-def target_of(max_error: float, steps: Sequence[Step[Any]]) -> Target:
-    """Count one play, whole and from its middle on."""
-    return Target(
+def target_of(max_error: float, steps: Sequence[PlayedPrompt[Any]]) -> TargetResult:
+    """Count one play: the whole stream, and its second half."""
+    return TargetResult(
         max_error=max_error,
         rates=ordering_report(steps, None),
         late=ordering_report(steps[len(steps) // 2 :], None),
     )
 
 
-def rocs(steps: Iterable[Step[Any]]) -> tuple[Roc, ...]:
+def rocs(steps: Iterable[PlayedPrompt[Any]]) -> tuple[Roc, ...]:
     """Return the curves of similarity and of the learned score, over pairs that no guard vetoed."""
     judged = [
         (step.verdict, step.right)
@@ -133,8 +268,8 @@ def _roc(name: str, values: np.ndarray, same: np.ndarray) -> Roc:
     )
 
 
-def course(steps: Sequence[Step[Any]]) -> tuple[Moment, ...]:
-    """Return how threshold and rates went over the stream, in at most ``WINDOWS`` parts."""
+def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[Moment, ...]:
+    """Return the threshold and the rates over the stream, in at most ``WINDOWS`` parts."""
     size = max(1, -(-len(steps) // WINDOWS))
     moments = []
     rule, threshold = Rule.COLD_START, None
@@ -156,10 +291,11 @@ def course(steps: Sequence[Step[Any]]) -> tuple[Moment, ...]:
     return tuple(moments)
 
 
-def borderline(steps: Iterable[Step[Any]]) -> tuple[Borderline, ...]:
+def borderline(steps: Iterable[PlayedPrompt[Any]]) -> tuple[Borderline, ...]:
     """Return the pairs nearest to the threshold in force, served and refused, nearest first.
 
-    Those of the cold-start rule only if nothing was learned: its threshold is of another number.
+    Pairs of the cold-start rule count only if no rule was learned, because the two rules have
+    thresholds of different numbers.
     """
     by_rule: dict[Rule, list[Borderline]] = defaultdict(list)
     for step in steps:
@@ -173,7 +309,7 @@ def borderline(steps: Iterable[Step[Any]]) -> tuple[Borderline, ...]:
     return (*served, *refused)
 
 
-def _borderline(step: Step[Any]) -> Borderline | None:
+def _borderline(step: PlayedPrompt[Any]) -> Borderline | None:
     verdict = step.verdict
     if verdict is None or verdict.threshold is None or step.veto is not None:
         return None
@@ -191,11 +327,11 @@ def _borderline(step: Step[Any]) -> Borderline | None:
 
 
 def best_static(
-    max_error: float, played: Iterable[tuple[float, Sequence[Step[Any]]]]
+    max_error: float, played: Iterable[tuple[float, Sequence[PlayedPrompt[Any]]]]
 ) -> Static | None:
     """Return the static threshold with most hits whose errors were at most ``max_error``.
 
-    The upper end of the error's 95 % interval counts, so a few lucky hits choose nothing.
+    The upper end of the error's 95 % interval counts, so that a few lucky hits decide nothing.
     """
     best: Static | None = None
     for threshold, steps in played:

@@ -26,20 +26,26 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.middleware.admin_cache import ENTRY_HANDLERS, Admin, Engine
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
-from headstart.middleware.admin_state import AdminState, EngineParts, read_levels
-from headstart.middleware.admin_upstreams import upstreams
+from headstart.middleware.admin_state import (
+    ENTRY_HANDLERS,
+    Admin,
+    AdminState,
+    Engine,
+    EngineParts,
+    read_levels,
+    upstreams,
+)
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
-from headstart.policies.origins import forwarded
+from headstart.policies.callers import forwarded
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from headstart.policies.origins import OriginRules
+    from headstart.policies.callers import OriginRules
 
 PREFIX = "/_headstart"
 STORE_WAIT_S = 0.5

@@ -1,7 +1,12 @@
-"""What was learned, over the admin API: domains, certificates, feedback, review, explanations."""
+"""The admin API of learning: domains, certificates, feedback, explanations and the review page."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -9,21 +14,56 @@ from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from headstart.middleware.admin_cache import Admin, Engine, answer_text
+from headstart.middleware.admin_state import Admin, Engine, answer_text
 from headstart.middleware.learning.certificates import AuditReport, audit_report
-from headstart.middleware.learning.reviewing import most_doubtful
-from headstart.middleware.pages.review import review_page
-from headstart.policies.ratchet.domain import Status  # noqa: TC001 - msgspec reads it
+from headstart.middleware.learning.oversight import most_doubtful
+from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.middleware.admin_state import AdminState, EngineParts
-    from headstart.middleware.learning.explaining import Explanation
-    from headstart.middleware.learning.oversight import Oversight
-    from headstart.middleware.learning.reviewing import Doubt
+    from headstart.middleware.learning.oversight import DoubtfulPair, Explanation, Oversight
     from headstart.types import Entry
+
+
+@get("/review/page", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
+def review_page() -> Response[str]:
+    """Return the page."""
+    page = _page()
+    return Response(
+        page,
+        media_type="text/html",
+        headers={
+            "content-security-policy": _policy(page),
+            "cache-control": "no-cache",
+            # Not no-referrer: browsers would then send "Origin: null" with each label.
+            "referrer-policy": "same-origin",
+            "x-content-type-options": "nosniff",
+        },
+    )
+
+
+@cache
+def _page() -> str:
+    return files("headstart.middleware.pages").joinpath("review.html").read_text(encoding="utf-8")
+
+
+def _policy(page: str) -> str:
+    """Allow the page's own style and script, by hash, and requests to this server; nothing else."""
+    return (
+        f"default-src 'none'; style-src {_hash(page, 'style')}; script-src {_hash(page, 'script')};"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    )
+
+
+def _hash(page: str, element: str) -> str:
+    found = re.search(f"<{element}>(.*?)</{element}>", page, re.DOTALL)
+    assert found is not None
+    return f"'sha256-{b64encode(sha256(found[1].encode()).digest()).decode()}'"
+
 
 Since = Annotated[float, QueryParameter(description="Unix seconds.", ge=0)]
 Limit = Annotated[int, QueryParameter(ge=1, le=200)]
@@ -90,7 +130,7 @@ class DomainView(Frozen, omit_defaults=False):
     error_of: str
     confidence: float
     audit_rate: float
-    status: Status
+    status: DomainStatus
 
 
 @get("/learning")
@@ -184,10 +224,10 @@ LEARNING_HANDLERS: tuple[Any, ...] = (
 
 
 async def _explained(oversight: Oversight, id: str) -> Explanation | None:
-    lesson = oversight.learner.recall(id)
-    if lesson is None:
+    sample = oversight.learner.recall(id)
+    if sample is None:
         return None
-    await oversight.learner.domains.load(lesson.trial.domain)
+    await oversight.learner.domains.load(sample.trial.domain)
     return oversight.explain(id)
 
 
@@ -200,7 +240,7 @@ def _oversight(engine: EngineParts) -> Oversight:
 
 
 async def _with_texts(
-    admin: AdminState, engine: EngineParts, doubts: Sequence[Doubt]
+    admin: AdminState, engine: EngineParts, doubts: Sequence[DoubtfulPair]
 ) -> list[ReviewPair]:
     """Return the pairs of which both answers are still stored; the others are not asked again."""
     ids = [id for doubt in doubts for id in (doubt.label.id, doubt.label.entry)]
@@ -214,7 +254,7 @@ async def _with_texts(
     return pairs
 
 
-def _pair(doubt: Doubt, asked: Entry, stored: Entry) -> ReviewPair:
+def _pair(doubt: DoubtfulPair, asked: Entry, stored: Entry) -> ReviewPair:
     label = doubt.label
     return ReviewPair(
         id=label.id,

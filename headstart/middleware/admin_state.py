@@ -1,26 +1,36 @@
-"""What the admin API looks at: a started engine's parts and the observers beside it."""
+"""The state that the admin API shows, and its handlers for cache entries and upstreams."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
+
+import msgspec
+from litestar import delete, get
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException, ValidationException
+from litestar.params import FromPath, QueryParameter, SkipValidation
 
 from headstart.errors import StoreError
-from headstart.middleware.learning.reviewing import Reviews
+from headstart.middleware.learning.oversight import Reviews
 from headstart.middleware.metrics import Hedging, Levels
+from headstart.policies.routing.measures import UpstreamModel
+from headstart.types import Delete, Entry, Frozen, RawResponse, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store
+    from headstart.middleware.concurrency import Gate
     from headstart.middleware.learning.oversight import Oversight
-    from headstart.middleware.limits import Gate
     from headstart.middleware.metrics import PrometheusObserver
-    from headstart.middleware.recent import RecentRequests
-    from headstart.middleware.upstreams.conditions import Conditions
+    from headstart.middleware.observers import RecentRequests
+    from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
+    from headstart.policies.routing.measures import Measures
 
 
 class EngineParts(Protocol):
@@ -45,12 +55,12 @@ class EngineParts(Protocol):
     def relays(self) -> Gate: ...
 
     @property
-    def conditions(self) -> Conditions | None: ...
+    def conditions(self) -> UpstreamStates | None: ...
 
 
 @dataclass(frozen=True)
 class AdminState:
-    """What the admin API shows. ``engine`` returns None until the engine has started."""
+    """The parts that the admin API shows. ``engine`` returns None until the engine has started."""
 
     engine: Callable[[], EngineParts | None]
     metrics: PrometheusObserver
@@ -60,14 +70,14 @@ class AdminState:
     clock: Callable[[], float]
     """Unix seconds."""
     started: float
-    """When this process came up, in Unix seconds."""
+    """When this process started, in Unix seconds."""
     draining: Callable[[], bool] = lambda: False
     """True once the server was told to stop."""
     reviews: Reviews = field(default_factory=Reviews)
 
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
-    """Return what was asked twice, by route and strategy."""
+    """Return the shares of hedged calls, by route and strategy."""
     if engine.conditions is None:
         return ()
     return tuple(
@@ -84,7 +94,7 @@ def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
 
 
 async def read_levels(engine: EngineParts) -> Levels:
-    """Return how much there is now. A store that fails costs its own numbers alone."""
+    """Return the present levels. If the store fails, only its numbers are missing."""
     entries = size = partitions = None
     with contextlib.suppress(StoreError):
         if engine.cache is not None:
@@ -100,4 +110,233 @@ async def read_levels(engine: EngineParts) -> Levels:
         in_flight=engine.gate.active + engine.relays.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
         hedges=read_hedges(engine),
+    )
+
+
+Admin: TypeAlias = NamedDependency[SkipValidation[AdminState]]
+Engine: TypeAlias = NamedDependency[SkipValidation[EngineParts]]
+Tag = Annotated[str | None, QueryParameter(description="Only entries with this tag.", min_length=1)]
+Partition = Annotated[
+    str | None,
+    QueryParameter(description="The first hex digits of a partition.", pattern="^[0-9a-f]{8,64}$"),
+]
+Caller = Annotated[
+    str | None,
+    QueryParameter(
+        name="scope", description="The first hex digits of a scope.", pattern="^[0-9a-f]{8,64}$"
+    ),
+]
+Texts = Annotated[bool, QueryParameter(description="Show question and answer too.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
+
+AT_ONCE = 256
+"""Ids in one deletion."""
+
+
+class EntryView(Frozen, omit_defaults=False):
+    """An entry as the API shows it. ``bytes`` counts it encoded, without its vector."""
+
+    id: str
+    created: float
+    age_s: float
+    expires: float | None
+    scope: str
+    """The ``scope`` that ``explain`` shows for requests of callers who may share it."""
+    partition: str
+    model: str
+    upstream: str
+    tags: tuple[str, ...]
+    transforms: tuple[str, ...]
+    bytes: int
+    prompt_tokens: int
+    completion_tokens: int
+    question: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Only with ``texts``, as ``answer``."""
+    answer: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class EntryList(Frozen, omit_defaults=False):
+    """The oldest matching entries; ``more`` says that others exist."""
+
+    entries: list[EntryView]
+    more: bool
+
+
+class Deleted(Frozen):
+    """The number of entries that were deleted."""
+
+    deleted: int
+
+
+@get("/cache")
+async def list_entries(
+    *,
+    admin: Admin,
+    engine: Engine,
+    tag: Tag = None,
+    partition: Partition = None,
+    caller: Caller = None,
+    limit: Limit = 100,
+    texts: Texts = False,
+) -> EntryList:
+    """List entries, oldest first."""
+    now = admin.clock()
+    views: list[EntryView] = []
+    async for entry in _matching(engine, tag, partition, caller):
+        if len(views) == limit:
+            return EntryList(entries=views, more=True)
+        views.append(view_entry(entry, now, texts=texts))
+    return EntryList(entries=views, more=False)
+
+
+@get("/cache/{id:str}")
+async def inspect_entry(
+    id: FromPath[str], admin: Admin, engine: Engine, *, texts: Texts = False
+) -> EntryView:
+    """Show one entry."""
+    return view_entry(await _load(engine, id), admin.clock(), texts=texts)
+
+
+@delete("/cache/{id:str}", status_code=200)
+async def delete_entry(id: FromPath[str], engine: Engine) -> Deleted:
+    """Delete one entry, here and in the store."""
+    entry = await _load(engine, id)
+    await _invalidate(engine, [entry.id])
+    return Deleted(deleted=1)
+
+
+@delete("/cache", status_code=200)
+async def delete_entries(
+    engine: Engine, tag: Tag = None, partition: Partition = None, caller: Caller = None
+) -> Deleted:
+    """Delete the entries that match all given filters: tag, partition and scope."""
+    if tag is None and partition is None and caller is None:
+        raise ValidationException("say which entries: ?tag=…, ?partition=… or ?scope=…")
+    ids = [entry.id async for entry in _matching(engine, tag, partition, caller)]
+    for start in range(0, len(ids), AT_ONCE):
+        await _invalidate(engine, ids[start : start + AT_ONCE])
+    return Deleted(deleted=len(ids))
+
+
+ENTRY_HANDLERS: tuple[Any, ...] = (list_entries, inspect_entry, delete_entry, delete_entries)
+
+
+def view_entry(entry: Entry, now: float, *, texts: bool) -> EntryView:
+    """Return the view of an entry; question and answer only with ``texts``."""
+    view = EntryView(
+        id=entry.id,
+        created=entry.created,
+        age_s=now - entry.created,
+        expires=entry.expires,
+        scope=entry.key.scope,
+        partition=entry.key.partition,
+        model=entry.origin.model,
+        upstream=entry.origin.upstream,
+        tags=entry.tags,
+        transforms=entry.transforms,
+        bytes=len(msgspec.msgpack.encode(entry)),
+        prompt_tokens=entry.origin.prompt_tokens,
+        completion_tokens=entry.origin.completion_tokens,
+    )
+    if not texts:
+        return view
+    return msgspec.structs.replace(view, question=entry.key.query, answer=answer_text(entry))
+
+
+def answer_text(entry: Entry) -> str:
+    """Return an answer as a person reads it."""
+    answer = entry.answer
+    if isinstance(answer, RawResponse):
+        return answer.body.decode("utf-8", "replace")
+    parts = (part for choice in answer.choices for part in choice.parts)
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+async def _matching(
+    engine: EngineParts, tag: str | None, partition: str | None, scope: str | None
+) -> AsyncIterator[Entry]:
+    async for entries in engine.store.entries():
+        for entry in entries:
+            if (
+                (tag is None or tag in entry.tags)
+                and entry.key.partition.startswith(partition or "")
+                and entry.key.scope.startswith(scope or "")
+            ):
+                yield entry
+
+
+async def _load(engine: EngineParts, id: str) -> Entry:
+    (entry,) = await engine.store.load([id])
+    if entry is None:
+        raise NotFoundException("no entry has this id")
+    return entry
+
+
+async def _invalidate(engine: EngineParts, ids: Sequence[str]) -> None:
+    if engine.cache is not None:
+        await engine.cache.invalidate(ids)
+    else:
+        await engine.store.append([Delete(ids=tuple(ids))])
+
+
+TYPICAL_TOKENS = 500
+"""Length of the prompt for which times to first token are shown."""
+
+
+class UpstreamStatus(Frozen, omit_defaults=False):
+    """One model of an upstream, under one key. Seconds; None: not known yet."""
+
+    upstream: str
+    model: str
+    ready: bool
+    ready_in_s: float
+    """Time until its breaker closes or its rate limit is refilled."""
+    degraded: bool
+    in_flight: int
+    samples: int
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    ttft_p99_s: float | None
+    tokens_per_s: float | None
+    first_token_limit_s: float
+    """Longest wait for first content, unless ``first_token_s`` is set."""
+    stall_limit_s: float
+
+
+@get("/upstreams")
+async def upstreams(engine: Engine) -> dict[str, Any]:
+    """Show the upstreams that were called: their state and their measurements."""
+    conditions = engine.conditions
+    if conditions is None:
+        return {"upstreams": [], "hedges": ()}
+    now = asyncio.get_running_loop().time()
+    found = [
+        _status(UpstreamModel(upstream, model), condition, conditions.measures, now)
+        for (upstream, model, _), condition in conditions.items()
+    ]
+    found.sort(key=lambda each: (each.upstream, each.model))
+    return {"upstreams": found, "hedges": read_hedges(engine)}
+
+
+def _status(
+    key: UpstreamModel, condition: UpstreamState, measures: Measures, now: float
+) -> UpstreamStatus:
+    wait_s = max(condition.breaker.avoided_for_s(now), condition.limits.ready_in_s(0, now))
+    p50_s, p95_s, p99_s = (
+        measures.ttft_s(key, TYPICAL_TOKENS, share, now) for share in (0.5, 0.95, 0.99)
+    )
+    return UpstreamStatus(
+        upstream=key.upstream,
+        model=key.model,
+        ready=wait_s <= 0.0,
+        ready_in_s=wait_s,
+        degraded=condition.breaker.degraded(now),
+        in_flight=measures.in_flight(key),
+        samples=measures.first_token(key, TYPICAL_TOKENS, now).samples,
+        ttft_p50_s=p50_s,
+        ttft_p95_s=p95_s,
+        ttft_p99_s=p99_s,
+        tokens_per_s=measures.tokens_per_s(key),
+        first_token_limit_s=measures.first_token_limit_s(key, TYPICAL_TOKENS, now),
+        stall_limit_s=measures.stall_limit_s(key),
     )

@@ -1,4 +1,4 @@
-"""Looking up after the app's own checks: in its handler, when the framework has let the request in.
+"""Looks requests up after the app's own checks: in its handler, once the framework admits them.
 
 The middleware passes such a request into the app first. Dependencies, guards and decorators run,
 and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 LEFT = 499
-"""Given to the framework where the client has left, so that nobody will read it."""
+"""The status for the framework if the client has left. Nobody will read it."""
 _PLACES = ("path", "raw_path", "root_path")
-"""What frameworks change in a scope on the way to their handler; the cache goes by the client's."""
+"""Fields of a scope that frameworks change before the handler. The cache uses the client's."""
 
 
 class Answer(NamedTuple):
-    """An answer that the handler need not give."""
+    """An answer for which the handler does not run."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes | AsyncIterator[bytes]
-    """Whole, or as it arrives."""
+    """The whole body, or its pieces as they arrive."""
 
 
 class Visit:
-    """One request on its way through the app. The handler looks up once; later calls find nothing.
+    """One request on its way through the app. The handler looks up once; later calls get None.
 
     The engine's side runs beside the framework's. The client's messages are read once, for both.
     """
@@ -82,7 +82,7 @@ class Visit:
         self._give, self._take = anyio.create_memory_object_stream[Message](2)
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the app answer; raises what it raises."""
+        """Let the app answer. Raises the app's errors."""
         token = _current.set(self)
         try:
             await app(self.scope, self._receive, self._send)
@@ -114,7 +114,7 @@ class Visit:
     async def look_up(self) -> Answer | None:
         """Return the answer to give in the handler's place, or None: it must run.
 
-        Raises what the engine raises, and what another client's run of the handler raised.
+        Raises errors of the engine, and of a run of the handler for another client.
         """
         if self._engine_side is not None or self._incoming.too_long:
             return None
@@ -178,7 +178,7 @@ class Visit:
             raise self._error
 
     async def _send(self, message: Message) -> None:
-        """Send for the framework."""
+        """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             if self._engine_side is not None:  # it carries our headers: Django writes capitals
@@ -222,7 +222,7 @@ class _Incoming:
 
     @property
     def too_long(self) -> bool:
-        """More was read than the engine would read."""
+        """More bytes were read than the engine would read."""
         return self._left < 0
 
     async def for_app(self) -> Message:
@@ -256,12 +256,12 @@ class _Incoming:
 _current: ContextVar[Visit | None] = ContextVar("headstart_visit", default=None)
 _before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
 _said: set[str] = set()
-"""What was said of handlers that are not set up as they should be."""
+"""The log lines about wrong handlers that were written already."""
 
 
 @contextlib.contextmanager
 def looked_up_before(route: Route) -> Iterator[None]:
-    """Mark what runs inside as called for a request that was looked up before its checks."""
+    """Mark the code inside as run for a request that was looked up before its checks."""
     token = _before.set(route)
     try:
         yield
@@ -340,7 +340,7 @@ def _say_once(what: str) -> None:
 
 
 def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Return the loop, unless it is the one that would have to wait for itself."""
+    """Return the loop. Raises ConfigError if the caller runs on it, so would block it."""
     with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is loop:
             raise ConfigError(

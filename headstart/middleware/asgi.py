@@ -1,4 +1,4 @@
-"""The pure ASGI middleware: matched requests go to the engine, everything else passes untouched."""
+"""The ASGI middleware: requests of known paths go to the engine, all others pass untouched."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import Visit, looked_up_before
-from headstart.middleware.browsers import allowed_origin, answer_preflight, sandboxed
-from headstart.middleware.exchange import raw_path
-from headstart.middleware.respond import JSON, plain_error, send_whole
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.respond import (
+    JSON,
+    SANDBOX,
+    plain_error,
+    response_start,
+    send_whole,
+    with_page_headers,
+)
 from headstart.observe import logger
 
 if TYPE_CHECKING:
@@ -21,7 +27,57 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
-    from headstart.policies.origins import OriginRules
+    from headstart.policies.callers import OriginRules
+    from headstart.types import Headers
+
+PREFLIGHT_S = 600
+"""Seconds for which a browser remembers the answer to a preflight request."""
+
+
+def allowed_origin(scope: Scope, rules: OriginRules) -> bytes | None:
+    """Return the origin of the web page that asks, if that is one that may read answers."""
+    origins = [value for name, value in scope["headers"] if name == b"origin"]
+    return origins[0] if len(origins) == 1 and rules.allows(origins[0]) else None
+
+
+def adding(send: Send, page_headers: Headers) -> Send:
+    """Return a ``send`` that adds headers for browsers to the response."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = with_page_headers(message["headers"], page_headers)
+            message = response_start(message["status"], headers)
+        await send(message)
+
+    return sending
+
+
+async def answer_preflight(scope: Scope, send: Send) -> bool:
+    """Allow a page, whose origin is allowed, the request that its browser asks about (CORS).
+
+    Return False if the request is none of this kind.
+    """
+    asked = dict(scope["headers"])
+    method = asked.get(b"access-control-request-method")
+    if scope["method"] != "OPTIONS" or method is None:
+        return False
+    headers = [
+        (b"access-control-allow-methods", method),
+        (b"access-control-max-age", b"%d" % PREFLIGHT_S),
+    ]
+    if names := asked.get(b"access-control-request-headers"):
+        headers.append((b"access-control-allow-headers", names))
+    origin = asked[b"origin"]
+    await send_whole(send, 204, (*headers, *_readable(origin)), b"")
+    return True
+
+
+def _readable(origin: bytes) -> Headers:
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"*"),
+        (b"vary", b"Origin"),
+    )
 
 
 @dataclass(frozen=True)
@@ -34,7 +90,7 @@ class Running:
 
 
 REST_S = 5.0
-"""After a start that failed, until the next try: requests do not wait for each."""
+"""Time from a start that failed until the next one. Requests meanwhile do not wait."""
 
 
 class Gateway:
@@ -42,9 +98,8 @@ class Gateway:
 
     ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
     that go to an upstream when no route matches, and ``origins`` says whose pages may read answers.
-    One instance serves one event loop at a time. Where it wraps an app, a store that is away keeps
-    neither the app nor a request from going on; settings that are wrong keep the app from starting,
-    which says so at once.
+    One instance serves one event loop at a time. If it wraps an app and the store is away, the app
+    starts and answers all the same. With wrong settings the app does not start.
     """
 
     def __init__(
@@ -58,7 +113,7 @@ class Gateway:
     ) -> None:
         self.app = app
         self.draining = False
-        """Set by the server when it will stop soon: it still answers, but is not ready."""
+        """The server sets it before it stops: it still answers, but is not ready."""
         self._routes = routes
         self._start = start
         self._relay_prefixes = relay_prefixes
@@ -77,21 +132,26 @@ class Gateway:
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
             return await self.app(scope, receive, send)
-        if self._relay_prefixes:  # what providers answer is no page of the app around us
+        page_headers = SANDBOX if self._relay_prefixes else ()
+        if page_headers and self._origins is not None and self._origins.origins:
             origin = allowed_origin(scope, self._origins)
-            if origin is not None and await answer_preflight(scope, send):
-                return None
-            send = sandboxed(send, origin)
+            if origin is not None:
+                if await answer_preflight(scope, send):
+                    return None
+                page_headers = (*SANDBOX, *_readable(origin))
         running = self._started or await self._try_to_start()
-        if running is None:
-            return await self._without_engine(scope, receive, send)
-        if route is not None and route.after_checks:
+        if running is not None and route is not None and page_headers:
+            engine = running.engine
+            await engine.handle(route, scope, receive, send, self.app, page_headers)
+        elif page_headers:
+            await self._relay(running, scope, receive, adding(send, page_headers))
+        elif running is None:
+            await self.app(scope, receive, send)
+        elif route is not None and route.after_checks:
             await Visit(running.engine, route, scope, receive, send).run(self.app)
         elif route is not None:
             with looked_up_before(route):
                 await running.engine.handle(route, scope, receive, send, self.app)
-        elif running.relay is not None:
-            await running.relay.handle(scope, receive, send)
 
     async def _try_to_start(self) -> Running | None:
         if asyncio.get_running_loop().time() < self._rests_until:
@@ -102,11 +162,13 @@ class Gateway:
             logger.error("the engine cannot start: %s", error)
             return None
 
-    async def _without_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Fail open to a wrapped app; a gateway has nowhere to go."""
-        if not self._relay_prefixes:
-            return await self.app(scope, receive, send)
-        await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
+    async def _relay(
+        self, running: Running | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if running is None:
+            await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
+        elif running.relay is not None:
+            await running.relay.handle(scope, receive, send)
 
     async def running(self) -> Running:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
@@ -122,7 +184,7 @@ class Gateway:
             self._starting = None
             self._rests_until = asyncio.get_running_loop().time() + REST_S
             future.set_exception(error)
-            future.exception()  # Retrieved here: nobody else may be waiting for it.
+            future.exception()  # Read once here, because perhaps nobody waits for it.
             raise
         self._started, self._starting = started, None
         future.set_result(started)
@@ -156,7 +218,7 @@ class Gateway:
         except Exception:
             if answered:
                 raise
-            # The app has no lifespan (Django): ours still starts and stops.
+            # The app has no lifespan (Django), but ours starts and stops.
             await _own_lifespan(receive, around)
 
 
@@ -169,7 +231,7 @@ async def _own_lifespan(receive: Receive, send: Send) -> None:
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """The app behind a gateway that wraps none: it only knows its lifespan and 404."""
+    """The app behind a gateway that wraps none: it answers 404."""
     if scope["type"] == "lifespan":
         return await _own_lifespan(receive, send)
     if scope["type"] != "http":
@@ -182,3 +244,21 @@ async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     body = plain_error(code, message)
     headers = ((b"content-type", JSON), (b"content-length", b"%d" % len(body)))
     await send_whole(send, status, headers, body)
+
+
+ADMIN_PREFIX = b"/_headstart/"
+
+
+def behind_gateway(admin: ASGIApp) -> ASGIApp:
+    """Return the app behind the sidecar's gateway: the admin app on its prefix, else 404.
+
+    Litestar rewrites paths (adds slashes, decodes ``%2F``), so it only ever sees its own.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or raw_path(scope).startswith(ADMIN_PREFIX):
+            await admin(scope, receive, send)
+        else:
+            await not_found(scope, receive, send)
+
+    return app

@@ -1,4 +1,4 @@
-"""Reading a request body from ASGI, once and bounded, and handing it on to another app."""
+"""Reads a request body from ASGI once, with limits, and hands it on to another app."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.errors import HeadstartError, RequestTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator
 
     from headstart.middleware.asgi_types import Message, Receive
 
@@ -28,16 +28,6 @@ _DIGITS = b"0" * 100
 
 class ClientGone(HeadstartError):
     """The client closed the connection: nobody is left to answer."""
-
-
-class Body:
-    """What has been read of a request body. ``complete`` is False when it passed the limit."""
-
-    __slots__ = ("complete", "data")
-
-    def __init__(self, data: bytes, *, complete: bool) -> None:
-        self.data = data
-        self.complete = complete
 
 
 class ValueLimit:
@@ -80,12 +70,16 @@ class ValueLimit:
         return None  # at its end, or where it is no JSON
 
 
-def paced(receive: Receive, patience_s: float | None) -> Receive:
+def paced(
+    receive: Receive, patience_s: float | None, begun: _WaitingReceive | None = None
+) -> Receive:
     """Return a ``receive`` that raises RequestTimeout when a body does not come on.
 
-    It waits for the client ``patience_s`` in all; what has come gives time back, a second for each
-    ``SLOWEST_BYTES_PER_S``. So a gap may last as long, and a body of any length may take its
-    time. Once the body is whole, it waits for the client's leaving without a limit.
+    It waits for the client ``patience_s`` in all. Each piece that arrives gives time back, a second
+    for each ``SLOWEST_BYTES_PER_S``. So a gap may last as long, and a body of any length may take
+    its time. Once the body is whole, it waits for the client's leaving without a limit.
+
+    ``begun`` is a call of ``receive`` that waits already.
     """
     if patience_s is None:
         return receive
@@ -93,17 +87,17 @@ def paced(receive: Receive, patience_s: float | None) -> Receive:
     whole = False
 
     async def receive_in_time() -> Message:
-        nonlocal left_s, whole
+        nonlocal left_s, whole, begun
         if whole:
             return await receive()
-        receiving = _Begun(receive())
-        message = receiving.result
-        if message is None:  # what has arrived already needs no timer
+        message = begun or _begin(receive)
+        begun = None
+        if isinstance(message, _WaitingReceive):  # a message that has arrived needs no timer
             loop = asyncio.get_running_loop()
             began = loop.time()
             try:
                 async with asyncio.timeout(left_s):
-                    message = await receiving
+                    message = await message
             except TimeoutError:
                 raise RequestTimeout(
                     f"the request's body stopped coming: server.body_timeout_s ({patience_s:g}) "
@@ -119,20 +113,14 @@ def paced(receive: Receive, patience_s: float | None) -> Receive:
     return receive_in_time
 
 
-class _Begun:
-    """A call of ``receive``, run up to where it waits. ``result`` is None if it does wait.
+class _WaitingReceive:
+    """A call of ``receive`` that ran up to its first wait. The task that began it may await it."""
 
-    Then await it to go on. It may be awaited once, by the task that made it.
-    """
+    __slots__ = ("_steps", "_waits_for")
 
-    def __init__(self, receiving: Awaitable[Message]) -> None:
-        self._steps = receiving.__await__()
-        self._waits_for: object = None
-        self.result: Message | None = None
-        try:
-            self._waits_for = next(self._steps)
-        except StopIteration as returned:
-            self.result = returned.value
+    def __init__(self, steps: Generator[object, Any, Message], waits_for: object) -> None:
+        self._steps = steps
+        self._waits_for = waits_for
 
     def __await__(self) -> Generator[object, Any, Message]:
         waits_for = self._waits_for
@@ -140,7 +128,7 @@ class _Begun:
             while True:
                 try:
                     sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - goes to where it waits
+                except BaseException as error:  # noqa: BLE001 - goes to the call that waits
                     waits_for = self._steps.throw(error)
                 else:
                     waits_for = self._steps.send(sent)
@@ -149,14 +137,34 @@ class _Begun:
             return message
 
 
-async def read_body(receive: Receive, limit: int) -> Body:
-    """Read the body up to ``limit`` bytes. Raises ClientGone, and RequestTimeout where paced."""
-    message = await receive()
+def _begin(receive: Receive) -> Message | _WaitingReceive:
+    """Call ``receive``. Return the message if it has arrived, else the call, which waits."""
+    steps: Generator[object, Any, Message] = receive().__await__()
+    try:
+        return _WaitingReceive(steps, next(steps))
+    except StopIteration as returned:
+        message: Message = returned.value
+        return message
+
+
+async def read_body(
+    receive: Receive, limit: int, patience_s: float | None = None
+) -> tuple[bytes, bool]:
+    """Read the body up to ``limit`` bytes; return it, and whether it is complete.
+
+    Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
+    """
+    message = await receive() if patience_s is None else _begin(receive)
+    if isinstance(message, _WaitingReceive):
+        receive = paced(receive, patience_s, message)
+        message = await receive()
+    elif message.get("more_body", False):
+        receive = paced(receive, patience_s)
     if message["type"] == "http.disconnect":
         raise ClientGone
     data: bytes = message.get("body", b"")
     if not message.get("more_body", False):
-        return Body(data, complete=len(data) <= limit)
+        return data, len(data) <= limit
     parts = [data]
     size = len(data)
     while size <= limit:
@@ -167,8 +175,8 @@ async def read_body(receive: Receive, limit: int) -> Body:
         parts.append(part)
         size += len(part)
         if not message.get("more_body", False):
-            return Body(b"".join(parts), complete=size <= limit)
-    return Body(b"".join(parts), complete=False)
+            return b"".join(parts), size <= limit
+    return b"".join(parts), False
 
 
 async def discard_body(receive: Receive, limit: int) -> None:
@@ -186,8 +194,8 @@ async def discard_body(receive: Receive, limit: int) -> None:
             return
 
 
-def replay_body(body: Body, receive: Receive) -> Receive:
-    """Return a ``receive`` that hands out what was read, then goes on with the real one."""
+def replay_body(data: bytes, receive: Receive, *, complete: bool) -> Receive:
+    """Return a ``receive`` that hands out the ``data`` read so far, then uses the real one."""
     handed = False
 
     async def replay() -> Message:
@@ -195,17 +203,13 @@ def replay_body(body: Body, receive: Receive) -> Receive:
         if handed:
             return await receive()
         handed = True
-        return {"type": "http.request", "body": body.data, "more_body": not body.complete}
+        return {"type": "http.request", "body": data, "more_body": not complete}
 
     return replay
 
 
-async def iterate_body(body: Body | None, receive: Receive) -> AsyncIterator[bytes]:
+async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
     """Yield a request body as it arrives. Raises ClientGone, and RequestTimeout where paced."""
-    if body is not None:
-        yield body.data
-        if body.complete:
-            return
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -1,35 +1,48 @@
-"""Which requests are cached: the dialects' own paths and the user's custom endpoints."""
+"""The paths whose requests are cached: those of the dialects, and the user's endpoints."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
-from headstart.middleware.dialects.request_body import decode_object, repeats_keys
-from headstart.middleware.exchange import has_dot_segment
-from headstart.policies.questions import GROUP
-from headstart.policies.terms import REPEAT_WINDOW_S
+from headstart.policies.key import QUESTION_GROUP
+from headstart.policies.route_rules import REPEAT_WINDOW_S
 from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect, Operations
+    from collections.abc import Iterable
+
+    from headstart.dialects.dialect import Dialect
+    from headstart.middleware.asgi_types import Scope
+    from headstart.settings import OnRepeat
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")
 """Methods that an endpoint may have. The others have no content (HEAD), or are never repeats."""
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9._~!$&'()+,;=:@-]|%[0-9A-Fa-f]{2})*")
-"""What a URL's path may hold between two slashes (RFC 3986, section 3.3); ``*`` is not meant."""
+"""A segment of a URL's path (RFC 3986, section 3.3), without ``*``."""
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VALUE = rb"(?:[^/%]|%(?!2[Ff]))+"
 """A parameter's value: an app would take an encoded slash for the end of a segment."""
+_DECODINGS = 4
+"""How often a path is decoded, at most, to find a dot segment."""
+_ESCAPED_UNIT = re.compile(rb"%[uU]([0-9a-fA-F]{4})")
+_OVERLONG = re.compile(
+    rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
+)
+"""Invalid UTF-8 that uses more bytes than the character needs."""
+_SLASHES = dict.fromkeys(map(ord, "\u2044\u2215\u2216\u29f5\u29f8\u29f9"), "/")
+"""Characters that some servers map to a slash or backslash, beside those of NFKC."""
+_SEGMENT_END = re.compile(r"[;#?]")
 
-OPERATION = "/v1beta/models/{model}:generateContent"
-"""Name of the route of Gemini's operations, whichever model and mode their path names."""
 Prompt: TypeAlias = str | Callable[[Mapping[str, Any]], tuple[str | None, Any]]
 """A dotted path into the JSON body, or a function from the body to (prompt, everything else)."""
 Query: TypeAlias = str | re.Pattern[str] | Callable[[Mapping[str, Any]], str | None]
@@ -69,7 +82,7 @@ class Endpoint:
     method: str = "POST"
     query: Query | None = None
     idempotent: bool = False
-    on_repeat: Literal["hit", "fresh"] = "hit"
+    on_repeat: OnRepeat = "hit"
     repeat_window_s: float = REPEAT_WINDOW_S
     after_checks: bool = False
 
@@ -85,10 +98,10 @@ class Endpoint:
             raise ConfigError(f'Endpoint on_repeat is {self.on_repeat!r}; use "hit" or "fresh"')
         if not self.repeat_window_s > 0:
             raise ConfigError("Endpoint repeat_window_s must be above 0 seconds")
-        if isinstance(self.query, re.Pattern) and GROUP not in self.query.groupindex:
+        if isinstance(self.query, re.Pattern) and QUESTION_GROUP not in self.query.groupindex:
             raise ConfigError(
-                f"Endpoint query {self.query.pattern!r} needs a group named {GROUP!r}, as in "
-                r"(?s).*Question: (?P<query>.+)"
+                f"Endpoint query {self.query.pattern!r} needs a group named {QUESTION_GROUP!r}, "
+                r"as in (?s).*Question: (?P<query>.+)"
             )
 
 
@@ -99,23 +112,21 @@ class Route:
     name: str
     dialect: Dialect | None
     endpoint: Endpoint | None = None
-    operations: Operations | None = None
-    """Reads a request of which a part stands in its path."""
 
     @cached_property
     def idempotent(self) -> bool:
-        """May the wrapped app be called once more for the same request?"""
+        """The wrapped app may be called once more for the same request."""
         endpoint = self.endpoint
         return endpoint is not None and endpoint.idempotent and not endpoint.after_checks
 
     @cached_property
     def after_checks(self) -> bool:
-        """Does the app's handler look up, in place of the middleware?"""
+        """The app's handler looks up, in place of the middleware."""
         return self.endpoint is not None and self.endpoint.after_checks
 
     @cached_property
     def repeat_window_s(self) -> float | None:
-        """How soon after its answer a repeat is answered anew; None: it is not."""
+        """Time after an answer in which a repeat gets a fresh one; None: it never does."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.on_repeat == "hit":
             return None
@@ -128,12 +139,12 @@ class Route:
         return query if isinstance(query, re.Pattern) else None
 
     def parse(self, body: bytes, path: bytes = b"", query: bytes = b"") -> ChatRequest:
-        """Read the request. Raises InvalidRequest; a custom body that is no JSON raises too."""
-        if self.operations is not None:
-            return self.operations.parse(path.partition(b"?")[0], query, body)
+        """Read the request. Raises InvalidRequest, also if a custom body is not JSON."""
         if self.dialect is None:
             assert self.endpoint is not None
             return parse_custom(self.endpoint, body)
+        if self.dialect.operations is not None:
+            return self.dialect.operations.parse(path.partition(b"?")[0], query, body)
         request = self.dialect.parse_request(body)
         if self.endpoint is None:
             return request
@@ -153,22 +164,21 @@ class Route:
 
 
 class Routes:
-    """Lookup by method and raw path, which must be equal but for the parameters of a pattern.
+    """Finds routes by method and raw path, which must match a path or a pattern exactly.
 
-    A path without parameters comes before one with them. ``operations`` is the dialect whose
-    paths name the model.
+    A path without parameters comes before one with them.
     """
 
-    def __init__(
-        self,
-        dialects: Mapping[str, Dialect],
-        endpoints: tuple[Endpoint, ...],
-        operations: Operations | None = None,
-    ) -> None:
-        self._operations = operations
-        self._operation = Route(OPERATION, operations, operations=operations)
+    def __init__(self, dialects: Iterable[Dialect], endpoints: tuple[Endpoint, ...]) -> None:
+        dialects = tuple(dialects)
+        by_path = {path: dialect for dialect in dialects for path in dialect.paths}
+        self._operations = [
+            (each.operations, Route(each.operations.route, each))
+            for each in dialects
+            if each.operations is not None
+        ]
         self._table = {
-            ("POST", path.encode()): Route(path, dialect) for path, dialect in dialects.items()
+            ("POST", path.encode()): Route(path, dialect) for path, dialect in by_path.items()
         }
         patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
@@ -177,7 +187,7 @@ class Routes:
             key = (endpoint.method.upper(), endpoint.path.encode())
             dialect = None
             if endpoint.prompt is None and key[0] == "POST":
-                dialect = dialects.get(endpoint.path)
+                dialect = by_path.get(endpoint.path)
             if dialect is None and endpoint.prompt is None and endpoint.query is not None:
                 raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
             known = self._table.get(key)
@@ -194,12 +204,12 @@ class Routes:
         route = self._table.get((method, path))
         if route is not None:
             return route
-        named = self._operations
-        if named is not None and method == "POST" and b"/models/" in path:
-            if has_dot_segment(path):
-                return None
-            if named.answers(path, query):
-                return self._operation
+        for operations, route in self._operations if method == "POST" else ():
+            if operations.part in path:
+                if has_dot_segment(path):
+                    return None
+                if operations.answers(path, query):
+                    return route
         patterns = self._patterns.get(method)
         return None if patterns is None else patterns.match(path)
 
@@ -233,7 +243,7 @@ def _regex(path: str) -> bytes:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Is there a path that both patterns match?"""
+    """Return whether some path matches both patterns."""
     pairs = list(zip(one.split("/"), other.split("/"), strict=False))
     if one.count("/") != other.count("/"):
         return False
@@ -241,7 +251,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _wrong_path(path: str) -> str | None:
-    """Say why no request could have such a path."""
+    """Return why no request can have such a path, or None."""
     if not path.startswith("/"):
         return "must start with '/'"
     if "?" in path or "#" in path:
@@ -302,7 +312,7 @@ def _named(endpoint: Endpoint, document: dict[str, Any]) -> str | None:
 
 
 def _asked(function: Callable[[Mapping[str, Any]], Any], document: dict[str, Any]) -> Any:
-    """Call the user's function; a body that it cannot read is the app's to refuse."""
+    """Call the user's function. Raises InvalidRequest if it fails."""
     try:
         return function(document)
     except Exception as error:
@@ -324,3 +334,50 @@ def _split(value: Any, path: list[str]) -> tuple[Any, Any]:
     copy = list(value) if isinstance(value, list) else dict(value)
     copy[key] = rest
     return found, copy
+
+
+def raw_path(scope: Scope) -> bytes:
+    """Return the path as the client sent it, below ``root_path``."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = path.partition(b"?")[0]
+    root = scope.get("root_path", "")
+    if root and path.startswith(root.encode()):
+        return path[len(root.encode()) :]
+    return path
+
+
+def has_dot_segment(path: bytes) -> bool:
+    """Return whether a path has a ``.`` or ``..`` segment, in any spelling that a server may undo.
+
+    Servers differ: in the encodings that they undo and how often, in whether a backslash separates
+    segments, in the characters that they drop, and in the text that they cut off after a
+    semicolon, ``#`` or ``?``. This function assumes that a server does all of it.
+    """
+    for _ in range(_DECODINGS):
+        decoded = _OVERLONG.sub(_shortest, _ESCAPED_UNIT.sub(_unit, unquote_to_bytes(path)))
+        if decoded == path:
+            break
+        path = decoded
+    text = unicodedata.normalize("NFKC", path.decode("utf-8", "replace").translate(_SLASHES))
+    return any(
+        "".join(filter(_is_kept, _SEGMENT_END.split(segment, maxsplit=1)[0])) in (".", "..")
+        for segment in text.replace("\\", "/").split("/")
+    )
+
+
+def _is_kept(character: str) -> bool:
+    """Tell whether every server keeps a character: some drop invisible or invalid ones."""
+    return unicodedata.category(character)[0] in "LNPS" and character != "\ufffd"
+
+
+def _unit(escape: re.Match[bytes]) -> bytes:
+    return chr(int(escape[1], 16)).encode("utf-8", "replace")
+
+
+def _shortest(match: re.Match[bytes]) -> bytes:
+    """Return the character that lax decoders read from an overlong form."""
+    form = match[0]
+    code = form[0] & (0x7F >> len(form))
+    for byte in form[1:]:
+        code = code << 6 | byte & 0x3F
+    return chr(code).encode("utf-8", "replace")

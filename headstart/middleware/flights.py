@@ -1,11 +1,13 @@
 """Single-flight: identical calls in flight share one upstream call.
 
-A flight belongs to no client. Its pump reads the upstream and appends to a bounded replay log;
-each client reads the log at its own pace: a latecomer gets what was already streamed at once and
-the rest live. The last client to leave cancels the pump, unless the answer is whole by then: a
-whole answer is always stored. Once the log is full nobody may join,
-pieces that every client has read are dropped, a lone client slows the upstream down, and among
-several the slowest one is dropped so that it never stalls the others.
+A flight belongs to no client. Its pump reads the upstream and appends to a bounded log. Each
+client reads the log at its own pace: a client that joins late gets the first part at once and the
+rest live. The last client that leaves cancels the pump, unless the answer is whole by then,
+because a whole answer is always stored.
+
+Once the log is full, nobody may join, and pieces that every client has read are dropped. Then a
+lone client slows the upstream down, and of several clients the slowest one is dropped, so that it
+does not stop the others.
 """
 
 from __future__ import annotations
@@ -17,42 +19,39 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
-from headstart.middleware.reading import is_event_stream
+from headstart.reply import is_event_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    import anyio
-
-    from headstart.attempts import Attempt
-    from headstart.observe import Shaped
+    from headstart.attempts import Attempt, Shaped
     from headstart.types import Entry, Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
-"""Bound of a flight's replay log."""
+"""The largest size of a flight's log."""
 
 REST_S = 0.5
-"""How long a call may go on when its answer is whole and nobody reads it any more."""
+"""How long a call may go on after its answer is whole, when no client reads it any more."""
 
 _LATE = "no answer in time: the client's timeout, x-headstart-deadline-ms, or a deadline_s"
 
 
 class SlowClient(UpstreamError):
-    """This client fell behind by more than the log's bound and was dropped."""
+    """This client was too far behind the answer and was dropped."""
 
     code = "client_too_slow"
 
 
 @dataclass(slots=True)
 class Head:
-    """Status and headers of a flight's answer, and what was edited on the way."""
+    """Status and headers of a flight's answer, and the edits of request and answer."""
 
     status: int
     headers: Headers
     upstream: str
     transforms: tuple[str, ...]
     not_stored: str | None = None
-    """Why nothing of the answer can be stored, as far as status and headers tell."""
+    """Why the answer cannot be stored, if status or headers tell."""
     stream: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,15 +61,16 @@ class Head:
 class Client:
     """One reader of a flight, until ``deadline`` (the loop's time). Not thread-safe.
 
-    Its reads raise the flight's error, ClientGone, or UpstreamTimeout past the deadline; what has
-    arrived by then can still be read.
+    Its reads raise the flight's error, ClientGone, or UpstreamTimeout after the deadline. Pieces
+    that arrived before that can still be read.
     """
 
-    __slots__ = ("_flight", "_gone", "_late", "_timer", "_waiter", "position")
+    __slots__ = ("_flight", "_gone", "_late", "_timer", "position", "waiter")
 
     def __init__(self, flight: Flight) -> None:
         self._flight = flight
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        """Ends when the flight has news for a pending read."""
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._gone: BaseException | None = None
@@ -83,18 +83,13 @@ class Client:
 
     @property
     def has_all(self) -> bool:
-        """It has read all of a whole answer."""
+        """The answer is whole, and this client has read all of it."""
         return self._flight.whole and self.position >= self._flight.end
-
-    def wake(self) -> None:
-        """Let a pending read look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def abort(self, reason: BaseException) -> None:
         """Make the pending or next read raise ``reason``."""
         self._gone = reason
-        self.wake()
+        self._flight.wake()
 
     def gone(self) -> None:
         """The client closed its connection."""
@@ -102,29 +97,23 @@ class Client:
 
     def expire(self, deadline: float | None) -> None:
         """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
-        self.forget_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._late = False
         if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
 
-    def forget_deadline(self) -> None:
-        """Stop the clock."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _be_late(self) -> None:
         self._late = True
-        self.wake()
+        self._flight.wake()
 
-    async def _wait(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
+        """Return a future that ends when the flight has news. Raises UpstreamTimeout when late."""
         if self._late:
             raise UpstreamTimeout(_LATE)
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self.waiter = waiter = asyncio.get_running_loop().create_future()
+        return waiter
 
     async def head(self) -> Head:
         """Wait for status and headers."""
@@ -134,20 +123,20 @@ class Client:
                 return flight.head
             if flight.error is not None:
                 raise flight.error
-            await self._wait()
+            await self._news()
         raise self._gone
 
     async def read(self) -> bytes:
         """Return everything that arrived since the last read, or ``b""`` at the clean end."""
         flight = self._flight
         while self._gone is None:
-            if data := flight.take(self):
-                return data
+            if self.position < flight.end:
+                return flight.take(self)
             if flight.error is not None:
                 raise flight.error
             if flight.ended:
                 return b""
-            await self._wait()
+            await self._news()
         raise self._gone
 
     async def read_all(self) -> bytes | None:
@@ -160,7 +149,7 @@ class Client:
                 return flight.take(self)
             if flight.full:
                 return None
-            await self._wait()
+            await self._news()
         raise self._gone
 
 
@@ -176,23 +165,30 @@ class Flight:
         self.head: Head | None = None
         self.error: BaseException | None = None
         self.ended = False
+        self.done = False
+        """It has ended or failed."""
         self.full = False
+        """It has outgrown its log, so nobody may join any more."""
+        self.end = 0
+        """Index of the piece that comes next, counted from the start of the answer."""
         self.began = time.perf_counter()
         self.first_content: float | None = None
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[Shaped, ...] = ()
-        self.settled = asyncio.Event()
-        """Set when no attempt will be added any more."""
+        self.settled = False
+        """No attempt will be added any more."""
         self.whole = False
-        """The answer's terminal event was read: nothing that happens now makes it less."""
+        """The answer's terminal event was read, so no later failure makes the answer incomplete."""
         self.entry: Entry | None = None
-        """What is stored of the answer."""
+        """The stored answer."""
         self.not_stored: str | None = None
-        """Why nothing is."""
-        self.reading: anyio.CancelScope | None = None
-        """In which the pump reads the answer."""
+        """Why the answer is not stored."""
+        self.is_read = False
+        """The pump reads the answer now."""
         self.pump: asyncio.Task[None] | None = None
+        self._settling: asyncio.Event | None = None
+        self._cut_off = False
         self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
@@ -211,28 +207,52 @@ class Flight:
         return client
 
     def leave(self, client: Client) -> bool:
-        """Remove a reader; True when it was the last one. The pump is then cancelled.
+        """Remove a reader; return True if it was the last one. The pump is then cancelled.
 
-        It gets ``REST_S`` instead to come to the end of a whole answer.
+        If the answer is whole, the pump gets ``REST_S`` to read the end of the body.
         """
-        client.forget_deadline()
+        client.expire(None)
         if client is self._payer and not (self.done or client.has_all):
             self._payer = None
         self._clients.remove(client)
-        self._trim()
+        if self.full:
+            self._trim()
         if self._clients:
             return False
         if self.pump is not None and not self.done:
             if not self.whole:
                 self.pump.cancel()
-            elif self.reading is not None:
-                self.reading.deadline = asyncio.get_running_loop().time() + REST_S
+            elif self.is_read:
+                asyncio.get_running_loop().call_later(REST_S, self._cut_off_rest)
         return True
 
-    def claim(self, client: Client) -> tuple[Attempt, ...]:
-        """Return the attempts if they are this client's to book: once, when it has left.
+    def _cut_off_rest(self) -> None:
+        """End the reading of a whole answer whose body does not end. The pump then stores it."""
+        if self.is_read and self.pump is not None:
+            self._cut_off = True
+            self.pump.cancel()
 
-        They are the first reader's, or, if it left before the end, the last one's.
+    def was_cut_off(self) -> bool:
+        """Tell the pump, which was cancelled, whether only its reading was to end."""
+        pump = asyncio.current_task()
+        return self._cut_off and pump is not None and not pump.uncancel()
+
+    def settle(self) -> None:
+        """Note that no attempt will be added any more."""
+        self.settled = True
+        if self._settling is not None:
+            self._settling.set()
+
+    async def wait_settled(self) -> None:
+        """Wait until no attempt will be added any more."""
+        if not self.settled:
+            self._settling = self._settling or asyncio.Event()
+            await self._settling.wait()
+
+    def claim(self, client: Client) -> tuple[Attempt, ...]:
+        """Return the attempts if this client has to book them: once, when it has left.
+
+        The first reader books them, or the last reader if the first one left before the end.
         """
         if client is self._payer and not self.done:
             self._payer = None
@@ -243,9 +263,9 @@ class Flight:
         return self.attempts
 
     def lasts(self, deadline: float | None) -> bool:
-        """Tell whether the call may go on for half as long as a newcomer would wait.
+        """Tell whether the call may go on for half as long as a new client would wait.
 
-        It ends by its own ``deadline``, that of its first reader. Both are in the loop's time.
+        The deadline of its first reader ends the call. Both deadlines are in the loop's time.
         """
         if self._deadline is None or deadline is None:
             return self._deadline is None
@@ -263,41 +283,34 @@ class Flight:
         return self.entry is not None
 
     @property
-    def end(self) -> int:
-        """Index of the piece that comes next, counted from the start of the answer."""
-        return self._dropped + len(self._log)
-
-    @property
-    def done(self) -> bool:
-        return self.ended or self.error is not None
-
-    @property
     def joinable(self) -> bool:
-        """May a newcomer still get the whole answer?"""
+        """A new client can still get the whole answer."""
         return not self.full and self.error is None
 
     def open(self, head: Head) -> None:
         """Publish status and headers."""
         self.head = head
-        self._wake_all()
+        self.wake()
 
     def finish(self) -> None:
         """Publish the clean end."""
-        self.ended = True
-        self._wake_all()
+        self.ended = self.done = True
+        self.wake()
 
     def fail(self, error: BaseException) -> None:
         """Publish a failure: each reader gets what arrived before it, then the error."""
         if not self.done:
             self.error = error
-            self._wake_all()
+            self.done = True
+            self.wake()
 
     async def push(self, data: bytes) -> None:
-        """Append a piece and wake the readers; waits for room once the log is full."""
+        """Append a piece and wake the readers. Once the log is full, wait for room."""
         self._size += len(data)
-        if self._clients:  # nobody reads an audit's bytes: only what they mean is wanted
+        if self._clients:  # nobody reads the bytes of an audit
             self._log.append(data)
-            self._wake_all()
+            self.end += 1
+            self.wake()
         if self._size > self._log_bytes:
             self.full = True
             await self._make_room()
@@ -319,7 +332,7 @@ class Flight:
             self._trim()
 
     def take(self, client: Client) -> bytes:
-        """Return what ``client`` has not read yet and move it on."""
+        """Return the pieces that ``client`` has not read yet, joined, and move its position."""
         start = client.position - self._dropped
         pieces = self._log[start:]
         if not pieces:
@@ -340,9 +353,12 @@ class Flight:
             del self._log[:passed]
             self._dropped += passed
 
-    def _wake_all(self) -> None:
+    def wake(self) -> None:
+        """Let the pending reads of all clients look again."""
         for client in self._clients:
-            client.wake()
+            waiter = client.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
 
 class Flights:
@@ -355,7 +371,7 @@ class Flights:
         return len(self._by_identity)
 
     def find(self, identity: Hashable, deadline: float | None = None) -> Flight | None:
-        """Return a flight that a newcomer may join, who waits until ``deadline``, or None."""
+        """Return a flight that a client which waits until ``deadline`` may join, or None."""
         flight = self._by_identity.get(identity)
         if flight is None or not (flight.joinable and flight.lasts(deadline)):
             return None

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_QUEUED_BYTES = 32 * 1024
-"""Of the requests that a connection has sent behind the one in progress."""
+"""Bytes kept of requests that a connection sent while one is in progress."""
 _REQUEST_BYTES = 256
-"""What a request counts beside its text, so that many tiny ones are bounded too."""
+"""Bytes that a request counts in addition, so that many tiny requests are bounded, too."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -38,25 +38,26 @@ _FULL = (
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """Bounds what a client may leave unfinished, in bytes and in time.
+    """Bounds unfinished requests of a client, in bytes and in time.
 
     It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``. The parser collects
     headers without a bound, so a caller could fill the memory with them. The count is by reads: a
     head that arrives whole in one read is served, however long.
 
-    It closes a connection on which a head is not complete ``head_timeout_s`` after the connection
-    was made, or after the head's first byte on one in use; and one on which the rest of a body has
-    not come so long after its answer. Until then it reads that rest and drops it, because a client
-    that is cut off while it sends may not read the answer.
+    It closes a connection if a head is not complete ``head_timeout_s`` after the connection was
+    made, or after the head's first byte on a connection in use. The same limit holds for the rest
+    of a body after its answer. Until then it reads the rest and drops it, because a client that is
+    cut off while it sends may not read the answer.
 
-    It goes on reading while requests are queued behind the one in progress: only so is the client's
-    leaving noticed. It keeps ``MAX_QUEUED_BYTES`` of them. Past that, and where they are no HTTP,
-    it ignores what follows the last whole request, and closes the connection after its answer.
+    It goes on reading while requests are queued behind the one in progress, because only a reader
+    notices that the client leaves. It keeps ``MAX_QUEUED_BYTES`` of them. If there are more, or if
+    they are not HTTP, it ignores all bytes after the last whole request, and closes the connection
+    after the answer to that.
     """
 
     head_timeout_s: float | None = None
     max_connections: int | None = None
-    """Beyond so many, a new connection is answered with 503 and closed."""
+    """With more connections, a new one is answered with 503 and closed."""
 
     _in_head = False
     _in_body = False
@@ -64,7 +65,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _waits: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None
     _ignores = False
-    """What still comes is read and dropped."""
+    """Further bytes are read and dropped."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
@@ -141,11 +142,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
                 return self.send_400_response("The request's headers are too large.")
         cycle: RequestResponseCycle | None = self.cycle
         if self._in_head or cycle is None or cycle.response_complete:
-            # uvicorn ends its wait for the next request with whatever comes, be it an empty line.
+            # uvicorn ends its wait for the next request with any byte, even of an empty line.
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what came, unless an answer is still to go out before."""
+        """Refuse the bytes, unless an answer has to go out first."""
         running = self._running
         if running is None or running.response_complete or running.more_body:
             super().send_400_response(msg)
@@ -175,7 +176,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing to tell the operator: the request is answered without the upgrade."""
+        """Log nothing: the request is answered without the upgrade."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -208,7 +209,7 @@ async def _break_off_quietly(
     receive: ASGIReceiveCallable,
     send: ASGISendCallable,
 ) -> None:
-    """Break an answer off where its upstream did, and say so in a line instead of a traceback."""
+    """Break off an answer whose upstream broke off, with a line in the log, not a traceback."""
     try:
         await app(scope, receive, send)
     except (RequestError, UpstreamError) as error:

@@ -1,6 +1,6 @@
-"""Who is calling: the credential behind a request, and whether it may come in.
+"""Identifies callers: their credentials, their scopes, and whether they may use the gateway.
 
-Fails closed: no identity means no shared answers, a wrong key means 401.
+Without an identity a request shares no answers; with a wrong key it gets 401.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
+from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
-from headstart.policies.caller_headers import (
-    KEY_HEADERS,
+from headstart.policies.callers import (
     telling_cookies,
     telling_query,
     tells_apart,
     tells_where,
 )
-from headstart.policies.key import PROTOCOL_HEADERS, scope_of
+from headstart.policies.key import scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.middleware.asgi_types import Scope
-    from headstart.policies.origins import OriginRules
+    from headstart.policies.callers import OriginRules
     from headstart.types import Headers
 
 ACCEPTED_FOR_S = 3600.0
 """How long a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES = 4096
 MANY_VALUES = 10
-"""Of one header: from so many on a line in the log names it."""
+"""When one header has come with this many values, a line in the log names it."""
 MOST_NAMES = 64
-"""Headers whose values are counted."""
+"""Number of headers whose values are counted."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class SharingOptions:
     anonymous: bool = False
     """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
     wrapped: bool = False
-    """An app answers: it may know its users by their cookies, and have a tenant for each host."""
+    """An app answers. It may know its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
     client_keys: tuple[bytes, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
     key_headers: tuple[bytes, ...] = ()
     ignore_headers: tuple[bytes, ...] = ()
-    """Headers that say nothing about who is calling."""
+    """Headers that do not identify the caller."""
     own_keys: frozenset[str] = frozenset()
-    """Upstreams that never get a caller's key. They answer whoever has come in."""
+    """Upstreams that never get a caller's key. They answer every caller that may come in."""
 
     def binds(self, name: bytes) -> bool:
         """Tell whether all who share an answer have the same value of a header (lower case)."""
@@ -71,12 +71,12 @@ class SharingOptions:
 
 
 class Caller(NamedTuple):
-    """Who a request comes from, by its own words."""
+    """The sender of a request, as its headers and query name it."""
 
     key: bytes | None
-    """Its keys, and where an app answers its cookies; None without any."""
+    """Its keys, and its cookies if an app answers; None without any."""
     whole: bytes
-    """The same, and every other header by which a provider could tell callers apart."""
+    """Keys, and every other header by which a provider could tell callers apart."""
     query: bytes = b""
     """The parameters of the query by which a provider could tell callers apart."""
 
@@ -108,10 +108,11 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[bytes
         raise Unauthorized("this API key is not one of server.client_keys")
 
 
-class Door:
-    """Decides by a request's head alone whether it may come in: nothing is read for who may not.
+class AccessControl:
+    """Admits or refuses requests by their headers, before anything else is read.
 
-    ``origins`` are the rules for web pages; None: an app around us has its own, or a key is needed.
+    ``origins`` are the rules for web pages; None if an app around us has its own rules, or if a
+    key is needed.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ def _without_scheme(value: bytes) -> bytes:
 
 
 def _keys_in(query_string: bytes) -> list[bytes]:
-    """Return the values of ``key``, in which Gemini's clients may send theirs."""
+    """Return the values of ``key``, in which Gemini's clients may send their keys."""
     if b"key=" not in query_string:
         return []
     pairs = parse_qsl(query_string.decode("latin-1"))
@@ -143,7 +144,7 @@ def _keys_in(query_string: bytes) -> list[bytes]:
 
 
 class AcceptedCredentials:
-    """Which upstream accepted which callers' keys recently. Callers are named by their hash."""
+    """The pairs of callers (by hash) and upstreams that accepted the callers' keys lately."""
 
     def __init__(self, clock: Callable[[], float], capacity: int = 100_000) -> None:
         self._clock = clock
@@ -174,7 +175,7 @@ class AcceptedCredentials:
 
 
 class Callers:
-    """Who a request comes from, and whose answers it may read. Keeps the hashes of the last."""
+    """Finds the sender of a request, and the scope whose answers it may read."""
 
     def __init__(
         self, sharing: SharingOptions, accepted: AcceptedCredentials, secret: bytes
@@ -187,7 +188,7 @@ class Callers:
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._alone = sharing.resolve is None and sharing.scope == "credential"
         self._keys = {*KEY_HEADERS, *([b"cookie"] if sharing.wrapped else [])}
-        # What joins the cache key keeps callers apart by itself.
+        # Headers in the cache key keep callers apart by themselves.
         self._silent = frozenset(
             (*sharing.key_headers, *sharing.ignore_headers, self._scope_header)
         )
@@ -196,9 +197,9 @@ class Callers:
         self._hashes: dict[tuple[bytes | None, bytes | None, str | None], str] = {}
 
     def renew(self, secret: bytes) -> bool:
-        """Name scopes by the store's secret of now; tell whether it is another one.
+        """Take the store's present secret for the names of scopes; return whether it is new.
 
-        No name of before is ever one of now, so what was kept under it is out of reach.
+        With another secret all names differ, so answers under the old names are out of reach.
         """
         if secret == self._secret:
             return False
@@ -207,7 +208,7 @@ class Callers:
         return True
 
     def reads(self, name: bytes) -> bool:
-        """Tell whether a header can say who is calling."""
+        """Tell whether a header can identify the caller."""
         sharing = self._sharing
         if name in self._keys or name == self._scope_header:
             return name not in sharing.ignore_headers
@@ -216,7 +217,7 @@ class Callers:
         return self._counts(name)
 
     def caller(self, headers: Headers, query_string: bytes) -> Caller:
-        """Return whom the headers and the query name. Addresses count where nothing else does."""
+        """Return the caller. Addresses count only if no key is there."""
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
@@ -235,7 +236,7 @@ class Callers:
         return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
-        """Return the bytes that identify who may share this request's answer, or None."""
+        """Return the bytes that identify those who may share this request's answer, or None."""
         sharing = self._sharing
         found: bytes | None
         if sharing.resolve is not None:
@@ -254,40 +255,40 @@ class Callers:
         return found
 
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
-        """Hash who is asking: ``identity``, its own ``subdivision``, and unless shared the user."""
+        """Hash the scope: ``identity``, its ``subdivision``, and the user unless users share."""
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
 
     def principal(self, caller: Caller, user: str | None) -> str:
-        """Hash who asks, also where all share one scope: by key, and by user within one.
+        """Hash the caller, also where all share one scope: by key, and by user within one key.
 
-        Where several keys share answers the user does not count, and other headers never do: a
-        caller could be many.
+        Where several keys share answers the user does not count, and other headers never count: one
+        caller could pretend to be many.
         """
         return self._hash(caller.key, None, user if self._alone else None)
 
     def tenant(self, identity: bytes, caller: Caller) -> str:
-        """Hash who takes turns with others in queues: by scope and key.
+        """Hash the tenant that takes turns with others in queues: by scope and key.
 
-        Neither ``user`` nor any other header counts: a caller could be many by them.
+        Neither ``user`` nor any other header counts: one caller could pretend to be many.
         """
         return self._hash(None if self._alone else identity, caller.key, None)
 
     def holder(self, caller: Caller, place: bytes | None) -> str:
-        """Hash whose acceptance by upstreams counts, or return "" unless all share answers.
+        """Hash the credentials that upstreams must accept; "" unless all callers share answers.
 
-        ``place``: an app answers, which may let a caller ask at one place and not at another.
-        An upstream gets the query, too, and may have read a key from any parameter of it. In other
-        scopes the query keeps callers apart as part of the cache key.
+        ``place`` is the method and path if an app answers: it may admit a caller at one place and
+        not at another. The query counts, because an upstream may read a key from any parameter. In
+        other scopes the query is part of the cache key.
         """
         if self._sharing.scope != "shared":
             return ""
         return self._hash(caller.whole + b"\n?" + caller.query, place, None)
 
     def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
-        """Return whose answers ``holder`` may read, of those who would be asked; None: of all.
+        """Return the upstreams whose answers ``holder`` may read; None: all of ``answerers``.
 
-        An answer that all share is read by whom the upstream that gave it would answer, too: it
-        has accepted the caller's key, or it does not get one.
+        A caller may read a shared answer if its upstream would answer that caller, too: it has
+        accepted the caller's key, or it gets no key of callers.
         """
         if not holder:
             return None
@@ -296,7 +297,7 @@ class Callers:
         return None if found and found == answerers else found
 
     def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
-        """Hash who asks as closely as it can be told: the tenant, its part and the user within."""
+        """Hash the caller as exactly as possible: the tenant, its subdivision and the user."""
         return self._hash(tenant.encode(), subdivision, user)
 
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
@@ -325,14 +326,14 @@ class Callers:
         return any(address in network for network in self._trusted)
 
     def _hint(self) -> None:
-        """Say once why nothing is cached for callers that nobody knows."""
+        """Log once why nothing is cached for callers without an identity."""
         if not self._hinted:
             self._hinted = True
             logger.warning("requests %s", _why_unknown(self._sharing))
 
 
 class SplittingHeaders:
-    """Says once of a header that it keeps many requests apart: that may not be meant."""
+    """Warns once of a header that keeps many requests apart, which may be a mistake."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, set[int]] = {}
@@ -358,7 +359,7 @@ class SplittingHeaders:
 
 
 def _with_telling_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers, and of cookies only those that could say who is calling."""
+    """Yield the headers, without cookies that cannot identify the caller."""
     for name, value in headers:
         if name != b"cookie":
             yield name, value

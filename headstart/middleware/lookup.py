@@ -1,9 +1,10 @@
-"""The cache's part of a request: exact, then by meaning, with the caller's conditions."""
+"""Looks requests up in the cache: exactly, then by meaning, under the caller's conditions."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headstart.embeddings.cache import SemanticCache
-    from headstart.embeddings.similar import Accept
+    from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
     from headstart.types import CacheKey, Entry
 
 UNPROVEN = "unproven-key"
-"""Why a caller may not read an answer that all share: its upstream has not accepted his key."""
+"""The reason of a miss whose shared answer is of an upstream that has not accepted the key."""
 
 
 MOST_ANSWERED = 65_536
-"""Requests remembered for repeats: a window of two minutes at 500 a second, some 10 MB."""
+"""Number of requests remembered for repeats: two minutes at 500 a second, some 10 MB."""
 
 
-class Answered:
-    """Who was answered what lately, so that a caller's repeat is known from another's request.
+class RecentAnswers:
+    """Remembers which callers got an answer lately, so that it can recognise their repeats.
 
-    It is this process's memory, of the last ``capacity`` answers. ``clock`` gives seconds.
+    It holds the last ``capacity`` answers of this process. ``clock`` gives seconds.
     """
 
     def __init__(self, clock: Callable[[], float], capacity: int = MOST_ANSWERED) -> None:
@@ -55,10 +56,9 @@ class Answered:
 
 
 class Finder:
-    """Looks requests up. ``answered`` tells which are a caller's repeats, to be answered anew.
+    """Looks requests up. A repeat of an ``answered`` request is a miss.
 
-    ``concise`` tells by route how short answers are to be (0: as they come), under ``""`` for all
-    routes that it does not name.
+    ``concise`` holds the level of brevity by route (0: none), under ``""`` for all other routes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Finder:
         oversight: Oversight | None,
         *,
         clock: Callable[[], float],
-        answered: Answered,
+        answered: RecentAnswers,
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
     ) -> None:
         self._cache = cache
@@ -82,68 +82,66 @@ class Finder:
         """Note that a caller has the whole answer now: within the window, a repeat rejects it."""
         self._answered.note(repeat)
 
-    async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
-        """Return a hit, or a miss and why. Stages that fail cost the request the cache alone."""
-        readable = prepared.readable
-        anew = self._wants_anew(prepared)
-        if anew is not None:
-            return _miss(anew)
-        if readable is None:
-            return await self._find(prepared, key)
-        if not readable:
+    def peek(self, prepared: Prepared, key: CacheKey) -> Lookup | None:
+        """Return the lookup if memory alone decides it; None: ask ``find``."""
+        directives, repeat, readable = prepared.directives, prepared.repeat, prepared.readable
+        if directives.no_cache:
+            return _miss("no-cache")
+        if repeat is not None and not directives.only_if_cached and repeat in self._answered:
+            return _miss("repeat")
+        if readable is not None and not readable:
             return _miss(UNPROVEN)
-        lookup = await self._find(prepared, key)
-        if lookup.entry is not None:
-            return lookup
-        # How near the nearest is would tell what others asked of upstreams that are not his.
-        return msgspec.structs.replace(lookup, reason=UNPROVEN, similarity=None, veto=None)
+        began = time.perf_counter()
+        entry = self._cache.peek_exact(key.exact)
+        return None if entry is None else self._judge(prepared, entry, began)
 
-    async def _find(self, prepared: Prepared, key: CacheKey) -> Lookup:
-        directives, request, readable = prepared.directives, prepared.request, prepared.readable
-        now = self._clock()
+    async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
+        """Return a hit, or a miss and its reason. Stages that fail cost only the cache."""
+        began = time.perf_counter()
+        entry = await self._cache.find_exact(key, partial(self._refuse, prepared))
+        if entry is not None:
+            return self._judge(prepared, entry, began)
+        return _hide(prepared, await self._find_similar(prepared, key))
 
-        def refuse(entry: Entry) -> str | None:
-            if readable is not None and entry.origin.upstream not in readable:
-                return UNPROVEN
-            if directives.max_age_s is not None and now - entry.created > directives.max_age_s:
+    def _judge(self, prepared: Prepared, entry: Entry, began: float) -> Lookup:
+        """Return a hit if an entry under the exact key may answer the request."""
+        reason = self._refuse(prepared, entry)
+        if reason is not None:
+            return _hide(prepared, _miss(reason))
+        spent_s = time.perf_counter() - began
+        return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent_s)
+
+    def _refuse(self, prepared: Prepared, entry: Entry) -> str | None:
+        """Return why an entry may not answer a request, or None."""
+        if prepared.readable is not None and entry.origin.upstream not in prepared.readable:
+            return UNPROVEN
+        directives, request = prepared.directives, prepared.request
+        ttl_s = prepared.lifetime.seconds
+        if directives.max_age_s is not None or ttl_s is not None:
+            # Routes with different lifetimes may share an entry.
+            age_s = self._clock() - entry.created
+            if directives.max_age_s is not None and age_s > directives.max_age_s:
                 return "stale"
-            ttl_s = prepared.lifetime.seconds
-            if ttl_s is not None and now - entry.created > ttl_s:
-                # Routes of different lives may share an entry.
+            if ttl_s is not None and age_s > ttl_s:
                 return "stale"
+        if entry.transforms:
             if directives.refuses(entry.transforms):
                 return "compressed"
             level = self._concise.get(prepared.rule, self._concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
-            return self._admission.refuse_serve(request, entry) if request is not None else None
+        return None if request is None else self._admission.refuse_serve(request, entry)
 
-        began = time.perf_counter()
-        entry = self._cache.peek_exact(key.exact)
-        if entry is None:
-            entry = await self._cache.find_exact(key, refuse)
-        if entry is not None:
-            reason = refuse(entry)
-            if reason is not None:
-                return _miss(reason)
-            spent = time.perf_counter() - began
-            return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent)
+    async def _find_similar(self, prepared: Prepared, key: CacheKey) -> Lookup:
+        """Return a hit by meaning, or a miss."""
         refusal = await self._refuse_meaning(prepared)
         if refusal is not None:
             return _miss(refusal)
-        return await self._cache.find_semantic(key, self._with_vetoes(key, refuse), prepared.terms)
-
-    def _wants_anew(self, prepared: Prepared) -> str | None:
-        """Return why a stored answer is not what the caller wants, or None."""
-        if prepared.directives.no_cache:
-            return "no-cache"
-        repeat = prepared.repeat
-        if repeat is None or prepared.directives.only_if_cached or repeat not in self._answered:
-            return None
-        return "repeat"
+        accept = self._with_vetoes(key, partial(self._refuse, prepared))
+        return await self._cache.find_semantic(key, accept, prepared.terms)
 
     def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
-        """Refuse also what people called wrong; an entry's own prompt never comes here."""
+        """Also refuse entries that people called wrong. An entry's own prompt never comes here."""
         oversight = self._oversight
         if oversight is None:
             return refuse
@@ -151,7 +149,7 @@ class Finder:
         return lambda entry: oversight.refuse_entry(entry.id, question) or refuse(entry)
 
     async def _refuse_meaning(self, prepared: Prepared) -> str | None:
-        """Return why a request may be answered by an exact repeat alone, or None."""
+        """Return why only an exact repeat may answer a request, or None."""
         if prepared.semantic_refusal is not None:
             return prepared.semantic_refusal
         if prepared.terms.max_error == 0:
@@ -161,3 +159,13 @@ class Finder:
 
 def _miss(reason: str) -> Lookup:
     return Lookup(outcome=Outcome.MISS, reason=reason)
+
+
+def _hide(prepared: Prepared, lookup: Lookup) -> Lookup:
+    """Hide a miss's reason from a caller that may not read all answers.
+
+    The similarity would show what others ask of upstreams that are not this caller's.
+    """
+    if prepared.readable is None or lookup.entry is not None:
+        return lookup
+    return msgspec.structs.replace(lookup, reason=UNPROVEN, similarity=None, veto=None)

@@ -1,8 +1,4 @@
-"""Prometheus metrics, fed by observations. ``docs/headers.md`` lists them.
-
-Labels come from bounded sets: configured endpoints and upstreams, outcomes, reasons, stages. A
-model's name is the client's to choose, so it is never a label.
-"""
+"""Metrics of requests, for Prometheus and OpenTelemetry. ``docs/headers.md`` lists them."""
 
 from __future__ import annotations
 
@@ -12,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headstart.decisions import Outcome
+from headstart.errors import MissingExtra
 from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Learned, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry.metrics import Meter
     from prometheus_client import CollectorRegistry
 
     from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
@@ -37,7 +35,7 @@ _Key = tuple[str, Outcome, int, str, "str | None", "str | None"]
 
 
 class Hedging(Frozen, omit_defaults=False):
-    """What a strategy asked twice among its last 1,000 requests: shares, and those allowed."""
+    """Extra calls among a strategy's last 1,000 requests: their shares, and the limits."""
 
     route: str
     strategy: str
@@ -48,7 +46,7 @@ class Hedging(Frozen, omit_defaults=False):
 
 
 class Levels(Frozen):
-    """What a gauge shows: how much there is now. None: the store could not say."""
+    """The values of gauges: present levels. None: the store failed."""
 
     entries: int | None
     bytes: int | None
@@ -59,7 +57,7 @@ class Levels(Frozen):
 
 
 class _Bound(NamedTuple):
-    """What a request of one kind counts into, its labels bound once: binding costs 2 µs each."""
+    """The metrics for requests of one kind, with bound labels: binding one takes 2 µs."""
 
     counters: tuple[Callable[[], None], ...]
     ttft: Callable[[float], None]
@@ -96,27 +94,25 @@ class PrometheusObserver:
             "requests", "Requests to cached endpoints.", "endpoint", "outcome", "status"
         )
         self._hits = counter("hits", "Requests answered from the cache.", "kind")
-        self._misses = counter("misses", "Requests looked up in vain.", "reason")
-        self._bypasses = counter("bypasses", "Requests kept away from the cache.", "reason")
+        self._misses = counter("misses", "Requests whose lookup found no answer.", "reason")
+        self._bypasses = counter("bypasses", "Requests that bypassed the cache.", "reason")
         self._not_stored = counter(
-            "answers_not_stored", "Fresh answers that are not kept for others.", "reason"
+            "answers_not_stored", "Fresh answers that are not stored.", "reason"
         )
         self._failed = counter("failed_requests", "Requests that ended in an error.", "upstream")
-        self._stage_errors = counter(
-            "stage_errors", "Optional stages that failed and were bypassed.", "stage"
-        )
-        self._audits = counter("audits", "Our own calls, made to check hits.", "kind")
-        self._labels = counter("labels", "Pairs of answers judged.", "source", "judged")
-        self._alarms = counter("alarms", "Learning domains that audits put to silence.")
+        self._stage_errors = counter("stage_errors", "Failures of optional stages.", "stage")
+        self._audits = counter("audits", "Upstream calls made to check hits.", "kind")
+        self._labels = counter("labels", "Judged pairs of answers.", "source", "judged")
+        self._alarms = counter("alarms", "Learning domains that wrong audits stopped.")
         self._attempts = counter(
-            "attempts", "Upstream calls, why they were made and how they ended.",
+            "attempts", "Upstream calls, by role and outcome.",
             "upstream", "role", "outcome",
         )  # fmt: skip
-        self._cost = counter("cost_usd", "What upstream calls cost.", "upstream", "outcome")
-        self._removed = counter("tokens_removed", "Taken off prompts and answers.", "kind")
-        self._removable = counter("tokens_removable", "What dry runs would have taken off.", "kind")
+        self._cost = counter("cost_usd", "Cost of upstream calls.", "upstream", "outcome")
+        self._removed = counter("tokens_removed", "Tokens removed from texts.", "kind")
+        self._removable = counter("tokens_removable", "Tokens that dry runs would remove.", "kind")
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
-        self._stored_bytes = counter("stored_bytes", "Bytes of the entries acknowledged.")
+        self._stored_bytes = counter("stored_bytes", "Bytes of the acknowledged entries.")
 
     def _define_histograms(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
@@ -126,24 +122,24 @@ class PrometheusObserver:
 
         kind = ("outcome", "upstream")
         self._ttft = histogram(
-            "time_to_first_token", "From arrival to the first content byte.", LATENCIES_S, *kind
+            "time_to_first_token", "Time from arrival to the first content.", LATENCIES_S, *kind
         )
         self._total = histogram(
-            "request_duration", "From arrival to the last byte.", LATENCIES_S, *kind
+            "request_duration", "Time from arrival to the last byte.", LATENCIES_S, *kind
         )
         self._gap = histogram(
             "inter_token", "Mean time between two tokens of a streamed answer.", GAPS_S, *kind
         )
         self._attempt_ttft = histogram(
-            "attempt_time_to_first_token", "Of upstream calls.", LATENCIES_S, "upstream"
+            "attempt_time_to_first_token", "Time to first token of calls.", LATENCIES_S, "upstream"
         )
         self._speed = Histogram(
-            "headstart_attempt_tokens_per_second", "Of upstream calls, after the first token.",
+            "headstart_attempt_tokens_per_second", "Speed of upstream calls after the first token.",
             ("upstream",), registry=registry, buckets=SPEEDS,
         )  # fmt: skip
-        self._lookup = histogram("lookup", "Searching and loading candidates.", LOOKUPS_S)
-        self._encode = histogram("encode", "One prompt through the encoder.", ENCODINGS_S)
-        self._queue = histogram("encoder_queue", "Waiting for the encoder.", ENCODINGS_S)
+        self._lookup = histogram("lookup", "Time to find and load candidates.", LOOKUPS_S)
+        self._encode = histogram("encode", "Time to encode one prompt.", ENCODINGS_S)
+        self._queue = histogram("encoder_queue", "Time in the encoder's queue.", ENCODINGS_S)
 
     def _define_gauges(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -152,15 +148,15 @@ class PrometheusObserver:
         self._entries = gauge("entries", "Entries in the store.")
         self._bytes = gauge("entries_bytes", "Bytes of the entries in the store.")
         self._partitions = gauge("partitions", "Partitions with a vector in the index.")
-        self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls now.")
+        self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls in flight.")
         self._encoder_queue = gauge("encoder_queue_length", "Prompts that wait for the encoder.")
         self._hedges = {
             field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
             for field, text in (
                 ("extra_calls", "Calls that hedges added to the last 1,000 requests."),
-                ("extra_calls_allowed", "What they may add."),
-                ("extra_cost", "What they wasted of what those requests cost, as was expected."),
-                ("extra_cost_allowed", "What they may waste."),
+                ("extra_calls_allowed", "Limit of the calls that hedges may add."),
+                ("extra_cost", "Expected waste of hedges, as a share of all cost."),
+                ("extra_cost_allowed", "Limit of the expected waste of hedges."),
             )
         }
         ProcessCollector(registry=registry)
@@ -288,3 +284,52 @@ class PrometheusObserver:
 
 def _known(level: int | None) -> float:
     return math.nan if level is None else level
+
+
+class OpenTelemetryObserver:
+    """Records duration, time to first token and tokens of each served request.
+
+    ``meter`` defaults to the global provider's. Raises MissingExtra without the extra.
+    """
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        if meter is None:
+            try:
+                from opentelemetry.metrics import get_meter
+            except ImportError as error:
+                raise MissingExtra("otel", "the OpenTelemetry observer") from error
+            meter = get_meter("headstart")
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "Time to the end of the answer"
+        )
+        self._first = meter.create_histogram(
+            "gen_ai.server.time_to_first_token", "s", "Time to the first content sent"
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens that were paid for"
+        )
+        self._saved = meter.create_counter(
+            "headstart.saved.tokens", "{token}", "Tokens that hits saved"
+        )
+
+    def notify(self, observation: Observation) -> None:
+        """Record a served request; other observations have no convention."""
+        if not isinstance(observation, Served):
+            return
+        row = observation
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": row.model,
+            "gen_ai.provider.name": row.upstream,
+            "headstart.outcome": str(row.outcome),
+        }
+        if row.error is not None or row.status >= 400:
+            attributes["error.type"] = row.error or str(row.status)
+        self._duration.record(row.total_s, attributes)
+        if row.ttft_s is not None:
+            self._first.record(row.ttft_s, attributes)
+        if row.saved_tokens:
+            self._saved.add(row.saved_tokens, attributes)
+        else:
+            for kind, tokens in (("input", row.prompt_tokens), ("output", row.completion_tokens)):
+                self._tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})

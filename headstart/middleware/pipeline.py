@@ -1,4 +1,4 @@
-"""The path of a request, the only place that puts the stages in order.
+"""The path of a request. Only this module puts the stages in order.
 
 admit ► read ► prepare ► exact? ► semantic, and safe? ► join the same call ► call ► stream ► store
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,14 +22,12 @@ from headstart.errors import (
     UpstreamError,
 )
 from headstart.middleware.body import ClientGone, discard_body, paced, read_body
-from headstart.middleware.deadlines import UNBOUNDED, deadlines
-from headstart.middleware.deliver import Deliverer, NotForOthers, error_answer
-from headstart.middleware.exchange import Exchange
 from headstart.middleware.flights import Flight, Flights
-from headstart.middleware.learning.booking import AuditBooking
-from headstart.middleware.learning.oversight import Allowed, Course, Ruling
-from headstart.middleware.leaving import leave, leave_to_retry
-from headstart.middleware.pump import Plan, Pump
+from headstart.middleware.learning.audits import book_audit
+from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
+from headstart.middleware.pump import PumpedCall
+from headstart.middleware.request_context import RequestContext
+from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
@@ -37,27 +36,28 @@ from headstart.policies.key import variant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.interfaces import AdmissionPolicy, Observer, Upstream
+    from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
-    from headstart.middleware.deliver import Replay
+    from headstart.middleware.concurrency import Spawn, Supervisor
     from headstart.middleware.endpoints import Route
-    from headstart.middleware.flights import Client
-    from headstart.middleware.identity import Door
-    from headstart.middleware.learning.learner import Lesson
+    from headstart.middleware.identity import AccessControl
+    from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
-    from headstart.middleware.prepare import Prepared, Preparer
+    from headstart.middleware.prepare import Preparer
+    from headstart.middleware.pump import Pump
+    from headstart.middleware.respond import Responder
     from headstart.middleware.router import Router
-    from headstart.middleware.supervisor import Spawn, Supervisor
-    from headstart.types import CacheKey, Entry
+    from headstart.observe import Observer
+    from headstart.types import CacheKey, Headers
 
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
-"""Reasons to bypass the cache that say nothing against racing, rescuing and shaping."""
+"""Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
-"""Reasons of a miss that ask for another answer than the last."""
+"""Reasons of a miss for which the client wants another answer than the last."""
 CLIENT_GONE = 499
-"""Booked for clients that left before an answer began: the status nginx logs for them."""
+"""The booked status of clients that left before an answer began, as nginx logs them."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Engine:
         self,
         options: EngineOptions,
         *,
-        door: Door,
+        access: AccessControl,
         finder: Finder | None,
         oversight: Oversight | None,
         admission: AdmissionPolicy,
         preparer: Preparer,
         pump: Pump,
         flights: Flights,
-        deliverer: Deliverer,
+        responder: Responder,
         supervisor: Supervisor,
         observer: Observer,
         clock: Callable[[], float],
@@ -95,14 +95,14 @@ class Engine:
         router: Router | None,
     ) -> None:
         self._options = options
-        self._door = door
+        self._access = access
         self._finder = finder
         self._oversight = oversight
         self._admission = admission
         self._preparer = preparer
         self._pump = pump
         self._flights = flights
-        self._deliver = deliverer
+        self._responder = responder
         self._supervisor = supervisor
         self._observer = observer
         self._clock = clock
@@ -124,40 +124,50 @@ class Engine:
         return self._supervisor.spawn
 
     async def handle(
-        self, route: Route, scope: Scope, receive: Receive, send: Send, app: ASGIApp
+        self,
+        route: Route,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        app: ASGIApp,
+        page_headers: Headers = (),
     ) -> None:
         """Answer one request and book it. Raises only what the wrapped app raises."""
-        exchange = Exchange(self._new_id(), route, scope, receive, send)
+        context = RequestContext(self._new_id(), route, scope, receive, send)
+        context.page_headers = page_headers
         try:
-            await self._answer(exchange, app)
+            await self._answer(context, app)
         except ClientGone:
-            if not exchange.delivered:
-                exchange.error = "client-gone"
-                exchange.status = exchange.status or CLIENT_GONE
+            if not context.delivered:
+                context.error = "client-gone"
+                context.status = context.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
-            exchange.error = getattr(error, "code", "error")
-            if exchange.status:
-                raise  # Too late for a status: breaking off is the only honest answer left.
-            await error_answer(exchange, error)
+            context.error = getattr(error, "code", "error")
+            if context.status:
+                raise  # It is too late for a status, so the answer breaks off.
+            await send_error(context, error)
         except Exception as error:
-            exchange.error = type(error).__name__
-            if self._router is None or exchange.status:
+            context.error = type(error).__name__
+            if self._router is None or context.status:
                 raise
-            logger.exception("request %s failed", exchange.id)
-            await error_answer(exchange, HeadstartError("an error inside Headstart; see its log"))
+            logger.exception("request %s failed", context.id)
+            await send_error(context, HeadstartError("an error inside Headstart; see its log"))
         finally:
-            if exchange.repeat is not None and self._finder is not None and exchange.succeeded:
-                self._finder.note_answered(exchange.repeat)
-            if exchange.seat is None:
-                self._observer.notify(exchange.served(self._clock()))
+            repeat = context.prepared.repeat
+            if repeat is not None and self._finder is not None and context.succeeded:
+                self._finder.note_answered(repeat)
+            if context.seat is None:
+                self._observer.notify(context.served(self._clock()))
             else:
-                self._supervisor.spawn(self._book_later, exchange.over(), exchange.seat)
+                context.total_s = context.elapsed()
+                self._supervisor.spawn(self._book_later, context)
 
-    async def _book_later(self, exchange: Exchange, seat: tuple[Flight, Client]) -> None:
+    async def _book_later(self, context: RequestContext) -> None:
         try:
-            await leave_to_retry(exchange, *seat)
+            if context.flight is not None and context.seat is not None:
+                await leave_to_retry(context, context.flight, context.seat)
         finally:
-            self._observer.notify(exchange.served(self._clock()))
+            self._observer.notify(context.served(self._clock()))
 
     def renew(self, secret: bytes) -> bool:
         """Name scopes by the store's secret of now; tell whether it is another one."""
@@ -173,223 +183,219 @@ class Engine:
         if late:  # while they can still be booked
             await asyncio.wait(late)
 
-    async def _answer(self, exchange: Exchange, app: ASGIApp) -> None:
-        self._door.admit(exchange.scope)
-        limit = self._options.max_body_bytes
-        receive = paced(exchange.receive, self._options.body_timeout_s)
-        exchange.body = body = await read_body(receive, limit)
-        if not body.complete:
+    async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
+        self._access.admit(context.scope)
+        options, receive = self._options, context.receive
+        limit = options.max_body_bytes
+        context.body, complete = await read_body(receive, limit, options.body_timeout_s)
+        if not complete:
             if self._router is None:
-                return await self._bypass(exchange, app, "body-too-large")
-            await discard_body(receive, 2 * limit)
+                return await self._pass_through(context, app, "body-too-large", complete=False)
+            await discard_body(paced(receive, options.body_timeout_s), 2 * limit)
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         try:
-            prepared = self._preparer.prepare(exchange.route, exchange.scope, body.data)
+            context.prepared = self._preparer.prepare(context.route, context.scope, context.body)
         except (InvalidRequest, RequestTooLarge) as error:
             if self._router is None:
                 reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
-                return await self._bypass(exchange, app, reason)
+                return await self._pass_through(context, app, reason)
             raise
-        exchange.request, exchange.scope_name = prepared.request, prepared.scope
-        exchange.rule, exchange.holder = prepared.rule, prepared.holder
-        of_route = self._routes.get(prepared.rule, NO_ROUTE).deadline_s
-        limit_s = self._options.deadline_s if of_route is None else of_route
-        exchange.limit(deadlines(exchange.scope["headers"], limit_s))
-        exchange.timings["parse"] = exchange.elapsed()
-        key = prepared.key
-        if key is None or self._finder is None:
+        context.timings[b"parse"] = time.perf_counter() - context.started
+        await self._serve(context, app)
+
+    async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
+        """Answer a request that was read."""
+        prepared = context.prepared
+        if prepared.has_deadline:  # an invalid one is refused, also if the cache has the answer
+            self._limit(context)
+        key, finder = prepared.key, self._finder
+        if key is None or finder is None:
             if prepared.directives.only_if_cached:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
-            reason = prepared.bypass or "disabled"
-            return await self._bypass(exchange, app, reason)
-        exchange.domain, exchange.lifetime = prepared.terms.domain, prepared.lifetime
-        exchange.tenant, exchange.repeat = prepared.terms.tenant, prepared.repeat
-        key, ruling = await self._look_up(exchange, prepared, key)
-        exchange.lookup = ruling.lookup
-        entry, now = ruling.lookup.entry, self._clock()
-        if ruling.course is not Course.ASK and entry is not None:
-            replay = self._replay(exchange, entry, now)
-            if replay is not None:
-                if ruling.course is Course.SERVE_AND_AUDIT and ruling.lesson is not None:
-                    self._audit(exchange, prepared, key, ruling.lesson, app)
-                return await self._deliver.hit(exchange, entry, replay, now)
-            ruling = Ruling(Course.ASK, exchange.lookup)
+            return await self._bypass(context, app, prepared.bypass or "disabled")
+        key, decision = await self._look_up(context, finder, key)
+        context.lookup = decision.lookup
+        entry, sample = decision.lookup.entry, decision.sample
+        if entry is not None and decision.action is not HitAction.ASK:
+            now = self._clock()
+            try:
+                response = self._responder.render(context, entry, now)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+                context.lookup, sample = self._failed("replay", error), None
+            else:
+                if decision.action is HitAction.SERVE_AND_AUDIT and sample is not None:
+                    self._audit(context, key, sample, app)
+                return await self._responder.hit(context, entry, response, now)
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
-        await self._miss(exchange, prepared, key, app, ruling.lesson)
+        await self._miss(context, key, app, sample)
+
+    def _limit(self, context: RequestContext) -> None:
+        """Bound the time of a request. Raises InvalidRequest."""
+        of_route = self._routes.get(context.prepared.rule, NO_ROUTE).deadline_s
+        context.limit(self._options.deadline_s if of_route is None else of_route)
 
     async def _look_up(
-        self, exchange: Exchange, prepared: Prepared, key: CacheKey
-    ) -> tuple[CacheKey, Ruling]:
-        """Return the key to look under and what becomes of what is found there.
+        self, context: RequestContext, finder: Finder, key: CacheKey
+    ) -> tuple[CacheKey, HitDecision]:
+        """Return the key that was looked up, and the decision about the result.
 
         A step that fails costs the request the cache and nothing else.
         """
-        assert self._finder is not None
+        prepared = context.prepared
         try:
-            if prepared.request is not None and exchange.route.dialect is not None:
+            if prepared.request is not None and context.route.dialect is not None:
                 variants = self._admission.variants(prepared.request)
                 if variants > 1:
                     key = variant(key, self._random.randrange(variants))
-            lookup = await self._finder.find(prepared, key)
-            exchange.note_times(lookup)
-            return key, self._rule(exchange, prepared, key, lookup)
+            lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+            context.timings[b"lookup"] = lookup.lookup_s
+            if lookup.encode_s:
+                context.timings[b"encode"] = lookup.encode_s
+            if lookup.match_s:
+                context.timings[b"match"] = lookup.match_s
+            return key, self._decide(context, key, lookup)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-            return key, Ruling(Course.ASK, self._failed("lookup", error))
-
-    def _replay(self, exchange: Exchange, entry: Entry, now: float) -> Replay | None:
-        """Return a stored answer as it is to be sent; None if that fails, which is then a miss."""
-        try:
-            return self._deliver.replay(exchange, entry, now)
-        except Exception as error:  # noqa: BLE001 - the same
-            exchange.lookup = self._failed("replay", error)
-            return None
+            return key, HitDecision(HitAction.ASK, self._failed("lookup", error))
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
         self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
         return Lookup(outcome=Outcome.MISS, reason=f"{stage}-error")
 
-    def _rule(
-        self, exchange: Exchange, prepared: Prepared, key: CacheKey, lookup: Lookup
-    ) -> Ruling:
-        """Decide what becomes of a lookup; a random share of hits is held out to be compared."""
-        ruling = Ruling(Course.ASK if lookup.entry is None else Course.SERVE, lookup)
-        if self._oversight is not None:
-            ruling = self._oversight.rule(
-                exchange.id,
-                lookup,
-                key,
-                prepared.terms,
-                may=Allowed(
-                    ask=not prepared.directives.only_if_cached,
-                    twice=self._router is not None or exchange.route.idempotent,
-                ),
+    def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
+        """Decide about a lookup; a random share of hits is held out to be compared."""
+        if self._oversight is None:
+            decision = HitDecision(
+                HitAction.ASK if lookup.entry is None else HitAction.SERVE, lookup
             )
-        if lookup.entry is None or not self._options.holdout:
-            return ruling
-        if self._random.random() >= self._options.holdout:
-            return ruling
-        exchange.holdout = True
+        else:
+            allowed = AllowedChecks(
+                ask=not context.prepared.directives.only_if_cached,
+                twice=self._router is not None or context.route.idempotent,
+            )
+            terms = context.prepared.terms
+            decision = self._oversight.decide(context.id, lookup, key, terms, may=allowed)
+        holdout = self._options.holdout
+        if lookup.entry is None or not holdout or self._random.random() >= holdout:
+            return decision
+        context.holdout = True
         if self._oversight is not None:
-            self._oversight.learner.withheld(exchange.id)
+            self._oversight.learner.withheld(context.id)
         held = Lookup(
             outcome=Outcome.MISS,
             reason="holdout",
             similarity=lookup.similarity,
             trial=lookup.trial,
         )
-        lesson = ruling.lesson
-        if lesson is not None and ruling.course is not Course.ASK:
+        sample = decision.sample
+        if sample is not None and decision.action is not HitAction.ASK:
             # Only the draw lets this hit teach; one that is asked anew teaches in any case.
-            lesson = lesson._replace(drawn=self._options.holdout)
-        return Ruling(Course.ASK, held, lesson)
+            sample = sample._replace(drawn=holdout)
+        return HitDecision(HitAction.ASK, held, sample)
 
     def _audit(
-        self, exchange: Exchange, prepared: Prepared, key: CacheKey, lesson: Lesson, app: ASGIApp
+        self, context: RequestContext, key: CacheKey, sample: FeedbackSample, app: ASGIApp
     ) -> None:
-        """Ask the provider what it would have answered to a hit, while the hit is served."""
-        semantic = prepared.semantic_refusal is None
-        exchange.limit(UNBOUNDED)  # the caller's haste is not the audit's: UNATTENDED_S bounds it
-        flight = self._start(exchange, key, None, app, semantic=semantic, lesson=lesson)
+        """Ask the provider for its answer to a hit, while the hit is served."""
+        context.begin_by = context.deadline = None  # ``UNATTENDED_S`` bounds an audit
+        flight = self._start(context, key, None, app, sample)
         assert flight.pump is not None
         assert self._oversight is not None
-        book = AuditBooking(self._observer, self._oversight.audits, self._clock, self._new_id())
-        flight.pump.add_done_callback(partial(book, flight, exchange, lesson))
+        book = partial(
+            book_audit, flight, context, sample, self._oversight.audits, self._observer,
+            clock=self._clock, id=self._new_id(),
+        )  # fmt: skip
+        flight.pump.add_done_callback(book)
 
-    async def _bypass(self, exchange: Exchange, app: ASGIApp, reason: str) -> None:
-        exchange.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
+    async def _pass_through(
+        self, context: RequestContext, app: ASGIApp, reason: str, *, complete: bool = True
+    ) -> None:
+        """Let the wrapped app answer, without a look at its answer."""
+        context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
+        await self._responder.through_app(context, app, complete=complete)
+
+    async def _bypass(self, context: RequestContext, app: ASGIApp, reason: str) -> None:
         if self._router is None:
-            return await self._deliver.through_app(exchange, app)
-        editable = reason in _EDITABLE
-        exchange.forgo_retry()  # nobody can join what has no key
-        await self._fly(
-            exchange, self._start(exchange, None, None, app, semantic=False, editable=editable)
-        )
+            return await self._pass_through(context, app, reason)
+        context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
+        self._limit(context)
+        context.retry_from = None  # nobody can join a call without a key
+        flight = self._start(context, None, None, app, editable=reason in _EDITABLE)
+        await self._fly(context, flight)
 
     async def _miss(
         self,
-        exchange: Exchange,
-        prepared: Prepared,
+        context: RequestContext,
         key: CacheKey,
         app: ASGIApp,
-        lesson: Lesson | None,
+        sample: FeedbackSample | None,
     ) -> None:
+        prepared = context.prepared
         request = prepared.request
         assert request is not None
+        self._limit(context)
         identity = (
             key.exact,
-            exchange.rule,
+            prepared.rule,
             request.stream,
             request.include_usage,
             request.max_tokens,
             request.choices,
             request.logprobs,
             prepared.directives.compress,
-            # Who would answer is not known yet: whom not all of them accept joins no other caller.
+            # Nobody knows yet which upstream will answer. A caller that some of them have not
+            # accepted joins no other caller's call.
             "" if prepared.readable is None else prepared.holder,
         )
-        flight = self._flights.find(identity, exchange.begin_by)
-        if flight is not None and flight.whole and exchange.lookup.reason in _ANEW:
-            flight = None  # its answer is the one that the caller wants no more
-        if flight is not None and not exchange.holdout:
-            alone, exchange.lookup = exchange.lookup, Lookup(outcome=Outcome.JOINED)
+        flight = self._flights.find(identity, context.begin_by)
+        if flight is not None and flight.whole and context.lookup.reason in _ANEW:
+            flight = None  # the caller does not want this answer again
+        if flight is not None and not context.holdout:
+            alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
             try:
-                return await self._fly(exchange, flight)
+                return await self._fly(context, flight)
             except NotForOthers:
-                exchange.lookup = alone
-        semantic = prepared.semantic_refusal is None
-        flight = self._start(exchange, key, identity, app, semantic=semantic, lesson=lesson)
-        await self._fly(exchange, flight)
+                context.lookup = alone
+        await self._fly(context, self._start(context, key, identity, app, sample))
 
     def _start(
         self,
-        exchange: Exchange,
+        context: RequestContext,
         key: CacheKey | None,
         identity: tuple[object, ...] | None,
         app: ASGIApp,
+        sample: FeedbackSample | None = None,
         *,
-        semantic: bool,
-        lesson: Lesson | None = None,
         editable: bool = True,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
-        route = exchange.route
-        predicts = self._routes.get(exchange.rule, NO_ROUTE).predicts
-        call = exchange.call(editable=editable, predicts=predicts)
+        route, prepared = context.route, context.prepared
+        predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
+        call = context.call(editable=editable, predicts=predicts)
         upstream: Upstream
         if self._router is None:
-            upstream = AppUpstream(app, exchange.scope, route.dialect, self._supervisor.spawn)
+            upstream = AppUpstream(app, context.scope, route.dialect, self._supervisor.spawn)
         else:
-            upstream, call = self._router.assign(call, exchange.scope_name, exchange.rule)
+            upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         flight = Flight(deadline=call.deadline)
-        plan = Plan(
-            call=call,
-            upstream=upstream,
-            route=route,
-            identity=identity if identity is not None else flight,
+        pumped = PumpedCall(
+            self._pump,
+            flight,
+            call,
+            upstream,
+            route.dialect,
+            prepared,
             key=key,
-            semantic=semantic,
-            lifetime=exchange.lifetime,
-            tenant=exchange.tenant,
-            lesson=lesson,
-            holder=exchange.holder,
-            wrapped=self._router is None,
+            identity=flight if identity is None else identity,
+            sample=sample,
         )
         if identity is not None:
             self._flights.add(identity, flight)
-        flight.pump = pump = self._supervisor.spawn(self._pump.run, flight, plan)
+        flight.pump = pump = self._supervisor.spawn(pumped.run)
         self._pumps.add(pump)
         pump.add_done_callback(self._pumps.discard)
         return flight
 
-    async def _fly(self, exchange: Exchange, flight: Flight) -> None:
-        client = flight.join()
-        try:
-            early_200_s = self._routes.get(exchange.rule, NO_ROUTE).early_200_s
-            await self._deliver.flight(exchange, flight, client, early_200_s)
-        finally:
-            if flight.clients == 1 and not flight.done and exchange.will_retry:
-                exchange.seat = flight, flight.join()
-                flight.leave(client)
-            else:
-                await leave(exchange, flight, client)
+    async def _fly(self, context: RequestContext, flight: Flight) -> None:
+        early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
+        await self._responder.fly(context, flight, early_200_s)

@@ -1,4 +1,4 @@
-"""From a request's bytes to what decides about it: parse, identity, admission, key."""
+"""Reads a request: parses the body, finds the caller, and works out the cache key."""
 
 from __future__ import annotations
 
@@ -9,58 +9,73 @@ from urllib.parse import unquote
 
 import msgspec
 
-from headstart.decisions import Terms
+from headstart.decisions import MatchContext
+from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import RequestError, RequestTooLarge
 from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
-from headstart.middleware.upstreams.headers import OWN_PREFIX
+from headstart.middleware.upstreams.wire import OWN_PREFIX
 from headstart.observe import StageFailed
-from headstart.policies.caller_headers import KEY_HEADERS
-from headstart.policies.directives import Directives, parse_directives
-from headstart.policies.freshness import FOREVER, Lifetime, Lifetimes, QuestionClass
-from headstart.policies.key import PROTOCOL_HEADERS, KeyContext, chat_key, keyed_headers, raw_key
-from headstart.policies.questions import NOT_FOUND, find_question
-from headstart.policies.terms import (
+from headstart.policies.freshness import (
+    FOREVER,
+    Directives,
+    Lifetime,
+    Lifetimes,
+    QuestionClass,
+    parse_directives,
+)
+from headstart.policies.key import (
+    NOT_FOUND,
+    KeyContext,
+    chat_key,
+    find_question,
+    keyed_headers,
+    raw_key,
+)
+from headstart.policies.route_rules import (
     RouteRule,
     decoded,
     first_rule,
+    match_context,
     requested_max_error,
-    terms_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.interfaces import AdmissionPolicy, Observer
+    from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AcceptedCredentials, Caller, SharingOptions
-    from headstart.policies.questions import Question
+    from headstart.observe import Observer
+    from headstart.policies.key import Question
     from headstart.types import CacheKey, ChatRequest, Headers
 
 FAILED = "prepare-error"
-"""Why a request bypasses the cache that could not be prepared."""
+"""The reason why a request bypasses the cache if its preparation failed."""
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
 MEMO_ENVELOPES = 1024
 MEMO_ENVELOPE_BYTES = 8 * 1024
 _CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
 _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
-"""Headers under which an answer is a refusal, a part, or nothing new (RFC 9110, 13 and 14)."""
+"""Headers that may turn the answer into an error, a part, or "not modified" (RFC 9110)."""
 _READ_HEADERS = PROTOCOL_HEADERS.union(
     KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
 )
 MEMO_NAMES = 1024
+DEADLINE = b"x-headstart-deadline-ms"
+"""Header in which a caller bounds the time of its request."""
 
-_ANY_TERMS = Terms()
+_ANY_TERMS = MatchContext()
 _ONE_LIFE = Lifetimes()
 
 
 class Envelope(NamedTuple):
-    """What a request says beside its path and body: who calls, and on which terms."""
+    """The headers and the query of a request, read: the caller and the caller's conditions."""
 
     headers: Headers
-    """Those that decide anything."""
+    """The headers that have an effect."""
     query_string: bytes
     found: Mapping[bytes, bytes]
     """The headers by name."""
@@ -68,21 +83,21 @@ class Envelope(NamedTuple):
     directives: Directives
     max_error: float | None
     keyed: Headers
-    """Those that belong in the cache key."""
+    """The headers that belong in the cache key."""
     size: int
-    """Bytes of all that was read."""
+    """Bytes of these headers and the query."""
 
 
 class Repeat(NamedTuple):
-    """A request as a repeat of it is recognised, and how soon that has to come."""
+    """The mark of a request and its caller, by which a repeat is recognised."""
 
     digest: bytes
-    """Of who asks and what: equal for the same caller's same request."""
+    """Hash of caller and request."""
     window_s: float
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A request understood. ``key`` is None when the cache must not be asked (``bypass``)."""
+    """A request that was read. ``key`` is None if it must bypass the cache (``bypass``)."""
 
     request: ChatRequest | None
     key: CacheKey | None
@@ -90,30 +105,32 @@ class Prepared(msgspec.Struct, frozen=True):
     scope: str = ""
     bypass: str | None = None
     semantic_refusal: str | None = None
-    """Why another prompt's answer must not serve, so that only an exact repeat may."""
-    terms: Terms = _ANY_TERMS
+    """Why the answer to a similar prompt must not serve, so that only an exact repeat may."""
+    terms: MatchContext = _ANY_TERMS
     lifetime: Lifetime = FOREVER
     rule: str = ""
     """Name of the ``[[route]]`` that it takes."""
     repeat: Repeat | None = None
-    """Set where the same caller's repeat is answered anew."""
+    """Set if a repeat by the same caller gets a fresh answer."""
     holder: str = ""
-    """Where all share answers: the hash of the keys that upstreams must have accepted."""
+    """Hash of the keys that upstreams must have accepted; "" unless all callers share answers."""
     answerers: frozenset[str] = frozenset()
     """Upstreams that may be asked."""
     readable: frozenset[str] | None = None
     """Upstreams whose answers may be read; None: all of them."""
+    has_deadline: bool = False
+    """The caller set a deadline in a header of ours."""
 
 
 class Preparer:
-    """Prepares requests; equal ones are prepared once (a bounded memo by their own bytes).
+    """Prepares requests. Equal requests are prepared once (a bounded memo by their bytes).
 
-    ``upstream`` names who answers by dialect, model and rule, and ``answerers`` all upstreams that
-    may. Unless ``semantic``, only exact repeats share answers. ``rules`` are the ``[[route]]``
-    tables in order, ``max_error`` the target where they set none, ``learning`` names the encoder
-    and guards that a learning domain belongs to, ``lifetimes`` say how long answers are kept, and
-    ``max_body_values`` how many JSON values a body may hold. A step that fails is told to
-    ``observer``, and its request goes on without the cache.
+    ``upstream`` names the upstream that answers, by dialect, model and rule; ``answerers`` names
+    all upstreams that may answer. Unless ``semantic``, only exact repeats share answers. ``rules``
+    are the ``[[route]]`` tables in order, and ``max_error`` is the target of routes without one.
+    ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
+    say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
+    that fails is reported to ``observer``, and its request goes on without the cache.
     """
 
     def __init__(
@@ -149,21 +166,19 @@ class Preparer:
         self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched)
-        self._reads: dict[bytes, bool] = {}
-        """Whether a header of this name decides anything."""
+        self._reads = _NameMemo(self._has_effect)
+        """Whether a header of this name has an effect."""
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
-        """Return what the body and headers mean. Raises RequestError, and what ``scope=`` raises.
+        """Return the request, read. Raises RequestError, and any error of the ``scope=`` function.
 
-        Who asks is found out first, and fails closed.
+        The caller is identified first. An error there is never passed over.
         """
-        reads, learn = self._reads, self._learn
-        headers: Headers = tuple(
-            [(n, v) for n, v in scope["headers"] if (reads[n] if n in reads else learn(n))]
-        )
+        reads = self._reads
+        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         envelope = self._envelopes.get((headers, query))
         caller = self._callers.caller(headers, query) if envelope is None else envelope.caller
@@ -175,9 +190,9 @@ class Preparer:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             return self._give_up(error)
-        if prepared.key is None:
+        if prepared.key is None or not prepared.holder:
             return prepared
-        # Apart from what is remembered: it changes with each upstream's answer.
+        # This is not part of the memo: it changes with each upstream's answer.
         readable = self._callers.readable(prepared.holder, prepared.answerers)
         if readable is None:
             return prepared
@@ -186,7 +201,7 @@ class Preparer:
     def _recall(
         self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
     ) -> Prepared:
-        """Return what an equal request was understood as, or read this one."""
+        """Return the memo of an equal request, or read this one."""
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         headers, query = envelope.headers, envelope.query_string
         memo_key = (method, route.name, path, query, headers, identity, body)
@@ -195,6 +210,8 @@ class Preparer:
             self._memo.move_to_end(memo_key)
             return remembered[0]
         prepared = self._prepare(route, (method, path), envelope, identity, body)
+        if DEADLINE in envelope.found:
+            prepared = msgspec.structs.replace(prepared, has_deadline=True)
         if prepared.bypass != FAILED:
             self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
         return prepared
@@ -206,28 +223,23 @@ class Preparer:
         directives: Directives = Directives(),  # noqa: B008 - frozen
         rule: str = "",
     ) -> Prepared:
-        """Tell of a step that failed; the request bypasses the cache, with what is known of it."""
+        """Report a step that failed. The request then bypasses the cache."""
         self._observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
         return Prepared(request, None, directives, bypass=FAILED, rule=rule)
 
     def renew(self, secret: bytes) -> bool:
-        """Name scopes by the store's secret of now; tell whether it is another one."""
+        """Take the store's present secret for the names of scopes; return whether it is new."""
         if not self._callers.renew(secret):
             return False
         self._memo.clear()
         self._memo_size = 0
         return True
 
-    def _learn(self, name: bytes) -> bool:
-        """Work out whether a header decides anything, and remember it."""
-        decides = name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
-        if len(self._reads) >= MEMO_NAMES:
-            self._reads.clear()
-        self._reads[name] = decides
-        return decides
+    def _has_effect(self, name: bytes) -> bool:
+        return name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
 
     def _open(self, headers: Headers, query_string: bytes, caller: Caller) -> Envelope:
-        """Read what most requests of a caller have in common."""
+        """Read the headers and the query, which most requests of a caller have in common."""
         envelope = Envelope(
             headers,
             query_string,
@@ -248,7 +260,7 @@ class Preparer:
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
         if size > MEMO_BODY_BYTES:
             return
-        weight = 8 * size + 2048  # a decoded document weighs several times its text
+        weight = 8 * size + 2048  # a decoded document takes several times the memory of its text
         self._memo[memo_key] = prepared, weight
         self._memo_size += weight
         while self._memo_size > MEMO_BYTES:
@@ -289,7 +301,7 @@ class Preparer:
         request: ChatRequest,
         rule: RouteRule,
     ) -> Prepared:
-        """Decide what may be looked up for a request, and under which key."""
+        """Decide whether the request may be looked up, and under which key."""
         found, directives = envelope.found, envelope.directives
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
         holder = self._callers.holder(envelope.caller, place)
@@ -313,9 +325,9 @@ class Preparer:
         answerer = self._upstream(dialect, request.model, rule.name)
         context = self._context(dialect, target, envelope, answerer)
         key = self._key(route, request, scope_name, context, named)
-        # What single questions taught says nothing about whether histories mean the same.
+        # Labels of single questions tell nothing about conversations.
         kind_of_talk = "question" if key.conversation is None else "conversation"
-        terms = terms_of(
+        terms = match_context(
             (scope_name, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
             self._learning,
@@ -345,16 +357,16 @@ class Preparer:
     def _repeat(
         self, window_s: float | None, key: CacheKey, asker: tuple[str, bytes | None, str | None]
     ) -> Repeat | None:
-        """Return how a repeat is recognised; two users of one scope do not repeat each other."""
+        """Return the mark of a repeat. Two users of one scope do not repeat each other."""
         if window_s is None:
             return None
         who = self._callers.asker(*asker)
         return Repeat(sha256(f"{who}{key.exact}".encode()).digest(), window_s)
 
     def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
-        """Does the request ask its answerer to look at something first, or for a part alone?
+        """Return whether the request has a condition, or asks only for a part.
 
-        A wrapped app is asked for the whole of what a client has in part, or may have already.
+        A wrapped app gets such a GET request without most conditions, and answers with the whole.
         """
         asked = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
         return not asked.isdisjoint(found)
@@ -414,10 +426,22 @@ class Preparer:
         return refusal
 
 
+class _NameMemo(dict[bytes, bool]):
+    """Remembers for each name of a header what a function says of it."""
+
+    def __init__(self, judge: Callable[[bytes], bool]) -> None:
+        self._judge = judge
+
+    def __missing__(self, name: bytes) -> bool:
+        if len(self) >= MEMO_NAMES:
+            self.clear()
+        return self.setdefault(name, self._judge(name))
+
+
 def _question(
     route: Route, rule: RouteRule, request: ChatRequest, header: bytes | None
 ) -> Question | None:
-    """Return the question in the last user text, by caller, route or endpoint."""
+    """Return the question in the last user text, as caller, route or endpoint name it."""
     if request.query is None:
         return None
     names: tuple[str, ...] = () if request.question is None else (request.question,)

@@ -1,11 +1,10 @@
-"""Runs one flight: reads the upstream, feeds the flight, and stores what is whole."""
+"""Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 from msgspec.structs import replace
@@ -18,30 +17,31 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.collect import Collector, storable
-from headstart.middleware.flights import LOG_BYTES, Head
-from headstart.middleware.learning.learner import Comparison
-from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_plain
+from headstart.middleware.flights import Head
+from headstart.middleware.learning.learner import PendingComparison
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.middleware.tokenizers import load_soon
-from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.middleware.upstreams.recording import CHARACTERS_PER_TOKEN
 from headstart.observe import StageFailed
-from headstart.policies.responses import Storing, judge_response
-from headstart.types import Ended, Entry, Frozen, Origin, RawResponse, ToolCall
+from headstart.policies.freshness import StorageVerdict, judge_response
+from headstart.reply import AnswerWithheld
+from headstart.transcript import CHARACTERS_PER_TOKEN, storable
+from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
-    from headstart.interfaces import AdmissionPolicy, Observer, Upstream, UpstreamReply
-    from headstart.middleware.endpoints import Route
+    from headstart.interfaces import AdmissionPolicy, Upstream
+    from headstart.middleware.concurrency import Gate
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
-    from headstart.middleware.learning.learner import Learner, Lesson
-    from headstart.middleware.limits import Gate
+    from headstart.middleware.learning.learner import FeedbackSample, Learner
+    from headstart.middleware.prepare import Prepared
     from headstart.middleware.record import Recorder
-    from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.policies.freshness import Lifetime
+    from headstart.observe import Observer
+    from headstart.reply import Reply
+    from headstart.transcript import Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Completion, Headers
 
 UNATTENDED_S = 600.0
@@ -68,28 +68,11 @@ STORED_HEADERS = CORS_HEADERS.union(
 """Headers of an app's answer that say what it is, and how a browser may treat it."""
 
 
-class Plan(Frozen):
-    """One upstream call to make. ``key`` is None when its answer must not be stored."""
-
-    call: Call
-    upstream: Upstream
-    route: Route
-    identity: Hashable
-    key: CacheKey | None
-    semantic: bool
-    lifetime: Lifetime
-    """How long its answer may be served; without end: until it is evicted."""
-    tenant: str
-    """Whose turn at the encoder its answer takes."""
-    lesson: Lesson | None
-    """What the answer teaches about the neighbour that was, or was not, served in its place."""
-    holder: str
-    """Under which to note whether upstreams accept the caller's key; "" when nobody asks."""
-    wrapped: bool
-
-
 class Pump:
-    """Carries out plans. One instance serves all flights of an engine."""
+    """What the calls of all flights share. ``wrapped``: an app answers them.
+
+    ``keyed`` tells whether the cache key or the scope binds a request header.
+    """
 
     def __init__(
         self,
@@ -100,356 +83,405 @@ class Pump:
         accepted: AcceptedCredentials,
         flights: Flights,
         gate: Gate,
-        ledger: Ledger,
         clock: Callable[[], float],
         observer: Observer,
+        wrapped: bool,
         recorder: Recorder | None = None,
         keyed: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
-        """Compose the parts. ``keyed`` tells of a request header whether key or scope bind it."""
-        self._cache = cache
-        self._learner = learner
-        self._admission = admission
-        self._accepted = accepted
-        self._flights = flights
-        self._gate = gate
-        self._ledger = ledger
-        self._clock = clock
-        self._recorder = recorder
-        self._observer = observer
-        self._keyed = keyed
+        self.cache = cache
+        self.learner = learner
+        self.admission = admission
+        self.accepted = accepted
+        self.flights = flights
+        self.gate = gate
+        self.clock = clock
+        self.observer = observer
+        self.wrapped = wrapped
+        self.recorder = recorder
+        self.keyed = keyed
 
-    async def run(self, flight: Flight, plan: Plan) -> None:
-        """Make the call and publish its answer to the flight. Errors go to the flight's clients."""
+
+class PumpedCall:
+    """One upstream call: it feeds a flight with the answer, and stores an answer that is whole.
+
+    ``key`` is None when the answer must not be stored. ``sample`` is what the answer will teach
+    about the neighbour that was, or was not, served in its place.
+    """
+
+    __slots__ = (
+        "_call",
+        "_completion",
+        "_custom",
+        "_dialect",
+        "_flight",
+        "_holder",
+        "_identity",
+        "_judged",
+        "_kept",
+        "_key",
+        "_prepared",
+        "_pump",
+        "_raw",
+        "_reads",
+        "_refusal",
+        "_reply",
+        "_sample",
+        "_storing",
+        "_upstream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pump: Pump,
+        flight: Flight,
+        call: Call,
+        upstream: Upstream,
+        dialect: Dialect | None,
+        prepared: Prepared,
+        *,
+        key: CacheKey | None,
+        identity: Hashable,
+        sample: FeedbackSample | None,
+    ) -> None:
+        self._pump = pump
+        self._flight = flight
+        self._call = call
+        self._upstream = upstream
+        self._dialect = dialect
+        self._prepared = prepared
+        self._key = key
+        self._identity = identity
+        self._sample = sample
+        self._holder = prepared.holder
+        """Name under which to note whether upstreams accept the caller's key; "": for nobody."""
+        self._custom = dialect is None and key is not None
+        """The answer is stored as it comes."""
+        self._raw: bytes | None = None
+        """The whole body of such an answer; None if it may not be stored."""
+        self._storing = StorageVerdict()
+        """The verdict on storing the answer that follows from its status and headers."""
+        self._reads = False
+        """The answer is in a dialect, and can be read."""
+        self._completion: Completion | None = None
+        self._kept: Completion | None = None
+        self._judged = False
+        """``_refusal`` has the admission policy's judgement of the answer."""
+        self._refusal: str | None = None
+
+    async def run(self) -> None:
+        """Make the call and publish its answer. Errors go to the clients of the flight."""
+        flight = self._flight
         unseen: Exception | None = None
         try:
-            if flight.clients:
-                async with self._gate:
-                    await self._call(flight, plan)
-            else:
-                with self._gate.spare():
-                    await self._audit(flight, plan)
+            await (self._attend() if flight.clients else self._audit())
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
-            self._settle(flight, plan)
-            if isinstance(error, UpstreamRefused) and plan.key is not None:
+            self._settle()
+            if isinstance(error, UpstreamRefused) and self._key is not None:
                 flight.not_stored = "status"
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.clients:
                 unseen = error
         finally:
-            self._settle(flight, plan)
+            self._settle()
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
             broken = flight.error is not None and flight.head is not None and flight.entry is None
-            if broken and plan.key is not None:
+            if broken and self._key is not None:
                 flight.not_stored = flight.not_stored or "incomplete"
-            flight.settled.set()
+            flight.settle()
             if flight.entry is None:
-                self._flights.remove(plan.identity, flight)
+                self._pump.flights.remove(self._identity, flight)
         try:
-            await self._store(flight, plan)
+            await self._store()
         finally:
             # Only now, where memory has no room for the entry: until here others may join.
-            self._flights.remove(plan.identity, flight)
+            self._pump.flights.remove(self._identity, flight)
         if unseen is not None:
             raise unseen
 
-    async def _store(self, flight: Flight, plan: Plan) -> None:
+    async def _store(self) -> None:
         """Store a whole answer, whatever became of its clients and of its body's end."""
-        entry = flight.entry
-        if entry is None or self._cache is None:
+        entry, pump, sample = self._flight.entry, self._pump, self._sample
+        if entry is None or pump.cache is None:
             return
-        if self._recorder is not None:
-            self._recorder.add(plan.call, plan.route.dialect, entry)
-        text = entry.key.query if plan.semantic else None
-        stored = await self._cache.put(entry, text=text, tenant=plan.tenant)
-        if plan.lesson is not None and self._learner is not None:
-            self._learner.submit(Comparison(plan.lesson, entry.answer, stored=stored))
+        if pump.recorder is not None:
+            pump.recorder.add(self._call, self._dialect, entry)
+        text = entry.key.query if self._prepared.semantic_refusal is None else None
+        stored = await pump.cache.put(entry, text=text, tenant=self._prepared.terms.tenant)
+        if sample is not None and pump.learner is not None:
+            pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
-    def _settle(self, flight: Flight, plan: Plan) -> None:
-        """Hand over what the calls cost, also where the answer never came."""
-        attempts = self._ledger.take(plan.call.id)
-        flight.attempts += attempts
-        if plan.holder:
-            for each in attempts:
+    def _settle(self) -> None:
+        """Hand over the attempts that were booked, also if there was no answer."""
+        log, flight = self._call.log, self._flight
+        attempts = log.take()
+        if attempts:
+            flight.attempts += attempts
+            for each in attempts if self._holder else ():
                 if each.error is None or each.status >= 400:
-                    self._accepted.note(plan.holder, each.upstream, each.status)
-        flight.shaped += self._ledger.shaped(plan.call.id)
+                    self._pump.accepted.note(self._holder, each.upstream, each.status)
+        if log.shaped:
+            flight.shaped += log.take_shaped()
 
-    async def _audit(self, flight: Flight, plan: Plan) -> None:
+    async def _attend(self) -> None:
+        """Make a call that clients wait for."""
+        gate = self._pump.gate
+        if not gate.take():
+            await gate.wait()
+        try:
+            await self._send()
+        finally:
+            gate.give_back()
+
+    async def _audit(self) -> None:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""
-        with anyio.move_on_after(UNATTENDED_S):
-            return await self._call(flight, plan)
+        with self._pump.gate.spare(), anyio.move_on_after(UNATTENDED_S):
+            return await self._send()
         raise UpstreamTimeout("the audit took too long")
 
-    async def _call(self, flight: Flight, plan: Plan) -> None:
+    async def _send(self) -> None:
         try:
-            async with plan.upstream.stream(plan.call) as reply:
-                await self._carry(flight, plan, reply)
+            async with await self._upstream.send(self._call) as reply:
+                await self._publish(reply)
         except AnswerWithheld as withheld:  # an answer without content is an answer all the same
-            await self._carry(flight, plan, withheld.reply)
+            await self._publish(withheld.reply)
 
-    async def _carry(self, flight: Flight, plan: Plan, reply: UpstreamReply) -> None:
-        storing = self._judge(plan, reply)
-        head = Head(reply.status, reply.headers, reply.upstream, reply.transforms, storing.refusal)
+    async def _publish(self, reply: Reply) -> None:
+        """Give the answer to the flight, piece by piece, and make an entry of it."""
+        flight, pump = self._flight, self._pump
+        self._storing = self._judge(reply)
+        plain = reply.is_plain
+        self._reads = self._dialect is not None and reply.status == 200 and plain
+        head = Head(
+            reply.status, reply.headers, reply.upstream, reply.transforms, self._storing.refusal
+        )
         flight.open(head)
-        if plan.holder and plan.wrapped:  # of others the books tell, too
-            self._accepted.note(plan.holder, reply.upstream, reply.status)
-        answer = _Answer(plan, reply, storing, self._clock)
-        collector = answer.collector
+        if self._holder and pump.wrapped:  # the attempts tell it for other upstreams
+            pump.accepted.note(self._holder, reply.upstream, reply.status)
         try:
-            with anyio.CancelScope() as flight.reading:
-                await self._read(flight, head, answer)
+            await self._read(reply, stream=head.stream)
+        except asyncio.CancelledError:
+            if not flight.was_cut_off():
+                raise
         except Exception:
             if flight.whole and flight.origin is None:  # what fails now was not the answer
-                collector.feed((Ended(),))
-                self._sum_up_now(flight, answer)
+                reply.transcript.feed((Ended(),))
+                self._sum_up_at_once(reply)
             raise
         if head.stream:
             await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
-        if answer.reads and not plan.wrapped:
-            # A wrapped app may answer as it likes: what it sends passes, and is just not stored.
-            _refuse_broken(collector, stream=head.stream, cacheable=plan.key is not None)
-        elif collector.finished and not collector.ended:
-            collector.feed((Ended(),))
+        transcript = reply.transcript
+        if self._reads and not pump.wrapped:
+            # A wrapped app may answer as it likes: its answer passes, and is not stored.
+            _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
+        elif transcript.finished and not transcript.ended:
+            transcript.feed((Ended(),))
         flight.whole = True
         try:
-            tokens, booked = await answer.counted(), len(flight.attempts)
-            self._settle(flight, plan)
-            if flight.origin is None or tokens.estimated or len(flight.attempts) > booked:
-                self._sum_up(flight, answer, tokens)
+            await self._finish(reply)
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
             flight.not_stored = self._failed(error)
-        if collector.failure is not None:
-            self._failed(collector.failure)
+        if transcript.failure is not None:
+            self._failed(transcript.failure)
         flight.finish()
 
-    async def _read(self, flight: Flight, head: Head, answer: _Answer) -> None:
-        collector, ends_at_finish = answer.collector, answer.ends_at_finish
-        custom = answer.plan.route.dialect is None and answer.plan.key is not None
-        raw: list[bytes] | None = [] if custom and answer.storing.refusal is None else None
-        async for piece in answer.reply.chunks():
-            if piece.events:
-                collector.feed(piece.events)
-            answer.size += len(piece.data)
-            if flight.first_content is None and (collector.content_started or custom):
-                flight.first_content = time.perf_counter()
-            if raw is not None:
-                raw.append(piece.data)
-                if flight.full:
-                    raw = None
-            if (collector.ended or ends_at_finish) and not flight.whole and answer.is_whole:
-                flight.whole = True
-                if head.stream and collector.ended:
-                    # A client may ask again as soon as it has the terminal event.
-                    self._sum_up_now(flight, answer)
-            if piece.data:
-                await flight.push(piece.data)
-        answer.raw = None if raw is None else b"".join(raw)
-
-    def _sum_up_now(self, flight: Flight, answer: _Answer) -> None:
+    async def _read(self, reply: Reply, *, stream: bool) -> None:
+        flight, custom = self._flight, self._custom
+        dialect, request = self._dialect, self._call.request
+        ends_at_finish = self._reads and dialect is not None and dialect.ends_at_finish
+        choices = 1 if request is None else max(1, request.choices)
+        raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
+        flight.is_read = True
         try:
-            self._sum_up(flight, answer, answer.estimated())
+            async for piece in reply.pieces:
+                transcript = reply.transcript
+                if flight.first_content is None and (transcript.content_started or custom):
+                    flight.first_content = time.perf_counter()
+                if raw is not None:
+                    raw.append(piece.data)
+                    if flight.full:
+                        raw = None
+                if not flight.whole and (transcript.ended or ends_at_finish):
+                    if transcript.ended:
+                        flight.whole = transcript.error is None
+                    else:
+                        flight.whole = transcript.has_finished(choices)
+                    if flight.whole and stream and transcript.ended:
+                        # A client may ask again as soon as it has the terminal event.
+                        self._sum_up_at_once(reply)
+                if piece.data:
+                    await flight.push(piece.data)
+        finally:
+            flight.is_read = False
+        self._raw = None if raw is None else b"".join(raw)
+
+    async def _finish(self, reply: Reply) -> None:
+        """Sum up an answer that has come, unless that was done at its terminal event."""
+        flight, booked = self._flight, len(self._flight.attempts)
+        self._settle()
+        if flight.origin is not None and not flight.origin.estimated:
+            if len(flight.attempts) > booked:
+                self._sum_up(reply, self._reported(reply) or Tokens())
+            return
+        tokens, request = self._reported(reply), self._call.request
+        if tokens is None and request is not None:
+            load_soon(request.model)
+            said = self._said(reply)
+            tokens = await asyncio.to_thread(_count, self._call.body, said, request.model)
+            self._settle()
+            return self._sum_up(reply, tokens, estimated=True)
+        self._sum_up(reply, tokens or Tokens())
+
+    def _sum_up_at_once(self, reply: Reply) -> None:
+        """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
+        try:
+            self._settle()
+            tokens = self._reported(reply)
+            if tokens is not None:
+                return self._sum_up(reply, tokens)
+            prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
+            completion = round(len(self._said(reply)) / CHARACTERS_PER_TOKEN)
+            self._sum_up(reply, Tokens(prompt, completion), estimated=True)
         except Exception as error:  # noqa: BLE001 - the stream goes on
-            flight.not_stored = self._failed(error)
+            self._flight.not_stored = self._failed(error)
 
-    def _sum_up(self, flight: Flight, answer: _Answer, tokens: _Tokens) -> None:
-        """Tell what a whole answer took, and let exact lookups find it from now on."""
-        plan, reply = answer.plan, answer.reply
-        self._settle(flight, plan)
-        if plan.holder:  # whose next request may come before this call is in the books
-            self._accepted.note(plan.holder, reply.upstream, reply.status)
-        flight.origin = _origin(answer, tokens, flight)
+    def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
+        """Say what a whole answer took, and let exact lookups find it from now on."""
+        flight, pump, request = self._flight, self._pump, self._call.request
+        if self._holder:  # the caller's next request may come before this call is booked
+            pump.accepted.note(self._holder, reply.upstream, reply.status)
+        whole = self._whole(reply)
+        first, total_s = flight.first_content, time.perf_counter() - flight.began
+        named = request if whole is None else whole
+        flight.origin = origin = Origin(
+            model="" if named is None else named.model,
+            upstream=reply.upstream,
+            ttft_s=total_s if first is None else first - flight.began,
+            total_s=total_s,
+            prompt_tokens=tokens.prompt,
+            completion_tokens=tokens.completion,
+            cost_usd=total_cost_usd(flight.attempts),
+            estimated=estimated,
+        )
         flight.entry = entry = None
-        if plan.key is not None and plan.call.request is not None and self._cache is not None:
-            flight.not_stored = self._refuse(answer, plan.call.request)
+        if self._key is not None and request is not None and pump.cache is not None:
+            flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
-                flight.entry = entry = self._entry(answer, flight.origin, plan.key)
-        if entry is None or (self._cache is not None and self._cache.keep(entry)):
+                flight.entry = entry = self._entry(reply, origin, self._key)
+        if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for an answer of its own.
-            self._flights.remove(plan.identity, flight)
+            pump.flights.remove(self._identity, flight)
 
-    def _judge(self, plan: Plan, reply: UpstreamReply) -> Storing:
-        """Say what status and headers make of an answer that is to be stored."""
-        if plan.key is None:
-            return Storing()
-        custom = plan.route.dialect is None
+    def _judge(self, reply: Reply) -> StorageVerdict:
+        """Say what status and headers mean for an answer that is to be stored."""
+        if self._key is None:
+            return StorageVerdict()
+        pump, custom = self._pump, self._custom
         try:
-            if custom or plan.wrapped:
-                now = self._clock()
-                storing = judge_response(
-                    reply.status, reply.headers, keyed=self._keyed, custom=custom, now=now
+            if custom or pump.wrapped:
+                verdict = judge_response(
+                    reply.status, reply.headers, keyed=pump.keyed, custom=custom, now=pump.clock()
                 )
                 # A completion is kept without headers, and the app's own CORS stands behind us.
                 if not custom and any(name in CORS_HEADERS for name, _ in reply.headers):
-                    return Storing(storing.refusal or "cors")
-                return storing
+                    return StorageVerdict(verdict.refusal or "cors")
+                return verdict
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
-            return Storing(self._failed(error))
-        # What providers say of caching is said of answers to a POST in general.
+            return StorageVerdict(self._failed(error))
+        # A provider's words on caching concern answers to a POST in general.
         if reply.status != 200:
-            return Storing("status")
-        return Storing(None if is_plain(reply.headers) else "content-encoding")
+            return StorageVerdict("status")
+        return StorageVerdict(None if reply.is_plain else "content-encoding")
 
     def _failed(self, error: Exception) -> str:
-        """Tell of a step that failed; return why the answer is not stored."""
-        self._observer.notify(StageFailed(stage="admission", error=type(error).__name__))
+        """Report a step that failed; return why the answer is not stored."""
+        self._pump.observer.notify(StageFailed(stage="admission", error=type(error).__name__))
         return "admission-error"
 
-    def _refuse(self, whole: _Answer, request: ChatRequest) -> str | None:
+    def _refuse(self, reply: Reply, request: ChatRequest) -> str | None:
         """Return why nothing of a whole answer may be stored, or None."""
-        composed = None if whole.reply.storable else "composed"
-        refusal = whole.storing.refusal or composed or whole.refusal
-        if refusal is not None or whole.kept is None:
-            return refusal
-        return self._admission.refuse_store(request, whole.kept)
+        if self._storing.refusal is not None:
+            return self._storing.refusal
+        if not reply.storable:
+            return "composed"
+        if self._custom:
+            return self._refuse_raw(reply)
+        if self._whole(reply) is not None and self._kept is not None:
+            if not self._judged:  # an answer with estimated tokens is summed up a second time
+                self._refusal = self._pump.admission.refuse_store(request, self._kept)
+                self._judged = True
+            return self._refusal
+        transcript = reply.transcript
+        if transcript.error is not None:
+            return "error"
+        too_large = transcript.overflowed or transcript.size > MAX_DOCUMENT_BYTES
+        return "too-large" if too_large and self._completion is None else "unreadable"
 
-    def _entry(self, whole: _Answer, origin: Origin, key: CacheKey) -> Entry:
-        """Return what is stored of a whole answer."""
-        plan, reply = whole.plan, whole.reply
+    def _refuse_raw(self, reply: Reply) -> str | None:
+        """Return why an answer that is in no dialect may not be stored, or None."""
+        if self._raw is None:
+            return "too-large"
+        if not _has_its_length(reply.headers, reply.transcript.size):
+            return "incomplete"
+        return None if self._raw else "no-content"
+
+    def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
+        """Return the entry of a whole answer."""
         answer: Completion | RawResponse
-        if plan.route.dialect is None or whole.kept is None:
+        if self._dialect is None or self._kept is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
-                body=whole.raw or b"",
+                body=self._raw or b"",
                 status=reply.status,
             )
         else:
-            answer = whole.kept
-            if origin.estimated and not plan.wrapped:
+            answer = self._kept
+            if origin.estimated and not self._pump.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
-                answer = replace(answer, usage=plan.route.dialect.usage(tokens))
-        now, lives_s = self._clock(), (plan.lifetime.seconds, whole.storing.fresh_s)
-        life_s = min((each for each in lives_s if each is not None), default=None)
+                answer = replace(answer, usage=self._dialect.usage(tokens))
+        now, life_s = self._pump.clock(), self._prepared.lifetime.seconds
+        fresh_s = self._storing.fresh_s
+        if life_s is None or (fresh_s is not None and fresh_s < life_s):
+            life_s = fresh_s
         return Entry(
-            id=plan.call.id,
+            id=self._call.id,
             key=key,
             answer=answer,
             origin=origin,
             created=now,
             expires=None if life_s is None else now + life_s,
-            tags=_tags(plan.call.headers),
+            tags=_tags(self._call.headers),
             transforms=reply.transforms,
         )
 
-
-class _Tokens(NamedTuple):
-    prompt: int
-    completion: int
-    estimated: bool
-
-
-class _Answer:
-    """The answer to a plan's call, read as it passes."""
-
-    def __init__(
-        self, plan: Plan, reply: UpstreamReply, storing: Storing, clock: Callable[[], float]
-    ) -> None:
-        dialect, request = plan.route.dialect, plan.call.request
-        self.plan = plan
-        self.reply = reply
-        self.storing = storing
-        """What its status and headers say."""
-        self.collector = Collector(max_bytes=LOG_BYTES)
-        self.reads = dialect is not None and reply.status == 200 and is_plain(reply.headers)
-        self.raw: bytes | None = None
-        """The whole body of an answer that is in no dialect; None if it may not be stored."""
-        self.size = 0
-        """Bytes of the body so far."""
-        self._clock = clock
-        self.ends_at_finish = self.reads and dialect is not None and dialect.ends_at_finish
-        self._choices = 1 if request is None else max(1, request.choices)
-        self._completion: Completion | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Its terminal event has come."""
-        collector = self.collector
-        if collector.ended:
-            return collector.error is None
-        return self.ends_at_finish and collector.has_finished(self._choices)
-
-    @property
-    def completion(self) -> Completion | None:
-        """The whole answer, if it could be read."""
-        if self._completion is None and self.reads:
-            found, request = self.collector.completion(self._clock()), self.plan.call.request
+    def _whole(self, reply: Reply) -> Completion | None:
+        """Return the whole answer, if it can be read."""
+        if self._completion is None and self._reads:
+            found, request = reply.transcript.completion(self._pump.clock()), self._call.request
             if found is not None and not found.model and request is not None:
                 found = replace(found, model=request.model)  # its provider did not say
             self._completion = found
+            self._kept = None if found is None else storable(found)
         return self._completion
 
-    @cached_property
-    def kept(self) -> Completion | None:
-        """The whole answer as stores can keep it. To be asked for when it is whole."""
-        return None if self.completion is None else storable(self.completion)
+    def _reported(self, reply: Reply) -> Tokens | None:
+        """Return the tokens that the upstream reported; none where it had nothing to report."""
+        usage = reply.transcript.usage
+        if self._dialect is not None and usage is not None and self._call.request is not None:
+            return self._dialect.tokens(usage)
+        return Tokens() if self._whole(reply) is None else None
 
-    @property
-    def refusal(self) -> str | None:
-        """Why the body is nothing to store, or None."""
-        if self.plan.route.dialect is None:
-            if self.raw is None:
-                return "too-large"
-            if not _has_its_length(self.reply.headers, self.size):
-                return "incomplete"
-            return None if self.raw else "no-content"
-        if self.completion is not None:
-            return "unreadable" if self.kept is None else None
-        if self.collector.error is not None:
-            return "error"
-        too_large = self.collector.overflowed or self.size > MAX_DOCUMENT_BYTES
-        return "too-large" if too_large else "unreadable"
-
-    def estimated(self) -> _Tokens:
-        """Return the answer's usage, by a rough estimate where the upstream did not report it."""
-        reported = self._reported()
-        if reported is not None:
-            return reported
-        prompt = round(len(self.plan.call.body) / CHARACTERS_PER_TOKEN)
-        return _Tokens(prompt, round(len(self._said()) / CHARACTERS_PER_TOKEN), estimated=True)
-
-    async def counted(self) -> _Tokens:
-        """Return the answer's usage, counted and marked where the upstream did not report it."""
-        reported, request = self._reported(), self.plan.call.request
-        if reported is not None or request is None:
-            return reported or _Tokens(0, 0, estimated=False)
-        load_soon(request.model)
-        return await asyncio.to_thread(_count, self.plan.call.body, self._said(), request.model)
-
-    def _reported(self) -> _Tokens | None:
-        """Return the usage as it was reported, or nothing where none is to be reported."""
-        dialect, usage = self.plan.route.dialect, self.collector.usage
-        if dialect is not None and usage is not None and self.plan.call.request is not None:
-            used = dialect.tokens(usage)
-            return _Tokens(used.prompt, used.completion, estimated=False)
-        return _Tokens(0, 0, estimated=False) if self.completion is None else None
-
-    def _said(self) -> str:
-        choices = () if self.completion is None else self.completion.choices
-        parts = (part for choice in choices for part in choice.parts)
+    def _said(self, reply: Reply) -> str:
+        whole = self._whole(reply)
+        parts = (part for choice in (whole.choices if whole else ()) for part in choice.parts)
         return "".join(
             part.arguments if isinstance(part, ToolCall) else part.text for part in parts
         )
 
 
-def _origin(answer: _Answer, tokens: _Tokens, flight: Flight) -> Origin:
-    request, completion = answer.plan.call.request, answer.completion
-    model = completion.model if completion is not None else request.model if request else ""
-    first, total_s = flight.first_content, time.perf_counter() - flight.began
-    return Origin(
-        model=model,
-        upstream=answer.reply.upstream,
-        ttft_s=total_s if first is None else first - flight.began,
-        total_s=total_s,
-        prompt_tokens=tokens.prompt,
-        completion_tokens=tokens.completion,
-        cost_usd=total_cost_usd(flight.attempts),
-        estimated=tokens.estimated,
-    )
-
-
-def _refuse_broken(collector: Collector, *, stream: bool, cacheable: bool) -> None:
+def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
     """Raise unless the answer was whole: one cut short must never look finished.
 
     Some providers leave out a stream's terminal event; every choice's finish reason stands in for
@@ -457,24 +489,24 @@ def _refuse_broken(collector: Collector, *, stream: bool, cacheable: bool) -> No
     client's library would notice.
     """
     if not stream:
-        if cacheable and collector.error is not None:
-            raise UpstreamProtocolError(f"the upstream answered 200: {collector.error.message}")
+        if cacheable and transcript.error is not None:
+            raise UpstreamProtocolError(f"the upstream answered 200: {transcript.error.message}")
         return
-    if collector.ended or collector.error is not None:
+    if transcript.ended or transcript.error is not None:
         return
-    if not collector.finished:
+    if not transcript.finished:
         raise UpstreamProtocolError("the upstream's stream ended before its answer did")
-    collector.feed((Ended(),))
+    transcript.feed((Ended(),))
 
 
-def _count(body: bytes, said: str, model: str) -> _Tokens:
+def _count(body: bytes, said: str, model: str) -> Tokens:
     # A request's body is its prompt and some JSON around it: close enough for an estimate.
     prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
-    return _Tokens(prompt, count_at_once(said, model).tokens, estimated=True)
+    return Tokens(prompt, count_at_once(said, model).tokens)
 
 
 def _has_its_length(headers: Headers, size: int) -> bool:
-    """Is the body as long as the answer said it would be (RFC 9111, section 3.3)?"""
+    """Return whether the body is as long as its headers announced (RFC 9111, section 3.3)."""
     return all(value == b"%d" % size for name, value in headers if name == b"content-length")
 
 

@@ -1,32 +1,334 @@
-"""Reading an answer's bytes as they pass: what they mean, and which of them the client gets."""
+"""Reads the bytes of an answer as they pass: their meaning, and the bytes that the client gets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from headstart.dialects.answers import UNDECODABLE
+from headstart.dialects.dialect import Frame
+from headstart.dialects.registry import TEXT_FIELDS
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.event_stream import EventStream
-from headstart.types import Ended, ErrorReported
+from headstart.reply import is_event_stream, is_plain
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    Finished,
+    Piece,
+    ReasoningDelta,
+    TextDelta,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.dialects.dialect import Dialect, UpstreamDialect
     from headstart.types import Headers, StreamEvent
+
+_BOM = b"\xef\xbb\xbf"
+_LF = 10
+
+# A carriage return ends a line by itself only when the next byte is known not to be a line feed:
+# otherwise the same stream, split elsewhere, would give other frames.
+_LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
+_BLANK_LINE = re.compile(_LINE_END)
+_FRAME_END = re.compile(_LINE_END + _LINE_END)
+_SEAM = 3  # the longest frame end is four bytes, of which at least one is new
+
+
+class SSEDecoder:
+    """Cuts a byte stream into frames.
+
+    The ``raw`` of all frames, followed by ``rest()``, is the input byte for byte, and the frames
+    do not depend on how the input was split. Time is linear in the input, however small the
+    pieces. A frame longer than ``max_frame_bytes`` raises UpstreamProtocolError.
+    """
+
+    def __init__(self, max_frame_bytes: int = 8 * 2**20) -> None:
+        self._max = max_frame_bytes
+        self.held: list[bytes] = []
+        """The parts of a frame that has begun."""
+        self._size = 0
+        self._seam = b""
+        self._at_start = True
+        self._only_lf = True
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that ``data`` completes, oldest first. Raises UpstreamProtocolError."""
+        block = self.receive(data)
+        frames: list[Frame] = []
+        at = 0
+        while frame := self.cut(block, at):
+            frames.append(frame)
+            at += len(frame.raw)
+        return frames
+
+    def receive(self, data: bytes) -> bytes:
+        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+
+        Nothing while no frame can end. Raises UpstreamProtocolError.
+        """
+        if self.held:
+            if not self._completes_frame(data):
+                self._hold(data)
+                return b""
+            data = b"".join((*self.held, data))
+            self.held.clear()
+            self._size = 0
+            self._seam = b""
+        self._only_lf = b"\r" not in data
+        return data
+
+    def cut(self, block: bytes, start: int) -> Frame | None:
+        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+
+        Raises UpstreamProtocolError.
+        """
+        end = _frame_end(block, start, only_lf=self._only_lf)
+        if end == 0:
+            if start < len(block):
+                self._hold(block[start:])
+            return None
+        if end - start > self._max:
+            raise self._too_long()
+        raw = block[start:end]
+        if self._at_start:
+            self._at_start = False
+            if raw.startswith(_BOM):
+                return msgspec.structs.replace(_parse(raw.removeprefix(_BOM)), raw=raw)
+        return _parse(raw)
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole frame. The specification discards it at the end."""
+        return b"".join(self.held)
+
+    def _completes_frame(self, data: bytes) -> bool:
+        """Can a frame end in ``data``, or where it meets what is held? Reads only the new bytes."""
+        if self._size <= _SEAM:
+            return True
+        seam = self._seam + data
+        return (b"\n" in seam or b"\r" in seam) and _FRAME_END.search(seam) is not None
+
+    def _hold(self, data: bytes) -> None:
+        self.held.append(data)
+        self._size += len(data)
+        self._seam = (self._seam + data[-_SEAM:])[-_SEAM:]
+        if self._size > self._max:
+            raise self._too_long()
+
+    def _too_long(self) -> UpstreamProtocolError:
+        return UpstreamProtocolError(f"an event of the stream exceeds {self._max} bytes")
+
+
+def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
+    """Return the offset just past the frame at ``start``, or 0 when it is not yet whole."""
+    if only_lf:
+        if start < len(data) and data[start] == _LF:
+            return start + 1
+        end = data.find(b"\n\n", start)
+        return end + 2 if end >= 0 else 0
+    match = _BLANK_LINE.match(data, start) or _FRAME_END.search(data, start)
+    return match.end() if match else 0
+
+
+def _parse(raw: bytes) -> Frame:
+    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return Frame(raw, raw[6:-2], None)  # the usual frame: one line of data
+    data: list[bytes] = []
+    event: bytes | None = None
+    for line in raw.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            event = value.removeprefix(b" ")
+    return Frame(raw, b"\n".join(data) if data else None, event)
+
+
+_TEXT = re.compile(rb'"(?:%b)" ?: ?"(?!")' % "|".join(sorted(TEXT_FIELDS)).encode())
+"""Where texts begin, by the names of all dialects. An empty one says nothing."""
+_PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
+"""Random letters of OpenAI's and Mistral's, which hide a text's length on the wire."""
+_STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+"""No JSON has these within a string."""
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+class TextShape(NamedTuple):
+    """The bytes around the text of a frame that said nothing but text, or reasoning.
+
+    A frame with the same bytes around it is the same JSON with another string in its place, so
+    its text can be cut out: a fraction of the time that decoding takes.
+    """
+
+    before: bytes
+    after: bytes
+    """From the quote that ends the text; the frame's end, or all up to its padding."""
+    tail: bytes
+    """From the quote that ends the padding; empty without one."""
+    delta: TextDelta | ReasoningDelta
+    """What the frame said."""
+
+    def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
+        """Return what the frames of this shape say from ``start`` on, and where they end.
+
+        ``join``: that is one event, whose text is that of all.
+        """
+        before, after, tail = self.before, self.after, self.tail
+        into, past = len(before), len(after)
+        texts: list[str] = []
+        while data.startswith(before, start):
+            begin = start + into
+            end = data.find(b'"', begin)
+            text = data[begin:end]
+            if b"\\" in text:
+                end = _end_of_string(data, begin)
+                text = data[begin:end]
+            if not (text and data.startswith(after, end)) or _CONTROL.search(text):
+                break
+            end += past
+            if tail:
+                begin, end = end, data.find(b'"', end)
+                if not (data[begin:end].isalnum() and data.startswith(tail, end)):
+                    break
+                end += len(tail)
+            try:
+                texts.append(_decode_string(b'"%b"' % text) if b"\\" in text else text.decode())
+            except UNDECODABLE:
+                break
+            start = end
+        if not texts:
+            return (), start
+        if join:
+            return (replace(self.delta, text="".join(texts)),), start
+        return tuple([replace(self.delta, text=text) for text in texts]), start
+
+
+def _end_of_string(data: bytes, start: int) -> int:
+    match = _STRING.match(data, start)
+    return match.end() if match else start
+
+
+def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
+    """Return the shape of a frame whose only event is text that stands in it unescaped."""
+    # A carriage return may end a frame or not: that depends on what follows.
+    if len(events) != 1 or not raw.endswith(b"\n"):
+        return None
+    event = events[0]
+    signed = isinstance(event, ReasoningDelta) and event.signature is not None  # its block ends
+    if signed or not isinstance(event, TextDelta | ReasoningDelta):
+        return None
+    fields = [*_TEXT.finditer(raw)]
+    if len(fields) != 1:
+        return None
+    start = fields[0].end()
+    end = raw.find(b'"', start)
+    if not event.text or raw[start:end] != event.text.encode("utf-8", "surrogatepass"):
+        return None
+    padding = _PADDING.search(raw, end)
+    if padding is None:
+        return TextShape(raw[:start], raw[end:], b"", event)
+    tail = raw.find(b'"', padding.end())
+    return TextShape(raw[:start], raw[end : padding.end()], raw[tail:], event)
+
+
+class EventStream:
+    """Cuts a stream into frames and decodes them, up to the terminal event.
+
+    ``join``: a run of texts becomes one event. ``choices``: how many were asked for.
+    """
+
+    def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
+        self.ended = False
+        """The terminal event came. What follows it is no part of the answer, and is not read."""
+        self.closing = False
+        """The answer has ended, or one of its choices has finished."""
+        self.error: ErrorReported | None = None
+        """The first error that the answer reported."""
+        self.reports_usage = False
+        """The last frame reported usage."""
+        self._choices = choices
+        self._ends_at_finish = dialect.ends_at_finish
+        self._finished: set[int] = set()
+        self._frames = SSEDecoder()
+        self._decoder = dialect.decoder()
+        self._join = join
+        self._shape: TextShape | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Each choice that was asked for has its finish reason."""
+        return len(self._finished) >= self._choices
+
+    def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
+        """Return what the frames of text say that ``data`` begins with, and where they end.
+
+        ``feed`` takes what follows them.
+        """
+        if self._shape is None or self._frames.held:
+            return (), 0
+        return self._shape.read(data, 0, join=self._join)
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
+        """Yield each whole frame, or run of texts, with what it says.
+
+        To be read to its end, unless the stream ends with what was read. Raises
+        UpstreamProtocolError.
+        """
+        block = b"" if self.ended else self._frames.receive(data)
+        at = 0
+        while at < len(block):
+            if self._shape is not None:
+                texts, end = self._shape.read(block, at, join=self._join)
+                if texts:
+                    yield block[at:end], texts
+                    at = end
+            frame = self._frames.cut(block, at)
+            if frame is None:
+                return
+            at += len(frame.raw)
+            events = self._decoder.feed(frame)
+            if self._ends_with(events):
+                return
+            if frame.data:
+                self._shape = None if self.ended else learn_shape(frame.raw, events)
+            yield frame.raw, events
+            if self.ended:
+                return
+
+    def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
+        """Follow the events; True where they are no part of the answer, which is whole."""
+        whole = self._ends_at_finish and self.finished
+        self.reports_usage = False
+        for event in events:
+            if type(event) is Finished:
+                self._finished.add(event.choice)
+                self.closing = True
+            elif type(event) is Ended:
+                self.ended = self.closing = True
+            elif type(event) is UsageReported:
+                self.reports_usage = True
+            elif type(event) is ErrorReported:
+                if whole:
+                    self.ended = True
+                    return True
+                self.error = self.error or event
+        return False
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole frame."""
+        return self._frames.rest()
+
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """A longer JSON answer is forwarded but neither read nor stored."""
 MOST_TRIES = 8
 """Bounds what is decoded in vain, in lengths of the answer, to find a JSON body's end."""
-
-
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """Bytes for the client and the events that they carry."""
-
-    data: bytes
-    events: tuple[StreamEvent, ...] = ()
 
 
 class BodyReader:
@@ -102,24 +404,24 @@ class FrameReader(BodyReader):
             return Piece(data, texts)
         kept = [data[:end]]
         events = [*texts]
-        for raw, found in self._stream.feed(data[end:]):
-            if error_in(found) is not None:
-                self._fail(raw, found)
+        stream, strip = self._stream, self._strip
+        for raw, found in stream.feed(data[end:]):
+            if stream.error is not None:
+                self._fail(raw, found, stream.error)
                 break
             events += found
-            if not (self._strip and self._dialect.usage_only(found)):
+            if not (strip and stream.reports_usage and self._dialect.usage_only(found)):
                 kept.append(raw)
-        self.closing = self._stream.closing
+        self.closing = stream.closing
         return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
         """Return the error, or what is left: a last frame that nothing ended."""
         return self._error if self.failed else Piece(self._stream.rest())
 
-    def _fail(self, raw: bytes, found: tuple[StreamEvent, ...]) -> None:
+    def _fail(self, raw: bytes, found: tuple[StreamEvent, ...], error: ErrorReported) -> None:
         self.failed = True
-        error = error_in(found)
-        if error is not None and error.code == UpstreamProtocolError.code:
+        if error.code == UpstreamProtocolError.code:
             raw = self._dialect.error_frame(error, self._request_id)
         self._error = Piece(raw, found)
 
@@ -200,19 +502,3 @@ def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyR
     if is_event_stream(headers):
         return StreamReader(dialect)
     return DocumentReader(dialect, status)
-
-
-def is_event_stream(headers: Headers) -> bool:
-    """True for ``text/event-stream`` answers."""
-    for name, value in headers:
-        if name == b"content-type":
-            return value.lower().startswith(b"text/event-stream")
-    return False
-
-
-def is_plain(headers: Headers) -> bool:
-    """Whether the body can be read as it is: nobody compressed it."""
-    for name, value in headers:
-        if name == b"content-encoding":
-            return value.strip().lower() == b"identity"
-    return True

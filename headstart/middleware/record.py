@@ -1,4 +1,4 @@
-"""The opt-in record: fresh answers and what was asked, one JSON line each, for ``headstart tune``.
+"""The opt-in record: requests and their fresh answers, one JSON line each, for ``headstart tune``.
 
 ``{"at": Unix seconds, "id", "scope": its hash, "request": body, "response": body}``, both bodies
 whole and in the clear; headers, and with them credentials, are left out. Each day (UTC) has its
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from headstart.interfaces import Observer
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.supervisor import Spawn
+    from headstart.dialects.dialect import Dialect
+    from headstart.middleware.concurrency import Spawn
+    from headstart.observe import Observer
     from headstart.types import Call, Entry
 
 FLUSH_S = 0.25
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of request bodies. Past either limit, while the disk is slow, new lines are dropped."""
+"""Bytes of request bodies. Past either limit, while the disk is slow, new lines are dropped."""
 
 
 class Recorder:
     """Appends answers to the day's file, off the event loop, and deletes files that are too old.
 
-    ``retention_days`` files are kept, today's included. What cannot be written costs lines, never
-    a request: observers are told once, and again after a success. Several processes may share
-    ``path``: each line is one append.
+    ``retention_days`` files are kept, including the file of today. Lines that cannot be written are
+    lost, and requests go on; observers hear of it once, and again after a success. Several
+    processes may share ``path``: each line is one append.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Recorder:
         self._dated = re.compile(
             rf"{re.escape(path.stem)}-(\d{{4}}-\d\d-\d\d){re.escape(path.suffix)}"
         )
-        self._waiting: list[_Answered] = []
+        self._waiting: list[_RecordLine] = []
         self._waiting_bytes = 0
         self._flushing = False
         self._writing = asyncio.Lock()
@@ -76,20 +76,20 @@ class Recorder:
     def add(self, call: Call, dialect: Dialect | None, entry: Entry) -> None:
         """Take a fresh answer; it is written within a quarter of a second.
 
-        Only answers of chat dialects have a place in the record.
+        Only answers in a dialect are recorded.
         """
         if dialect is None or call.request is None or not isinstance(entry.answer, Completion):
             return
         if len(self._waiting) >= MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
             return self._failed(asyncio.QueueFull("too many lines wait for the disk"))
-        self._waiting.append(_Answered(entry, entry.answer, call.request.document, dialect))
+        self._waiting.append(_RecordLine(entry, entry.answer, call.request.document, dialect))
         self._waiting_bytes += len(call.body)
         if not self._flushing:
             self._flushing = True
             self._spawn(self._flush_soon)
 
     async def aclose(self) -> None:
-        """Write what is waiting."""
+        """Write the waiting lines."""
         await self._flush()
 
     async def prune(self, every_s: float = 3600.0) -> None:
@@ -130,8 +130,8 @@ class Recorder:
         name = f"{self._path.stem}-{self._today()}{self._path.suffix}"
         return os.open(self._path.with_name(name), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def _write(self, waiting: Sequence[_Answered]) -> None:
-        # Opened anew for each batch: the day may have changed, or someone moved the file away.
+    def _write(self, waiting: Sequence[_RecordLine]) -> None:
+        # The file is opened for each batch: the day may have changed, or the file was moved.
         file = self._open()
         try:
             if _ends_inside_a_line(file):
@@ -155,14 +155,14 @@ class Recorder:
         return datetime.fromtimestamp(self._clock(), UTC).date()
 
 
-class _Answered(NamedTuple):
+class _RecordLine(NamedTuple):
     entry: Entry
     answer: Completion
     asked: dict[str, object]
     dialect: Dialect
 
     def line(self) -> bytes:
-        response = self.dialect.render(self.answer).json(self.dialect.new_id(), self.answer.created)
+        response = self.dialect.write_body(self.answer, self.dialect.new_id(), self.answer.created)
         document = {
             "at": self.entry.created,
             "id": self.entry.id,
@@ -175,7 +175,7 @@ class _Answered(NamedTuple):
 
 
 def _ends_inside_a_line(file: int) -> bool:
-    """Whether the last write was cut off, by a full disk or a killed process."""
+    """Return whether the last write was cut off, by a full disk or a killed process."""
     if os.lseek(file, 0, os.SEEK_END) == 0:
         return False
     os.lseek(file, -1, os.SEEK_END)

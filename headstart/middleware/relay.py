@@ -1,4 +1,4 @@
-"""Relaying what is not cached: byte for byte, both bodies streamed."""
+"""Relays requests to paths that are not cached: byte for byte, both bodies as streams."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.body import ClientGone, iterate_body, paced, watch
-from headstart.middleware.deadlines import deadlines
-from headstart.middleware.exchange import has_dot_segment, raw_path
+from headstart.middleware.endpoints import has_dot_segment, raw_path
+from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.observe import UpstreamFailed
 from headstart.types import Call
@@ -24,25 +24,24 @@ from headstart.types import Call
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from headstart.interfaces import Observer
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
-    from headstart.middleware.identity import Door
-    from headstart.middleware.limits import Gate
-    from headstart.middleware.supervisor import Spawn
+    from headstart.middleware.concurrency import Gate, Spawn
+    from headstart.middleware.identity import AccessControl
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.observe import Observer
     from headstart.types import Headers
 
 PIECES_AHEAD = 4
-"""Of a request's body that are read before the upstream takes them."""
+"""Number of pieces of a request's body that are read before the upstream takes them."""
 
 
 class Relay:
-    """Passes requests on. Fails closed: a wrong key never reaches the upstream.
+    """Passes requests on. A request with a wrong key never reaches the upstream.
 
-    ``upstream_for`` picks it by path and headers; it may raise NoUpstream. ``observer`` is told of
-    its failures. ``gate`` bounds how many
-    requests are relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the
-    wait for its body. ``paths`` are patterns of what may be relayed, with or without a method.
+    ``upstream_for`` picks the upstream by path and headers; it may raise NoUpstream. ``observer``
+    hears of failures. ``gate`` bounds how many requests are relayed at once, ``deadline_s`` how
+    long each may take, and ``body_timeout_s`` the wait for its body. ``paths`` are patterns of the
+    paths that may be relayed, with or without a method.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Relay:
         gate: Gate,
         spawn: Spawn,
         new_id: Callable[[], str],
-        door: Door,
+        access: AccessControl,
         deadline_s: float | None,
         body_timeout_s: float | None,
         observer: Observer,
@@ -62,7 +61,7 @@ class Relay:
         self._gate = gate
         self._spawn = spawn
         self._new_id = new_id
-        self._door = door
+        self._access = access
         self._deadline_s = deadline_s
         self._observer = observer
         self._body_timeout_s = body_timeout_s
@@ -71,8 +70,8 @@ class Relay:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
 
-        Raises the error where an answer that has begun breaks off: the server then breaks the
-        client's off too.
+        Raises the error if an answer that has begun breaks off. The server then breaks off the
+        answer to the client, too.
         """
         request_id = self._new_id()
         started = False
@@ -95,10 +94,10 @@ class Relay:
         call = self._call(request_id, scope)
         upstream = self._upstream_for(call.path, call.headers)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
-        caller: _Caller | None = None
+        caller: _RelayClient | None = None
         try:
             async with asyncio.timeout(limit_s) as timer:
-                caller = _Caller(paced(receive, self._body_timeout_s), timer, limit_s)
+                caller = _RelayClient(paced(receive, self._body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
                     await self._pass_on(call, upstream, caller, send)
@@ -121,8 +120,8 @@ class Relay:
         self._observer.notify(UpstreamFailed(upstream=upstream.name, error=error.code))
 
     def _call(self, request_id: str, scope: Scope) -> Call:
-        """Return the request as it goes up. Raises RequestError for one that may not."""
-        self._door.admit(scope)
+        """Return the call for the upstream. Raises RequestError if it may not be relayed."""
+        self._access.admit(scope)
         path = raw_path(scope)
         if has_dot_segment(path):
             raise InvalidRequest(
@@ -149,10 +148,10 @@ class Relay:
         )
 
     async def _pass_on(
-        self, call: Call, upstream: HTTPUpstream, caller: _Caller, send: Send
+        self, call: Call, upstream: HTTPUpstream, caller: _RelayClient, send: Send
     ) -> None:
         body = caller.body() if _has_body(call.headers) else None
-        async with self._gate, upstream.stream(call, body) as reply:
+        async with self._gate, await upstream.send(call, body) as reply:
             if reply.status >= 500:
                 failed = UpstreamFailed(
                     upstream=reply.upstream, error="server-error", status=reply.status
@@ -164,18 +163,18 @@ class Relay:
                 (b"x-headstart-upstream", reply.upstream.encode()),
             )
             theirs = foreign(reply.headers, relayed=True)
-            if reply.status == 304:  # it may tell the length of a body that it does not have
+            if reply.status == 304:  # it may state a length although it has no body
                 theirs = [pair for pair in theirs if pair[0] != b"content-length"]
             await send(response_start(reply.status, (*theirs, *own)))
-            async for piece in reply.chunks():
+            async for piece in reply.pieces:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Caller:
-    """The one reader of a relayed request: its body, and then whether the client is still there.
+class _RelayClient:
+    """Reads the messages of a client: the body, and then the client's leaving.
 
-    ``error`` says why the call must end before its answer does; ``timer`` ends it.
+    ``error`` is the reason why the call must end before its answer; ``timer`` ends the call.
     """
 
     def __init__(self, receive: Receive, timer: asyncio.Timeout, limit_s: float | None) -> None:
@@ -186,9 +185,9 @@ class _Caller:
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_AHEAD)
 
     async def read(self) -> None:
-        """Read until the client has left; cancel it when there is no more need to know."""
+        """Read until the client has left. The task is cancelled at the end of the answer."""
         try:
-            async for piece in iterate_body(None, self._receive):
+            async for piece in iterate_body(self._receive):
                 await self._pieces.put(piece)
                 self._extend()
             await self._pieces.put(None)

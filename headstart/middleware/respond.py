@@ -1,96 +1,483 @@
-"""The headers of our answers (``docs/headers.md``) and sending them over ASGI."""
+"""Writes responses to clients: stored answers, answers in flight, and errors."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from typing import TYPE_CHECKING
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
 
+import anyio
 import msgspec
 
+from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
-from headstart.errors import HeadstartError, RequestError, UpstreamError, UpstreamUnavailable
-from headstart.middleware.upstreams.headers import OWN_PREFIX
+from headstart.errors import (
+    HeadstartError,
+    RequestError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
+from headstart.middleware.body import replay_body, watch
+from headstart.middleware.request_context import RETRY_GRACE_S
+from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
+from headstart.reply import is_plain
+from headstart.types import Completion, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.decisions import Lookup
-    from headstart.middleware.asgi_types import Message, Send
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import Headers
+    from headstart.dialects.dialect import Dialect, Rendered
+    from headstart.middleware.asgi_types import ASGIApp, Message, Send
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.flights import Client, Flight, Head
+    from headstart.middleware.request_context import RequestContext
+    from headstart.types import ChatRequest, Entry, Headers
 
+HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 JSON = b"application/json"
-_OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
-_OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+SANDBOX: Headers = (
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Headers of all answers of providers. They keep a provider's document from running scripts.
 
-
-def cache_status(
-    lookup: Lookup,
-    *,
-    ttl_s: float | None = None,
-    stored: bool = False,
-    not_stored: str | None = None,
-) -> bytes:
-    """Return the ``Cache-Status`` value (RFC 9211) of an answer.
-
-    The RFC has one word, ``detail``, for both why nothing was found and why nothing is kept.
-    """
-    if lookup.outcome in (Outcome.EXACT, Outcome.SEMANTIC):
-        ttl = "" if ttl_s is None else f"; ttl={int(ttl_s)}"
-        return f"headstart; hit{ttl}; detail={lookup.outcome}".encode()
-    if lookup.outcome is Outcome.JOINED:
-        return b"headstart; fwd=miss; collapsed; detail=joined"
-    forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
-    if lookup.reason == "stale":
-        forward = "stale"
-    details = [lookup.reason, None if not_stored is None else f"not-stored:{not_stored}"]
-    detail = "/".join(filter(None, details))
-    detail = f"; detail={detail}" if detail else ""
-    return f"headstart; fwd={forward}{detail}{'; stored' if stored else ''}".encode()
-
-
+Such a document has the origin of this server, and the admin API has the same one.
+"""
+HEARTBEAT_S = 10.0
+"""Time between two comments, while a client that was told 200 waits for its answer."""
+SETTLE_S = 1.0
+"""Longest wait for cancelled calls to end, before the request is booked without them."""
+_OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
+_OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
+_SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
+_OWN_ALONE = frozenset(("cache-control", "vary"))
+"""Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
+_HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
 _X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
+
+StoredResponse: TypeAlias = "tuple[Headers, bytes, int]"
+"""Headers, body and status of a stored answer, as it is sent."""
+
+
+class NotForOthers(Exception):
+    """The answer that a request was to share with another request is for that one alone."""
+
+
+class RenderedAnswers:
+    """Rendered answers of the entries that were used last, up to ``max_bytes`` together."""
+
+    def __init__(self, max_bytes: int = 32 * 2**20) -> None:
+        self._max = max_bytes
+        self._size = 0
+        self._rendered: OrderedDict[tuple[str, str], Rendered] = OrderedDict()
+
+    def rendered(self, entry: Entry, dialect: Dialect) -> Rendered:
+        """Return the entry's answer in a dialect. Raises TypeError for a raw answer."""
+        key = (entry.id, dialect.name)
+        rendered = self._rendered.get(key)
+        if rendered is not None:
+            self._rendered.move_to_end(key)
+            return rendered
+        if not isinstance(entry.answer, Completion):
+            raise TypeError(f"entry {entry.id} holds a raw answer, which is sent as it is")
+        rendered = dialect.render(entry.answer)
+        self._rendered[key] = rendered
+        self._size += rendered.nbytes
+        while self._size > self._max:
+            _, oldest = self._rendered.popitem(last=False)
+            self._size -= oldest.nbytes
+        return rendered
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rendered answers that are kept."""
+        return self._size
+
+
+class Responder:
+    """Sends answers over ASGI. It notes in the context what was sent, and when."""
+
+    def __init__(self, answers: RenderedAnswers, spawn: Spawn) -> None:
+        self._answers = answers
+        self._spawn = spawn
+
+    def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
+        """Return a stored answer in the mode that the request asks for."""
+        answer, dialect, request = entry.answer, context.route.dialect, context.prepared.request
+        if isinstance(answer, RawResponse):
+            kept = with_page_headers(answer.headers, context.page_headers)
+            return (*kept, NO_STORE), answer.body, answer.status
+        assert dialect is not None
+        assert request is not None
+        fitted = fit(answer, request)
+        if fitted is answer:
+            rendered = self._answers.rendered(entry, dialect)
+        else:
+            rendered = dialect.render(fitted)
+        kinds, id, created = dialect.content_types, dialect.new_id(), int(now)
+        if request.stream:
+            body = rendered.sse(id, created, include_usage=request.include_usage)
+            kind = (b"content-type", kinds.stream)
+            return (kind, *STREAM_HEADERS, *context.page_headers), body, 200
+        kind = (b"content-type", kinds.json)
+        return (kind, NO_STORE, *context.page_headers), rendered.json(id, created), 200
+
+    async def hit(
+        self, context: RequestContext, entry: Entry, response: StoredResponse, now: float
+    ) -> None:
+        """Send a stored answer."""
+        headers, body, context.status = response
+        origin = context.origin = entry.origin
+        context.upstream = origin.upstream
+        ttl_s = None if entry.expires is None else max(0.0, entry.expires - now)
+        request = context.prepared.request
+        start = own_headers(context, ttl_s=ttl_s)
+        start += headers
+        start += (
+            (b"content-length", b"%d" % len(body)),
+            (b"age", b"%d" % max(0, now - entry.created)),
+            (request_id_header(context.route.dialect), context.id.encode()),
+        )
+        if request is not None and not request.stream:
+            saved = origin.prompt_tokens + origin.completion_tokens
+            start.append((b"x-headstart-tokens-saved", b"%d" % saved))
+        context.first_byte = time.perf_counter() - context.started
+        send = context.send
+        await send({"type": "http.response.start", "status": context.status, "headers": start})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def fly(
+        self, context: RequestContext, flight: Flight, early_200_s: float | None = None
+    ) -> None:
+        """Join a flight and send its answer as it arrives; a JSON answer is sent whole.
+
+        Raises ClientGone, NotForOthers, or the flight's error if nothing was sent yet. A streaming
+        client waits for its status at most ``early_200_s``, if its dialect has comments that can
+        follow.
+        """
+        client = flight.join()
+        context.flight = flight
+        try:
+            client.expire(context.begin_by)
+            watcher = self._spawn(watch, context.receive, client.gone)
+            try:
+                await self._send_flight(context, flight, client, early_200_s)
+            finally:
+                watcher.cancel()
+        finally:
+            if flight.clients == 1 and not flight.done and context.will_retry:
+                context.seat = flight.join()
+                flight.leave(client)
+            else:
+                await leave(context, flight, client)
+
+    async def _send_flight(
+        self, context: RequestContext, flight: Flight, client: Client, early_200_s: float | None
+    ) -> None:
+        head: Head | None = None
+        if early_200_s is None or _heartbeat(context) is None:
+            head = await client.head()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(early_200_s):
+                    head = await client.head()
+        if head is None:
+            return await self._send_early(context, flight, client)
+        if context.lookup.outcome is Outcome.JOINED and head.not_stored in _OWN_ALONE:
+            raise NotForOthers
+        context.upstream = head.upstream
+        if _is_document(context, head):
+            body = await client.read_all()
+            if body is not None:
+                return await self._send_document(context, flight, head, body)
+        headers = _flight_headers(context, head, not_stored=head.not_stored)
+        await self._send_live(context, flight, client, head, headers)
+
+    async def _send_document(
+        self, context: RequestContext, flight: Flight, head: Head, body: bytes
+    ) -> None:
+        if flight.first_content is not None:
+            context.timings[b"upstream"] = flight.first_content - flight.began
+        context.stored = flight.stored
+        context.mark_first_byte()
+        # The length that an app states of its own answer is kept: if it is wrong, it shows.
+        length = None if context.route.dialect is None else len(body)
+        headers = _flight_headers(
+            context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
+        )
+        origin = flight.origin
+        if origin is not None and origin.cost_usd is not None:
+            headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
+            if extra_usd := extra_cost_usd(flight.attempts):
+                headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
+        context.status = head.status
+        await send_whole(context.send, head.status, headers, body)
+
+    async def _send_live(
+        self,
+        context: RequestContext,
+        flight: Flight,
+        client: Client,
+        head: Head,
+        headers: HeaderList,
+    ) -> None:
+        send, dialect = context.send, context.route.dialect
+        await _start(context, head.status, headers)
+        _bound_whole(context, client)
+        last = b""
+        try:
+            while data := await client.read():
+                if context.first_byte is None and flight.first_content is not None:
+                    context.first_byte = time.perf_counter() - context.started
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except UpstreamError as error:
+            if not head.stream or dialect is None:
+                raise
+            context.error = error.code
+            last = dialect.error_frame(error, context.id)
+        else:
+            context.stored = flight.stored
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
+        """Send 200 before there is an answer, and comments until there is; errors become events."""
+        dialect, heartbeat = context.route.dialect, _heartbeat(context)
+        assert dialect is not None
+        kind = (b"content-type", dialect.content_types.stream)
+        headers = [kind, *STREAM_HEADERS, *own_headers(context), *context.page_headers]
+        await _start(context, 200, headers)
+        body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
+        await context.send(body)
+        _bound_whole(context, client)
+        head: Head | None = None
+        last = b""
+        try:
+            while head is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        head = await client.head()
+                if head is None:
+                    await context.send(body)
+            context.upstream = head.upstream
+            if not (head.stream and is_plain(head.headers)):
+                raise UpstreamProtocolError("the upstream answered with something else than events")
+            while data := await client.read():
+                context.mark_first_byte()
+                await context.send({**body, "body": data})
+        except UpstreamError as error:
+            context.error = error.code
+            last = dialect.error_frame(error, context.id)
+        else:
+            context.stored = flight.stored
+        await context.send({**body, "body": last, "more_body": False})
+
+    async def through_app(
+        self, context: RequestContext, app: ASGIApp, *, complete: bool = True
+    ) -> None:
+        """Call the wrapped app as if we were not there, but add our headers.
+
+        ``complete`` is False if the context has only the beginning of the request's body.
+        """
+        own = own_headers(context)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                context.status = message["status"]
+                theirs = [(name.lower(), value) for name, value in message.get("headers", ())]
+                message = {**message, "headers": [*theirs, *own]}
+            elif message["type"] == "http.response.body" and message.get("body"):
+                context.mark_first_byte()
+            await context.send(message)
+
+        context.upstream = "app"
+        receive = replay_body(context.body, context.receive, complete=complete)
+        await app(context.scope, receive, send)
+
+
+async def send_error(context: RequestContext, error: HeadstartError) -> None:
+    """Answer with an error in the caller's dialect, or with the provider's own error."""
+    if isinstance(error, UpstreamRefused):
+        status, body = error.status, error.body
+        headers = _relayed(context, error.headers, length=len(body))
+    else:
+        status, headers, body = error_response(
+            error, context.route.dialect, context.id, again=context.seat is not None
+        )
+        headers += context.page_headers
+    headers += own_headers(context, not_stored=context.not_stored)
+    if context.upstream:
+        headers.append((b"x-headstart-upstream", context.upstream.encode()))
+    context.status = status
+    await send_whole(context.send, status, headers, body)
+
+
+async def leave(context: RequestContext, flight: Flight, client: Client) -> None:
+    """Leave a flight, and take over the figures that belong to this request.
+
+    The last client that leaves cancels the call while its answer is not whole.
+    """
+    whole = client.has_all
+    if whole:
+        context.delivered = True
+        if context.total_s is None:
+            context.total_s = time.perf_counter() - context.started
+    last = flight.leave(client)
+    if (last or flight.done or whole) and not flight.settled:
+        # Calls are still being booked, and others may wait for the end of a body.
+        limit_s = SETTLE_S + AFTER_END_S * whole
+        with anyio.move_on_after(limit_s, shield=True):
+            await flight.wait_settled()
+    if flight.first_content is not None:
+        upstream_s = max(0.0, flight.first_content - context.started)
+        if context.total_s is None or upstream_s <= context.total_s:
+            context.upstream_s = upstream_s
+    if flight.origin is not None:
+        context.origin, context.upstream = flight.origin, flight.origin.upstream
+    context.stored = context.stored or flight.stored
+    context.not_stored = flight.not_stored
+    context.attempts = flight.claim(client)
+    if context.attempts:
+        context.upstream = context.upstream or context.attempts[-1].upstream
+
+
+async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) -> None:
+    """Keep a call alive for the retry of its client, as a reader of its own, and leave then.
+
+    It leaves when nobody has come back in time, or when nobody needs the seat any more: the answer
+    is whole, has failed, or is too long to be joined.
+    """
+    try:
+        with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
+            await seat.read_all()
+    finally:
+        await leave(context, flight, seat)
+
+
+def fit(answer: Completion, request: ChatRequest) -> Completion:
+    """Return the stored answer without choices and log probabilities that were not asked for."""
+    choices = answer.choices
+    if len(choices) <= request.choices:
+        if request.logprobs:
+            return answer
+        for choice in choices:
+            if choice.logprobs:
+                break
+        else:
+            return answer
+    choices = choices[: request.choices]
+    if not request.logprobs:
+        choices = tuple(msgspec.structs.replace(choice, logprobs=None) for choice in choices)
+    return msgspec.structs.replace(answer, choices=choices)
+
+
+def _bound_whole(context: RequestContext, client: Client) -> None:
+    """Let an answer that has begun take as long as a whole one may."""
+    if context.begin_by != context.deadline:
+        client.expire(context.deadline)
+
+
+def _heartbeat(context: RequestContext) -> bytes | None:
+    """Return a comment that keeps a streaming client waiting, if its dialect has comments."""
+    dialect, request = context.route.dialect, context.prepared.request
+    if dialect is None or request is None or not request.stream:
+        return None
+    return dialect.heartbeat
+
+
+def _is_document(context: RequestContext, head: Head) -> bool:
+    """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
+
+    It is a JSON answer: one in a dialect, or one of an app that knows its length, so has it whole.
+    """
+    if context.route.dialect is not None:
+        return not head.stream
+    theirs = dict(head.headers)
+    return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
+
+
+# --- headers (``docs/headers.md``) ---------------------------------------------------------------
 
 
 def own_headers(
-    request_id: str,
-    lookup: Lookup,
-    timings: dict[str, float],
+    context: RequestContext,
     *,
     ttl_s: float | None = None,
     stored: bool = False,
     not_stored: str | None = None,
-) -> list[tuple[bytes, bytes]]:
+) -> HeaderList:
     """Return the headers that every answer of a matched request carries."""
-    status = cache_status(lookup, ttl_s=ttl_s, stored=stored, not_stored=not_stored)
+    lookup = context.lookup
+    times = [b"%b;dur=%.2f" % (name, s * 1e3) for name, s in context.timings.items()]
     headers = [
-        (b"cache-status", status),
+        (b"cache-status", _cache_status(lookup, ttl_s, not_stored, stored=stored)),
         (b"x-cache", _X_CACHE.get(lookup.outcome, b"MISS")),
-        (b"x-headstart-request-id", request_id.encode()),
-        (b"server-timing", server_timing(timings)),
+        (b"x-headstart-request-id", context.id.encode()),
+        (b"server-timing", b", ".join(times)),
     ]
     if lookup.similarity is not None:
-        headers.append((b"x-headstart-similarity", f"{lookup.similarity:.4f}".encode()))
+        headers.append((b"x-headstart-similarity", b"%.4f" % lookup.similarity))
     if lookup.veto is not None:
         headers.append((b"x-headstart-veto", lookup.veto.encode()))
     return headers
 
 
-def server_timing(timings: dict[str, float]) -> bytes:
-    """Return stage times (seconds) as ``Server-Timing`` in milliseconds."""
-    return ", ".join(
-        [f"{name};dur={seconds * 1e3:.2f}" for name, seconds in timings.items()]
-    ).encode()
+def _cache_status(
+    lookup: Lookup, ttl_s: float | None, not_stored: str | None, *, stored: bool
+) -> bytes:
+    """Return the ``Cache-Status`` value (RFC 9211) of an answer.
+
+    The RFC has one word, ``detail``, both for why nothing was found and for why nothing is stored.
+    """
+    hit = _HITS.get(lookup.outcome)
+    if hit is not None:
+        ttl = b"" if ttl_s is None else b"; ttl=%d" % ttl_s
+        return b"headstart; hit%b; detail=%b" % (ttl, hit)
+    if lookup.outcome is Outcome.JOINED:
+        return b"headstart; fwd=miss; collapsed; detail=joined"
+    forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
+    if lookup.reason == "stale":
+        forward = "stale"
+    detail = lookup.reason or ""
+    if not_stored is not None:
+        detail += f"{'/' if detail else ''}not-stored:{not_stored}"
+    detail = f"; detail={detail}" if detail else ""
+    return f"headstart; fwd={forward}{detail}{'; stored' if stored else ''}".encode()
 
 
-def foreign(headers: Headers, *, relayed: bool = False) -> list[tuple[bytes, bytes]]:
-    """Return headers of an answer of others without those that are ours alone to say.
+def _flight_headers(
+    context: RequestContext,
+    head: Head,
+    *,
+    stored: bool = False,
+    not_stored: str | None = None,
+    length: int | None = None,
+) -> HeaderList:
+    """Return the headers of an upstream's answer."""
+    theirs = head.headers
+    if context.lookup.outcome is Outcome.JOINED:  # cookies are for the caller that was first
+        theirs = tuple(pair for pair in theirs if pair[0] != b"set-cookie")
+    headers = _relayed(context, theirs, stream=head.stream, length=length)
+    headers += own_headers(context, stored=stored, not_stored=not_stored)
+    headers.append((b"x-headstart-upstream", head.upstream.encode()))
+    if head.transforms:
+        headers.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
+    return headers
 
-    An upstream, which may be another Headstart, could otherwise state beside ours that an answer
-    was a hit, how similar, how old, and who gave it. ``relayed``: to a request for which the cache
-    was not asked, so that an age or a timing can only be the upstream's.
+
+def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
+    """Return the headers of an upstream's answer that an upstream may set.
+
+    An upstream, which may be another Headstart, could otherwise state beside our headers that an
+    answer was a hit, how similar or how old it is, and who gave it. ``relayed``: the cache was not
+    asked, so an age or a timing can only come from the upstream.
     """
     dropped = _OWN_ANYWHERE if relayed else _OWN
     return [
@@ -98,37 +485,50 @@ def foreign(headers: Headers, *, relayed: bool = False) -> list[tuple[bytes, byt
     ]
 
 
-def relayed_headers(
-    headers: Headers,
-    own: list[tuple[bytes, bytes]],
-    *,
-    stream: bool = False,
-    length: int | None = None,
-) -> Headers:
-    """Return an upstream's headers with ours; ours replace those of an upstream Headstart.
+def _relayed(
+    context: RequestContext, headers: Headers, *, stream: bool = False, length: int | None = None
+) -> HeaderList:
+    """Return an upstream's headers as the client gets them, without ours.
 
-    ``length`` is that of a body that is sent whole. A stream has none: if it breaks off, an error
-    of ours follows.
+    ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
+    error of ours follows.
     """
-    theirs = dict(headers)
-    defaults = STREAM_HEADERS if stream else (NO_STORE,)
-    relayed = foreign(headers)
+    relayed = with_page_headers(foreign(headers), context.page_headers)
     if stream or length is not None:
         relayed = [pair for pair in relayed if pair[0] != b"content-length"]
-    relayed += own
-    relayed += [pair for pair in defaults if pair[0] not in theirs]
+    theirs = dict(headers)
+    for pair in STREAM_HEADERS if stream else (NO_STORE,):
+        if pair[0] not in theirs:
+            relayed.append(pair)
     if length is not None:
         relayed.append((b"content-length", b"%d" % length))
-    return tuple(relayed)
+    return relayed
+
+
+def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> HeaderList:
+    """Return headers with ``added``, in place of an upstream's words on the same matter."""
+    if not added:
+        return [*headers]
+    kept = [pair for pair in headers if pair[0] not in _SANDBOX_NAMES]
+    if len(added) > len(SANDBOX):  # the answer is shared with the page of an allowed origin
+        kept = [pair for pair in kept if not pair[0].startswith(b"access-control-")]
+    kept += added
+    return kept
 
 
 def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Message:
-    """Return the message that begins an answer; every answer of ours begins with one from here.
+    """Return the message that begins an answer.
 
     Its headers are a new list each time: middleware around ours (Starlette's ``MutableHeaders``)
     appends to the very object, which must be neither a tuple nor shared with another answer.
     """
-    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+    return {"type": "http.response.start", "status": status, "headers": [*headers]}
+
+
+async def _start(context: RequestContext, status: int, headers: HeaderList) -> None:
+    """Begin the answer to a request. ``headers`` are a list of its own: see ``response_start``."""
+    context.status = status
+    await context.send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def send_whole(
@@ -141,10 +541,10 @@ async def send_whole(
 
 def error_response(
     error: HeadstartError, dialect: Dialect | None, request_id: str, *, again: bool = False
-) -> tuple[int, Headers, bytes]:
+) -> tuple[int, HeaderList, bytes]:
     """Return status, headers and body of an error, in the caller's dialect.
 
-    Our own headers are the caller's to add: a matched request has more of them than a relayed one.
+    The caller adds our own headers: a matched request has more of them than a relayed one.
     ``again``: the call goes on, and a retry will join it.
     """
     status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
@@ -154,19 +554,19 @@ def error_response(
         body = plain_error(getattr(error, "code", "error"), str(error))
     headers = [
         (b"content-type", JSON),
-        (b"content-length", str(len(body)).encode()),
+        (b"content-length", b"%d" % len(body)),
         (request_id_header(dialect), request_id.encode()),
         NO_STORE,
     ]
     if isinstance(error, UpstreamUnavailable):
         wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
-        headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
     elif isinstance(error, UpstreamError):
-        # Unless the call goes on, we did, as often as it made sense.
+        # Unless the call goes on, we have retried as often as it made sense.
         headers.append((b"x-should-retry", b"true" if again else b"false"))
     elif status == 429:
         headers.append((b"retry-after", b"1"))
-    return status, tuple(headers), body
+    return status, headers, body
 
 
 def request_id_header(dialect: Dialect | None) -> bytes:

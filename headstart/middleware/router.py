@@ -1,13 +1,14 @@
-"""Who answers a request: its route's strategy, else whoever knows its model or its dialect."""
+"""Picks the upstream of a request: by its route, or by its model and its dialect."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headstart.dialects.registry import DIALECTS, claiming, form_of
 from headstart.errors import NoUpstream
 
 if TYPE_CHECKING:
@@ -25,19 +26,19 @@ class Provider:
     name: str
     base_url: str
     dialect: str
-    """Its wire format."""
+    """Name of its wire format."""
     models: Mapping[str, str]
     """The provider's own names of models by those that callers may use."""
     named: frozenset[str]
-    """Models that its settings say it is to be asked for."""
+    """Models that its settings name."""
     known: frozenset[str]
     """Models that it is known to have."""
     candidates: Mapping[str, Candidate]
-    """Who answers for it, by ``[[route]]``; "" where a route says nothing of it."""
+    """Its candidates by ``[[route]]``; "" for routes that do not name it."""
     relay: HTTPUpstream
-    """Takes what is only relayed."""
+    """The upstream of relayed requests."""
     own_keys: frozenset[str] = frozenset()
-    """Those of its names, one for each key, under which it never gets a caller's key."""
+    """Its names (one for each key) under which it never gets a caller's key."""
 
     def real_name(self, model: str) -> str:
         """Return the provider's own name of a model."""
@@ -54,7 +55,7 @@ class RouteTaken:
     """A ``[[route]]``."""
 
     candidate: Candidate | None = None
-    """Who answers; None: whom the model asks for."""
+    """The candidate that answers; None: the model decides."""
     deadline_s: float | None = None
     early_200_s: float | None = None
     """When a streaming client is told 200 though no content has come."""
@@ -65,17 +66,17 @@ class RouteTaken:
 NO_ROUTE = RouteTaken()
 MEMO_MODELS = 1024
 LONGEST_NAME = 128
-"""Of a model that is remembered: callers may name any."""
+"""Longest name of a model that is remembered, because callers may send any name."""
 
 
 class Answerer(NamedTuple):
-    """Who answers for a model."""
+    """The candidate that answers for a model."""
 
     candidate: Candidate
     identity: str
-    """Names them: others, or another model behind an alias, are another cache key."""
+    """Names upstreams and models for the cache key."""
     several: bool
-    """There is more than one, so a conversation has to be kept with its own."""
+    """There are several upstreams, so a conversation should stay with one of them."""
 
 
 class Router:
@@ -87,7 +88,7 @@ class Router:
         self._answerers: dict[tuple[str, str, str], Answerer] = {}
 
     def pick(self, dialect: str, model: str | None, rule: str) -> Candidate:
-        """Return who is to answer a request that takes ``rule``. Raises NoUpstream.
+        """Return the candidate for a request that takes ``rule``. Raises NoUpstream.
 
         ``model`` is None for a body that we cannot read.
         """
@@ -98,7 +99,7 @@ class Router:
         return candidates.get(rule) or candidates[""]
 
     def answerer(self, dialect: str, model: str, rule: str) -> Answerer:
-        """Return who is to answer for a model, worked out once. Raises NoUpstream."""
+        """Return the candidate for a model, worked out once. Raises NoUpstream."""
         asked = (dialect, model, rule)
         answerer = self._answerers.get(asked)
         if answerer is None:
@@ -110,7 +111,7 @@ class Router:
         return answerer
 
     def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
-        """Return who is to answer a call, and the call as it needs it. Raises NoUpstream."""
+        """Return the candidate for a call, and the call that it gets. Raises NoUpstream."""
         request = call.request
         if request is None:
             candidate = self.pick(call.dialect, None, rule)
@@ -119,13 +120,13 @@ class Router:
             if several:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
-            # Nobody knows by then how the answer is encoded.
+            # The client gets the status before the answer's encoding is known.
             plain = tuple(pair for pair in call.headers if pair[0] != b"accept-encoding")
             call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
     def identity(self, dialect: str, model: str, rule: str) -> str:
-        """Name who would answer, for the cache key. Raises NoUpstream."""
+        """Name the candidate for the cache key. Raises NoUpstream."""
         return self.answerer(dialect, model, rule).identity
 
     def names(self, dialect: str, model: str, rule: str) -> frozenset[str]:
@@ -138,12 +139,11 @@ class Router:
         return frozenset().union(*(each.own_keys for each in self._providers))
 
     def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
-        """Return who gets what is only relayed: the first upstream of its dialect.
+        """Return the upstream for a request that is only relayed: the first one of its dialect.
 
-        Two dialects have a ``/v1/models``, so a header of Anthropic's tells whom the caller means.
         Raises NoUpstream.
         """
-        return self._choose(_dialect_of(path, headers), None).relay
+        return self._choose(claiming(path, headers).name, None).relay
 
     def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
         candidate = self.pick(dialect, model, rule)
@@ -157,15 +157,16 @@ class Router:
         return Answerer(candidate, identity, several=len(names) > 1)
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
-        """Can a body that we cannot read go to any of its upstreams as it is?"""
+        """Return whether all its upstreams speak a dialect, so that they can get any body."""
         members = [each for each in self._providers if each.name in candidate.names]
         return all(each.dialect == dialect for each in members)
 
     def _choose(self, dialect: str, model: str | None) -> Provider:
         """Return the provider meant for the model, else one that has it, else of the dialect.
 
-        Without any of these it is the first that can be translated to, which needs a body that we
-        can read. Among equals the caller's dialect counts first, then the order of the settings.
+        Without any of these it is the first provider, and the request is translated, which needs a
+        body that we can read. Among equals the caller's dialect counts first, then the order of the
+        settings.
         """
 
         def rank(each: Provider) -> tuple[bool, ...]:
@@ -174,45 +175,16 @@ class Router:
         able = [each for each in self._providers if model is not None or each.dialect == dialect]
         if able:
             return min(able, key=rank)
+        setting = DIALECTS[dialect].setting if dialect in DIALECTS else dialect
         raise NoUpstream(
-            "no upstream takes this request: add an [[upstream]] with "
-            f'dialect = "{_SETTING.get(dialect, dialect)}"'
+            f'no upstream takes this request: add an [[upstream]] with dialect = "{setting}"'
         )
 
 
-_SETTING = {
-    "openai-chat": "openai",
-    "anthropic-messages": "anthropic",
-    "gemini-generate": "gemini",
-}
-"""What ``upstream.dialect`` calls a wire format."""
-
-
-def _dialect_of(path: bytes, headers: Headers) -> str:
-    if path.startswith(b"/v1beta/") or any(name == b"x-goog-api-key" for name, _ in headers):
-        return "gemini-generate"
-    anthropic = (path + b"/").startswith(b"/v1/messages/") or any(
-        name == b"anthropic-version" for name, _ in headers
-    )
-    return "anthropic-messages" if anthropic else "openai-chat"
-
-
 def conversation(scope: str, request: ChatRequest) -> str:
-    """Return a digest of who talks about what: all turns of one conversation have the same.
+    """Return a digest that is the same for all turns of one conversation.
 
-    A conversation is known by its caller, its system text and its first message.
+    It covers the caller, the system text and the first user message.
     """
-    document = request.document
-    parts: list[Any] = [scope, document.get("system"), document.get("systemInstruction")]
-    for name in ("messages", "contents"):
-        messages = document.get(name)
-        if isinstance(messages, list):
-            parts += _opening(messages)
+    parts = [scope, *form_of(request).opening(request.document)]
     return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
-
-
-def _opening(messages: list[Any]) -> list[Any]:
-    for place, message in enumerate(messages):
-        if isinstance(message, dict) and message.get("role") == "user":
-            return messages[: place + 1]
-    return messages[:1]

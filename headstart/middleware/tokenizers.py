@@ -1,7 +1,7 @@
-"""Tokenizers, loaded when it costs no answer its time.
+"""Loads tokenizers at times when no answer has to wait for it.
 
-Many a process never needs one: none is loaded for models of other families, or while no prompt can
-be shortened and providers count for themselves.
+Many processes never need one: none is loaded for models of other families, or as long as no prompt
+can be shortened and providers report their tokens.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 from headstart.compression.tokens import is_loaded, load
 
 LOAD_AFTER_S = 1.0
-"""From an answer's end until its model's tokenizer is loaded, which stops the loop for 0.1 s."""
+"""Time from an answer's end to the load of its tokenizer, which stops the loop for 0.1 s."""
 
 _at_work = threading.Lock()
 
 
 def load_soon(model: str) -> None:
-    """Have the model's tokenizer loaded in the background, when the answer under way is delivered.
+    """Load the model's tokenizer in the background, after the present answer is delivered.
 
     Until then ``count_at_once`` estimates.
     """
@@ -28,7 +28,7 @@ def load_soon(model: str) -> None:
 
 def _start(model: str) -> None:
     if not is_loaded(model) and _at_work.acquire(blocking=False):
-        # A daemon: a process that is to stop does not wait for it.
+        # A daemon thread, so that a process which stops does not wait for it.
         threading.Thread(target=_load, args=(model,), name="headstart-tokens", daemon=True).start()
 
 

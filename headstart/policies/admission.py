@@ -1,64 +1,50 @@
-"""What may be looked up, stored and served. Every refusal is a short, stable reason."""
+"""The requests and answers that the cache may look up, store and serve.
+
+Each refusal is a short, stable reason.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from headstart.dialects.registry import form_of
 from headstart.errors import ConfigError
-from headstart.policies.formats import breaks_format, gemini_format
-from headstart.policies.personal import is_personal
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.dialects.request_form import RequestForm
     from headstart.types import ChatRequest, Choice, Entry
 
 _CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
-"""Reasons, in any provider's spelling and case, of an answer that came to its own end."""
+"""Finish reasons of an answer that came to its own end, in the spelling of any provider."""
 
 _FINISH_REASONS = {
-    "length": "length",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_calls": "tool-calls",
-    "tool_call": "tool-calls",
-    "tool_use": "tool-calls",
-    "function_call": "tool-calls",
-    "content_filter": "content-filter",
-    "safety": "content-filter",
-    "refusal": "refusal",
+    finish: reason
+    for reason, finishes in {
+        "length": "length max_tokens model_context_window_exceeded",
+        "tool-calls": "tool_calls tool_call tool_use function_call",
+        "content-filter": "content_filter safety",
+        "refusal": "refusal",
+    }.items()
+    for finish in finishes.split()
 }
 
-_HOSTED = ("mcp_servers", "container")
-"""Fields that let the provider run something, if they say anything."""
-_TELLING = frozenset(
-    {"background", "generationConfig", "modalities", "audio", "web_search_options", "tools"}
-).union(_HOSTED)
-"""All fields that may be refused: most requests have none of them."""
-_OWN_TOOLS = frozenset({"function", "custom"})
-"""Tool types that the caller runs; every other type is run by the provider, on live data."""
-_OWN_DECLARATIONS = frozenset({"functionDeclarations"})
-"""What a Gemini tool holds if the caller runs it; it has no type."""
 MOST_SHARED_CHARACTERS = 32_768
-"""More than encoders read, and than is searched for what is personal: some 5 ms."""
-
-_OWN_BLOCKS = frozenset({"text", "thinking", "redacted_thinking"})
-"""Blocks in which the model itself speaks; the others tell what the provider's tools did."""
-
-_SOURCES = ("groundingMetadata", "urlContextMetadata")
-"""Fields beside a Gemini answer that name what its own search found."""
-_RESULTS = frozenset({"tool_use_id", "functionResponse"})
-"""Fields of a message's part that holds what a tool found."""
-_TOOL_ROLES = frozenset({"tool", "function"})
-"""Roles of messages that hold what a tool found."""
+"""Encoders read less, and a search of so much text for personal data takes 5 ms."""
 
 
 class Admission:
     """The default admission policy (``docs/cache-key.md``).
 
-    ``sampled`` says what happens to requests that ask for random answers: ``"always"`` caches
+    ``sampled`` tells what happens to requests that ask for random answers: ``"always"`` caches
     them like others, ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"``
-    keeps k answers of each. ``share_users`` means that users share a scope: what is personal, or
-    rests on a tool's results, is then never answered by another prompt's answer.
+    keeps k answers of each. With ``share_users`` users share a scope: then the answer to another
+    prompt never answers a request that is personal or rests on the results of a tool.
     Raises ConfigError for another value of ``sampled``.
     """
 
@@ -69,21 +55,21 @@ class Admission:
 
     def variants(self, request: ChatRequest) -> int:
         """Return how many answers to keep of this request (see ``key.variant``)."""
-        return self._variants if self._variants > 1 and _is_sampled(request.document) else 1
+        return self._variants if self._variants > 1 and _is_sampled(request) else 1
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
-        """Refuse what must bypass the cache altogether, in both directions."""
+        """Refuse requests that must bypass the cache: no lookup, and no store."""
         if request.duplicate_keys:
             return "duplicate-keys"
         if request.max_tokens == 0:
             return "cache-warming"
-        reason = _refuse_fields(request.document)
-        if reason is None and self._deterministic_only and _is_sampled(request.document):
+        reason = form_of(request).work_beside_text(request.document)
+        if reason is None and self._deterministic_only and _is_sampled(request):
             return "sampled"
         return reason
 
     def refuse_semantic(self, request: ChatRequest) -> str | None:
-        """Refuse what only an exact repeat may be answered with."""
+        """Refuse requests that only the answer to an exact repeat may answer."""
         if request.query is None:
             return "no-user-text"
         if not request.query.strip():
@@ -91,10 +77,10 @@ class Admission:
         return self._refuse_to_share(request, request.query) if self._share_users else None
 
     def _refuse_to_share(self, request: ChatRequest, query: str) -> str | None:
-        """Refuse what must not reach another user by likeness."""
+        """Refuse requests whose answer must not reach another user by similarity."""
         if len(query) > MOST_SHARED_CHARACTERS:
             return "too-long"
-        if _has_tool_results(request.document):
+        if form_of(request).has_tool_results(request.document):
             return "tool-results"
         return "personal" if is_personal(query) else None
 
@@ -107,9 +93,10 @@ class Admission:
             return "too-few-choices"
         if _is_flagged(answer.extra.get("moderation")):
             return "moderation"
-        response_format = _format(request.document)
+        form = form_of(request)
+        response_format = form.response_format(request.document)
         for choice in answer.choices:
-            reason = _refuse_choice(choice, response_format)
+            reason = _refuse_choice(choice, form, response_format)
             if reason is not None:
                 return reason
         return None
@@ -117,15 +104,15 @@ class Admission:
     def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
         """Compare the fields that the key leaves out with the stored answer.
 
-        An answer of T tokens that came to its own end is what any limit of at least T gives. The
-        first n' of n choices serve a request for n'. Log probabilities can be left out, not made.
+        An answer of T tokens that came to its own end is right for any limit of at least T. The
+        first n' of n choices serve a request for n'. Log probabilities can be left out, not added.
         """
         answer = entry.answer
         if not isinstance(answer, Completion):
             return None
         if len(answer.choices) < request.choices:
             return "too-few-choices"
-        if request.logprobs and not _has_logprobs(answer, request.document):
+        if request.logprobs and not form_of(request).has_logprobs(answer, request.document):
             return "too-few-logprobs"
         if request.max_tokens is not None:
             if entry.origin.completion_tokens <= 0:
@@ -146,84 +133,25 @@ def _parse_variants(sampled: str) -> int:
     )
 
 
-def _settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Return where sampling and the answer's form are set: Gemini has an object for them."""
-    config = document.get("generationConfig")
-    return config if isinstance(config, dict) and "contents" in document else document
-
-
-def _is_sampled(document: dict[str, Any]) -> bool:
-    document = _settings(document)
-    return document.get("temperature") != 0 and document.get("seed") is None
-
-
-def _refuse_fields(document: dict[str, Any]) -> str | None:
-    if _TELLING.isdisjoint(document):
-        return None
-    if document.get("background") is True:
-        return "background"
-    settings = _settings(document)
-    modalities = settings.get("responseModalities") or document.get("modalities")
-    if document.get("audio") is not None or _wants_audio(modalities):
-        return "audio"
-    return "hosted-tools" if _runs_at_provider(document) else None
-
-
-def _wants_audio(modalities: object) -> bool:
-    return isinstance(modalities, list) and ("audio" in modalities or "AUDIO" in modalities)
-
-
-def _runs_at_provider(document: dict[str, Any]) -> bool:
-    if document.get("web_search_options") is not None or any(map(document.get, _HOSTED)):
-        return True
-    tools = document.get("tools")
-    if not isinstance(tools, list):
-        return False
-    if "contents" in document:
-        return any(isinstance(tool, dict) and tool.keys() - _OWN_DECLARATIONS for tool in tools)
-    kinds = (tool.get("type", "function") for tool in tools if isinstance(tool, dict))
-    return any(_word(kind) not in _OWN_TOOLS for kind in kinds)
+def _is_sampled(request: ChatRequest) -> bool:
+    settings = form_of(request).sampling(request.document)
+    return settings.get("temperature") != 0 and settings.get("seed") is None
 
 
 def _word(value: object) -> str:
-    """Return what names a kind; "" for a value that is no name."""
+    """Return a name; "" for a value that is no text."""
     return value if isinstance(value, str) else ""
 
 
-def _has_tool_results(document: dict[str, Any]) -> bool:
-    messages = document.get("messages") or document.get("contents")
-    if not isinstance(messages, list):
-        return False
-    return any(_holds_tool_result(each) for each in messages if isinstance(each, dict))
-
-
-def _holds_tool_result(message: dict[str, Any]) -> bool:
-    if str(message.get("role")) in _TOOL_ROLES:
-        return True
-    content = message.get("content") or message.get("parts")
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and not _RESULTS.isdisjoint(part) for part in parts)
-
-
 def _is_flagged(moderation: object) -> bool:
-    """Look for ``flagged: true`` at any depth: its place differs by provider."""
+    """Look for ``flagged: true`` at any depth, as its place differs by provider."""
     if isinstance(moderation, dict):
         return moderation.get("flagged") is True or any(map(_is_flagged, moderation.values()))
     return isinstance(moderation, list) and any(map(_is_flagged, moderation))
 
 
-def _format(document: dict[str, Any]) -> object:
-    """Return the form that the answer was to have, whichever field asks for it."""
-    settings = _settings(document)
-    if settings is not document:
-        return gemini_format(settings)
-    config = document.get("output_config")
-    inner = config.get("format") if isinstance(config, dict) else None
-    return inner or document.get("output_format") or document.get("response_format")
-
-
-def _refuse_choice(choice: Choice, response_format: object) -> str | None:
-    reason = _refuse_finish(choice) or _refuse_content(choice)
+def _refuse_choice(choice: Choice, form: RequestForm, response_format: object) -> str | None:
+    reason = _refuse_finish(choice) or _refuse_content(choice, form)
     if reason is not None:
         return reason
     text = "".join(part.text for part in choice.parts if isinstance(part, Text))
@@ -239,7 +167,7 @@ def _refuse_finish(choice: Choice) -> str | None:
     return None
 
 
-def _refuse_content(choice: Choice) -> str | None:
+def _refuse_content(choice: Choice, form: RequestForm) -> str | None:
     kinds = {type(part) for part in choice.parts}
     if ToolCall in kinds:
         return "tool-calls"
@@ -248,32 +176,158 @@ def _refuse_content(choice: Choice) -> str | None:
     if choice.extra.get("audio") is not None:
         return "audio"
     blocks = choice.extra.get(CONTENT_BLOCKS, ())
-    if any(_word(block.get("type", "text")) not in _OWN_BLOCKS for block in blocks):
+    if any(_word(block.get("type", "text")) not in form.own_blocks for block in blocks):
         return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
-    sources = (choice.extra.get("annotations"), *map(choice.beside.get, _SOURCES))
+    sources = (choice.extra.get("annotations"), *map(choice.beside.get, form.sources))
     return "hosted-tools" if any(sources) else None
 
 
-def _has_logprobs(answer: Completion, document: dict[str, Any]) -> bool:
-    if "contents" in document:
-        return all(choice.logprobs for choice in answer.choices)  # Gemini's number is in the key
-    wanted = document.get("top_logprobs")
-    if not isinstance(wanted, int):
-        # Together and legacy servers give the number in logprobs itself
-        number = document.get("logprobs")
-        wanted = number if type(number) is int else 0
-    return all(_alternatives(choice) >= wanted for choice in answer.choices)
+# --- formats -------------------------------------------------------------------------------------
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
 
 
-def _alternatives(choice: Choice) -> int:
-    """Return how many alternatives a choice kept for each token; -1 without log probabilities."""
-    tokens = (choice.logprobs or {}).get("content")
-    if not isinstance(tokens, list):
-        return -1
-    return max((len(_list(token, "top_logprobs")) for token in tokens), default=0)
+def breaks_format(text: str, response_format: object) -> bool:
+    """Return True when ``text`` is not the JSON that was asked for.
+
+    ``json_object`` must be a JSON object. ``json_schema`` must be JSON of the schema's top-level
+    type with its required properties, each of its declared type. Deeper levels are not checked: the
+    strict mode of providers enforces them, and other modes never promised them.
+    """
+    match response_format:
+        case {"type": "json_object"}:
+            return _breaks_schema(text, {"type": "object"})
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return _breaks_schema(text, schema)
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return _breaks_schema(text, schema)
+        case {"type": "json_schema"}:
+            return _breaks_schema(text, {})
+        case _:
+            return False
 
 
-def _list(fields: object, name: str) -> list[Any]:
-    found = fields.get(name) if isinstance(fields, dict) else None
-    return found if isinstance(found, list) else []
+def _breaks_schema(text: str, schema: dict[str, Any]) -> bool:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    if not _is_of_type(value, schema.get("type")):
+        return True
+    if not isinstance(value, dict):
+        return False
+    required = schema.get("required")
+    names = required if isinstance(required, list) else ()
+    if any(isinstance(name, str) and name not in value for name in names):
+        return True
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return False
+    return any(
+        isinstance(rule, dict) and name in value and not _is_of_type(value[name], rule.get("type"))
+        for name, rule in properties.items()
+    )
+
+
+def _is_of_type(value: object, declared: object) -> bool:
+    """Compare with a JSON Schema type or a list of them. Unknown types accept anything.
+
+    Gemini's own schemas write types in capitals.
+    """
+    if isinstance(declared, list):
+        return any(_is_of_type(value, one) for one in declared)
+    declared = declared.lower() if isinstance(declared, str) else ""
+    expected = _JSON_TYPES.get(declared)
+    if expected is None:
+        return True
+    if isinstance(value, bool):
+        return declared == "boolean"
+    if declared == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, expected)
+
+
+# --- personal data -------------------------------------------------------------------------------
+
+_PERSONAL_ACTIONS = (
+    r"made|did|placed|ordered|bought|purchased|paid|sent|received|got|booked|cancell?ed|returned"
+    r"|requested|submitted|applied|added|deposited|withdrew|transferred|lost|owed?|earn(?:ed)?"
+    r"|signed|registered|subscribed"
+)
+_PERSONAL_WORDING = re.compile(
+    r"\b(?:my|mine|our|ours|me|myself|ourselves|us"
+    r"|(?:i|we)(?:['\u2019](?:m|ve|d|ll|re)| am| are| have| had| was| were)"
+    rf"|(?:i|we) (?:just |already |recently |never |still )?(?:{_PERSONAL_ACTIONS})"
+    r"|(?:am|are|have|had|was|were|did|do|will) (?:i|we) (?:have|owe|get|earn|been|still|\w+ed))\b",
+    re.IGNORECASE,
+)
+_EMAIL = re.compile(r"[\w.+-]@[\w-]+\.\w")
+_PHONE = re.compile(
+    r"(?<![\w.+])(?<!\d[ -])"
+    r"(?:(?:\+|00)\d(?:[ ().-]{0,2}\d){7,13}"
+    r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}"
+    r"|0\d{2,4}[ -]\d{3,4}[ -]?\d{3,4})(?!\w)"
+)
+_REFERENCE = re.compile(
+    r"(?:#|\b(?:order|ticket|case|invoice|booking|reservation|tracking|customer|account|member"
+    r"|policy|claim|reference|ref|confirmation)\s*(?:number|no\.?|id|code|#)?\s*[:#]?\s*)"
+    r"(?=[a-z0-9-]*\d[a-z0-9-]*\d[a-z0-9-]*\d)[a-z0-9-]{4,}\b"
+    r"|\b[A-Z]{2,5}-\d{4,}\b",
+    re.IGNORECASE,
+)
+_CARD = re.compile(r"(?<![\d-])\d(?:[ -]?\d){12,18}(?![\d-])")
+_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}\b", re.IGNORECASE)
+_CARD_BASE, _SHORTEST_CARD = 10, 13
+_IBAN_BASE, _SHORTEST_IBAN = 97, 15
+
+
+def is_personal(text: str) -> bool:
+    """Tell whether a text speaks of its writer, or holds data that identify a person.
+
+    The patterns are wide on purpose: a miss costs a call, but a wrong hit shows one user the data
+    of another.
+    """
+    return _PERSONAL_WORDING.search(text) is not None or holds_identity(text)
+
+
+def holds_identity(text: str) -> bool:
+    """Tell whether a text holds an email address, a phone, card, bank or case number."""
+    if "@" in text and _EMAIL.search(text):
+        return True
+    if not any(map(str.isdigit, text)):
+        return False
+    return bool(
+        _PHONE.search(text)
+        or _REFERENCE.search(text)
+        or any(_is_card(digits) for digits in _beginnings(_CARD, text))
+        or any(_is_iban(number) for number in _beginnings(_IBAN, text))
+    )
+
+
+def _beginnings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """Yield each match, then without its last group, and so on: the group may be a next word."""
+    for match in pattern.finditer(text):
+        groups = re.split(r"[ -]", match[0])
+        yield from ("".join(groups[:count]) for count in range(len(groups), 0, -1))
+
+
+def _is_card(digits: str) -> bool:
+    """Luhn's check (ISO/IEC 7812-1): from the right, every second digit counts double."""
+    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    total = sum(map(int, digits[-1::-2])) + sum(doubled)
+    return len(digits) >= _SHORTEST_CARD and total % _CARD_BASE == 0
+
+
+def _is_iban(number: str) -> bool:
+    """ISO 13616: moved to the end, the first four characters make the remainder by 97 be 1."""
+    moved = "".join(str(int(each, 36)) for each in number[4:] + number[:4])
+    return len(number) >= _SHORTEST_IBAN and int(moved) % _IBAN_BASE == 1

@@ -1,29 +1,22 @@
-"""What a call costs: its price book entry applied to the tokens it used."""
+"""The cost of a call: its price applied to the tokens that it used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headstart.types import Frozen
+from headstart.settings import PriceSettings
 
 if TYPE_CHECKING:
     from headstart.attempts import Tokens
 
 
-class Price(Frozen):
-    """Dollars per million tokens, and per request; ``multiplier``, a speed tier's, scales all."""
+class Price(PriceSettings):
+    """The price of one model; ``multiplier``, of a speed tier or a discount, scales all of it."""
 
-    input_per_million: float
-    output_per_million: float
-    cached_per_million: float | None = None
-    """Prompt tokens read from the provider's prefix cache; None: the price of input."""
-    cache_write_per_million: float | None = None
-    """Prompt tokens written to it; None: the price of input."""
-    per_request: float = 0.0
     multiplier: float = 1.0
 
     def cost_usd(self, tokens: Tokens) -> float:
-        """Return what a call that used these tokens costs, in dollars."""
+        """Return the cost in dollars of a call that used these tokens."""
         plain = max(0, tokens.prompt - tokens.cached - tokens.cache_write)
         millionths = (
             plain * self.input_per_million
@@ -34,7 +27,7 @@ class Price(Frozen):
         return (millionths / 1e6 + self.per_request) * self.multiplier
 
     def cached_saving_usd(self, prompt_tokens: int) -> float:
-        """Return what it saves that a prompt is read from the provider's cache."""
+        """Return the dollars saved if a prompt is read from the provider's cache."""
         cached = _or(self.cached_per_million, self.input_per_million)
         return max(0.0, self.input_per_million - cached) * prompt_tokens / 1e6 * self.multiplier
 
@@ -42,10 +35,10 @@ class Price(Frozen):
 def cancelled_cost_usd(
     price: Price, tokens_so_far: Tokens, expected_output: float, *, cancels_billing: bool
 ) -> float:
-    """Return what a call costs that is cancelled now, in dollars.
+    """Return the cost in dollars of a call that is cancelled now.
 
-    A provider whose billing stops with the stream charges what it produced; another one goes on to
-    the end that nobody reads, so the expected length is charged, at least what was seen.
+    If the provider's billing stops with the stream, it charges the tokens so far. Otherwise it goes
+    on to the end, and charges the expected length, but at least the tokens so far.
     """
     if cancels_billing:
         return price.cost_usd(tokens_so_far)

@@ -1,31 +1,42 @@
-"""How long an answer stays true, by the words of its question.
+"""How long answers are fresh: the words of their questions, and Cache-Control (RFC 9111).
 
-The words are English. They say what a hurried reader would see in the question, no more.
+Questions: the words are English. They tell no more than a quick look at the question.
+
+Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
+each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
+directives stand beside its own header for compression.
 """
 
 from __future__ import annotations
 
 import re
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from headstart.errors import InvalidRequest
+from headstart.settings import CompressionMode
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headstart.types import Headers
+
+# --- lifetimes by question -----------------------------------------------------------------------
 
 MOST_CHARACTERS = 600
-"""Of a longer text only its two ends are read: that is where a question stands."""
+"""Only the two ends of a longer text are read: a question stands there."""
 
 
 class QuestionClass(StrEnum):
     """How fast the answer to a question ages."""
 
     LIVE = "live"
-    """Within minutes: weather, prices, scores, what is open now."""
+    """The answer ages within minutes: weather, prices, scores, opening hours now."""
     DATED = "dated"
-    """Within hours or days: the latest of something, what is on this week."""
+    """The answer ages within hours or days: the latest of something, events of this week."""
     STABLE = "stable"
 
 
@@ -82,26 +93,29 @@ def question_class(text: str) -> QuestionClass:
         text = f"{text[:half]}\n{text[-half:]}"
     # Patterns that heed case are twice as fast.
     text = text.replace("\u2019", "'").lower()
-    found = (kind for kind, words in _TABLE if words.search(text))
-    return next(found, QuestionClass.STABLE)
+    for kind, words in _TABLE:
+        if words.search(text):
+            return kind
+    return QuestionClass.STABLE
 
 
 class Lifetimes(Frozen, frozen=True, kw_only=True):
-    """How long answers are kept, in seconds: all of them, and those of each ageing class."""
+    """The lifetime of answers in seconds: of all answers, and of each ageing class."""
 
     ttl_s: float | None = None
     by_class: Mapping[QuestionClass, float] = {}
 
     def of(self, kind: QuestionClass, route_s: float | None = None) -> float | None:
-        """Return the life of an answer; ``route_s`` stands in for ``ttl_s``. None: for ever."""
-        bounds = (self.ttl_s if route_s is None else route_s, self.by_class.get(kind))
-        return min((bound for bound in bounds if bound is not None), default=None)
+        """Return the lifetime of an answer; ``route_s`` replaces ``ttl_s``. None: no end."""
+        ttl_s = self.ttl_s if route_s is None else route_s
+        class_s = self.by_class.get(kind)
+        return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
 
 
 class Lifetime:
-    """How long the answer to one question lives. The question is read once somebody wants to know.
+    """The lifetime of the answer to one question. The question is read at the first use.
 
-    ``route_s`` stands in for ``lifetimes.ttl_s``.
+    ``route_s`` replaces ``lifetimes.ttl_s``.
     """
 
     def __init__(self, question: str, lifetimes: Lifetimes, route_s: float | None = None) -> None:
@@ -116,8 +130,222 @@ class Lifetime:
 
     @cached_property
     def seconds(self) -> float | None:
-        """Longest life of an answer, stored now or before; None: without end."""
+        """The longest lifetime of an answer, stored now or before; None: no end."""
         return self._lifetimes.of(self.kind, self._route_s)
 
 
 FOREVER = Lifetime("", Lifetimes())
+
+
+# --- directives of requests ----------------------------------------------------------------------
+
+_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
+"""The modes of compression, the strictest first."""
+_COMPRESSED = "compressed:"
+MOST_SECONDS = 2**31
+"""A number of seconds that is too large counts as this (RFC 9111, section 1.2.2)."""
+_DIGITS = len(str(MOST_SECONDS))
+
+
+class Directives(Frozen, frozen=True, kw_only=True):
+    """The limits that a caller sets. The default sets none."""
+
+    no_store: bool = False
+    """Do not store the answer, and do not join the calls of others."""
+    no_cache: bool = False
+    """Do not answer from the cache; the fresh answer may be stored."""
+    max_age_s: int | None = None
+    """The age of the oldest stored answer that the caller accepts."""
+    only_if_cached: bool = False
+    """Answer from the cache or with 504, never from an upstream."""
+    compress: CompressionMode | None = None
+    """The strongest compression of the prompt that the caller accepts; None: as configured."""
+
+    def refuses(self, transforms: Iterable[str]) -> bool:
+        """Tell whether these transforms compressed the prompt more than the caller accepts."""
+        if self.compress is None:
+            return False
+        allowed = _MODES[: _MODES.index(self.compress) + 1]
+        done = [each for each in transforms if each.startswith(_COMPRESSED)]
+        return any(each.removeprefix(_COMPRESSED) not in allowed for each in done)
+
+
+_ALLOW_ALL = Directives()
+
+
+def parse_directives(headers: Headers) -> Directives:
+    """Read every ``cache-control`` header, and ``x-headstart-compress``.
+
+    Unknown directives are ignored, unknown modes of compression raise InvalidRequest.
+
+    A ``max-age`` that cannot be read counts as 0, as RFC 9111 asks: a miss is better than an answer
+    that is too old for the caller.
+    """
+    values = [value for name, value in headers if name == b"cache-control"]
+    compress = asked_compression(headers)
+    if not values:
+        return _ALLOW_ALL if compress is None else Directives(compress=compress)
+    found = dict(_split_directive(item) for item in b",".join(values).split(b","))
+    return Directives(
+        no_store=b"no-store" in found,
+        no_cache=b"no-cache" in found,
+        max_age_s=delta_seconds(found[b"max-age"]) if b"max-age" in found else None,
+        only_if_cached=b"only-if-cached" in found,
+        compress=compress,
+    )
+
+
+def asked_compression(headers: Headers) -> CompressionMode | None:
+    """Return the mode that ``x-headstart-compress`` allows, if any. Raises InvalidRequest."""
+    asked: CompressionMode | None = None
+    for name, value in headers:
+        if name == b"x-headstart-compress":
+            mode = value.strip().lower().decode("latin-1")
+            if mode not in _MODES:
+                raise InvalidRequest(f"x-headstart-compress: use one of {', '.join(_MODES)}")
+            asked = stricter(mode, asked)
+    return asked
+
+
+def stricter(mode: CompressionMode, other: CompressionMode | None) -> CompressionMode:
+    """Return the mode that changes less."""
+    return mode if other is None else min(mode, other, key=_MODES.index)
+
+
+def compressed(mode: CompressionMode) -> str:
+    """Return the transform that says by which mode a prompt was compressed."""
+    return _COMPRESSED + mode
+
+
+def _split_directive(item: bytes) -> tuple[bytes, bytes]:
+    name, _, value = item.partition(b"=")
+    return name.strip().lower(), value.strip().strip(b'"')
+
+
+def delta_seconds(value: bytes) -> int:
+    """Return the seconds; a number that is too large counts as ``MOST_SECONDS``."""
+    if not value.isdigit():
+        return 0
+    digits = value.lstrip(b"0")
+    return min(int(digits or b"0"), MOST_SECONDS) if len(digits) <= _DIGITS else MOST_SECONDS
+
+
+# --- headers of answers --------------------------------------------------------------------------
+
+_AS_THEY_COME = frozenset((200, 201, 203))
+"""Complete answers, stored even if they do not say how long they are fresh."""
+_NO_CONTENT = frozenset((204, 205))
+_NEVER = frozenset((206, 226))
+"""Statuses of parts of an answer, and of changes to an answer that the client has."""
+_REFUSING = frozenset((b"no-store", b"no-cache", b"private"))
+_DIRECTIVE = re.compile(rb'([^\s,=;"]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*)))?')
+
+
+class StorageVerdict(NamedTuple):
+    """Whether an answer may be stored: the reason if not, else the seconds if it names them."""
+
+    refusal: str | None = None
+    fresh_s: float | None = None
+    """None: the answer does not say."""
+
+
+def judge_response(
+    status: int, headers: Headers, *, keyed: Callable[[bytes], bool], custom: bool, now: float
+) -> StorageVerdict:
+    """Judge an app's answer before its body has come.
+
+    ``keyed`` tells whether a request header, in lower case, is in the key or the scope.
+    ``custom``: it answers a path that has no dialect; a dialect's answers have status 200.
+    ``now`` is in Unix seconds.
+    """
+    directives = _directives(headers)
+    fresh_s = _fresh_s(headers, directives, now)
+    refusal = (
+        _refuse_status(status, directives, fresh_s, custom=custom)
+        or _refuse_headers(headers, keyed)
+        or _refuse_directives(headers, directives)
+    )
+    if refusal is None and fresh_s is not None and fresh_s <= 0:
+        refusal = "expired"
+    return StorageVerdict(refusal) if refusal is not None else StorageVerdict(None, fresh_s)
+
+
+def _refuse_status(
+    status: int, directives: Mapping[bytes, list[bytes]], fresh_s: float | None, *, custom: bool
+) -> str | None:
+    if not custom:
+        return None if status == 200 else "status"
+    if status in _NO_CONTENT:
+        return "no-content"
+    if status in _AS_THEY_COME:
+        return None
+    explicit = fresh_s is not None or b"public" in directives
+    if not 200 <= status < 300 or status in _NEVER or not explicit:
+        return "status"
+    # The app may ask caches not to store a status that they do not understand.
+    return "cache-control" if b"must-understand" in directives else None
+
+
+def _refuse_headers(headers: Headers, keyed: Callable[[bytes], bool]) -> str | None:
+    for name, value in headers:
+        if name == b"set-cookie":
+            return "set-cookie"
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            return "content-encoding"
+        if name == b"vary":
+            varies = {word.strip().lower() for word in value.split(b",")}
+            # The app is asked for a plain answer, so that all get the same encoding.
+            if b"*" in varies or not all(map(keyed, varies - {b"", b"accept-encoding"})):
+                return "vary"
+    return None
+
+
+def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]) -> str | None:
+    if not _REFUSING.isdisjoint(directives):
+        return "cache-control"
+    if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
+        return "cache-control"  # how answers said it to HTTP/1.0
+    return None
+
+
+def _directives(headers: Headers) -> dict[bytes, list[bytes]]:
+    """Return the directives of ``Cache-Control`` with the values of each."""
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        if name == b"cache-control":
+            for directive in _DIRECTIVE.finditer(value):
+                given = directive[2] if directive[2] is not None else directive[3]
+                found.setdefault(directive[1].lower(), []).append(given or b"")
+    return found
+
+
+def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: float) -> float | None:
+    """Return how long the answer is fresh from now on; None: it does not say (section 4.2).
+
+    An answer with a value that cannot be read is stale. Of two different values the smaller counts.
+    """
+    age_s, dated = _age_s(headers, now)
+    for name in (b"s-maxage", b"max-age"):
+        if name in directives:
+            return min(map(delta_seconds, directives[name])) - age_s
+    expires = [_moment(value) for name, value in headers if name == b"expires"]
+    if not expires:
+        return None
+    ends = [0.0 if end is None else end for end in expires]
+    return min(ends) - dated - age_s
+
+
+def _age_s(headers: Headers, now: float) -> tuple[float, float]:
+    """Return how old the answer is already, and when it was made (section 4.2.3)."""
+    ages = [delta_seconds(value.strip()) for name, value in headers if name == b"age"]
+    dates = [_moment(value) for name, value in headers if name == b"date"]
+    dated = next((date for date in dates if date is not None), now)
+    return max([0.0, now - dated, *ages]), dated
+
+
+def _moment(value: bytes) -> float | None:
+    """Return an HTTP date in Unix seconds; None: it is no date."""
+    try:
+        return parsedate_to_datetime(value.decode("latin-1")).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

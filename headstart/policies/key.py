@@ -1,7 +1,16 @@
-"""Cache keys: who may share an answer, and which answers are comparable.
+"""Cache keys: who may share an answer, what must be equal, and what is compared by meaning.
 
-A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md``
-tells the rules and their reasons; ``fields.py`` holds the table of body fields.
+A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` tells
+the rules and their reasons; the dialects' records hold the tables of body fields.
+
+The last user text of a templated prompt is mostly template and documents. Its question stands in a
+header, in the body, or where a pattern finds it. Exactly one span of the text is the question. All
+the rest must be equal, copies of the question included. So no question, whatever it says, can bring
+two different documents together.
+
+In a conversation, everything up to the last message that is not plain text (instructions, tool
+calls and results, images) must be equal. The plain turns after it, without courtesies, are the
+history; ``conversation_match`` decides whether two histories mean the same.
 """
 
 from __future__ import annotations
@@ -9,52 +18,42 @@ from __future__ import annotations
 import hmac
 from functools import cache
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.policies.canonical import CANONICAL, canonical_messages
-from headstart.policies.canonical_gemini import gemini_body, gemini_messages, gemini_target
-from headstart.policies.conversations import split_conversation
-from headstart.policies.fields import DIALECTS, STRING_IS_ONE_TEXT, Use
-from headstart.policies.questions import cut
-from headstart.types import CacheKey, Frozen, Headers
+from headstart.dialects.dialect import KeyForm, Use
+from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
+from headstart.dialects.request_form import canonical_body
+from headstart.policies.guards.words import listed, word_texts
+from headstart.types import CacheKey, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    import re
+    from collections.abc import Collection, Sequence
 
-    from headstart.policies.questions import Question
-    from headstart.types import ChatRequest, Turn
+    from headstart.types import ChatRequest
 
 _FORMAT = 1
-"""Raise it whenever the same request would get a different key; old entries then never match."""
+"""Raise it whenever the same request would get a different key. Old entries then never match."""
 
-PROTOCOL_HEADERS = frozenset(
-    {
-        b"anthropic-version",
-        b"anthropic-beta",
-        b"anthropic-user-profile-id",
-        b"anthropic-workspace-id",
-        b"openai-organization",
-        b"openai-project",
-        b"x-goog-fieldmask",
-    }
-)
-"""Headers that change what the same body means."""
+_UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
+"""The form of a dialect that has no record: every field is keyed."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class KeyContext(Frozen, frozen=True, kw_only=True):
-    """What a key binds beside the body: where the request goes and how it is read there."""
+    """The parts of a key beside the body: where the request goes, and how it is read there."""
 
     dialect: str
     path: bytes
     upstream: str
-    """Identity of the upstream or the wrapped app that would answer."""
+    """The identity of the upstream or the wrapped app that would answer."""
     query_string: bytes = b""
     headers: Headers = ()
-    """Headers that change the answer, as ``keyed_headers`` picks them."""
+    """The headers that change the answer: those that ``keyed_headers`` returns."""
     wrapped_app: bool = False
     """The answer comes from the user's own app, which may read ``metadata``: it is keyed."""
 
@@ -66,7 +65,7 @@ def scope_of(
     subdivision: str | None = None,
     user: str | None = None,
 ) -> str:
-    """Return who may share answers, as a hex digest that does not reveal the credential.
+    """Return the scope in which answers are shared, as a digest that hides the credential.
 
     ``secret`` belongs to the store, so scopes of two stores never compare. ``subdivision``
     (``x-headstart-scope``) and ``user`` only ever narrow the scope.
@@ -95,32 +94,26 @@ def chat_key(
 ) -> CacheKey:
     """Return the key of a chat request.
 
-    ``partition`` binds everything except the last user text, or except the ``question`` in it,
-    and ``exact`` binds that too. Without ``request.query`` both bind the whole request. Unless
-    ``semantic``, only equal conversations share answers and none is split for comparison. Raises
-    nothing on odd shapes: what it does not understand is keyed as it came.
+    ``partition`` binds everything except the last user text, or except the ``question`` in it;
+    ``exact`` binds that text too. Without ``request.query`` both bind the whole request. Unless
+    ``semantic`` is true, only equal conversations share answers, and none is split for comparison.
+    Never raises on odd shapes: unknown parts are keyed as they came.
     """
     query_string = _without_credential(context.query_string)
     if query_string is not context.query_string:
         context = msgspec.structs.replace(context, query_string=query_string)
-    omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
-    body = {name: value for name, value in request.document.items() if name not in omitted}
-    if context.dialect == "gemini-generate":
-        path, query_string = gemini_target(context.path, context.query_string)
+    form = _key_form(context.dialect)
+    if form.target is not None:
+        path, query_string = form.target(context.path, context.query_string)
         context = msgspec.structs.replace(context, path=path, query_string=query_string)
-        settings = gemini_body(body)
-        messages = settings.pop("contents", None)
-        body = {"settings": settings}
-    else:
-        for name, canonical in CANONICAL.items():
-            if name in body:
-                body[name] = canonical(body[name])
-        messages = body.get("messages")
+    omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
+    body, messages = form.canonical(
+        {name: value for name, value in request.document.items() if name not in omitted}
+    )
     asked: Any = None
     alike: dict[str, Any] | None = None
     history: tuple[Turn, ...] = ()
-    if isinstance(messages, list) and messages:
-        messages = _canonical(messages, context.dialect)
+    if messages:
         if request.query is not None:
             talk = split_conversation(messages) if semantic and question is None else None
             messages[-1], asked = _without_text(messages[-1])
@@ -145,9 +138,9 @@ def raw_key(
 ) -> CacheKey:
     """Return the key of a custom endpoint's request.
 
-    ``document`` is the decoded body without its prompt when ``query`` holds that prompt, else the
-    whole body; of the prompt, ``question`` alone is compared by meaning if given. No field is
-    left out, nor any part of the query: only the endpoint's owner knows what they mean.
+    ``document`` is the decoded body without its prompt if ``query`` holds that prompt, else the
+    whole body. Of the prompt, only ``question`` is compared by meaning if given. No field and no
+    part of the query string is left out: only the owner of the endpoint knows their meaning.
     """
     return _key(scope, context, document, query, query, question)
 
@@ -155,7 +148,7 @@ def raw_key(
 def variant(key: CacheKey, number: int) -> CacheKey:
     """Return the key of one of several stored variants of a sampled answer.
 
-    The partition differs too, so an unfilled variant is not answered by another one's entry.
+    The partition differs too, so the entry of one variant never answers for another one.
     """
     suffix = f"#{number}"
     conversation = key.conversation
@@ -175,7 +168,7 @@ def _key(
     query: str | None,
     question: Question | None,
 ) -> CacheKey:
-    """Key ``body`` and the last user text ``asked``, in parts as it came or in one as ``query``."""
+    """Return the key of ``body`` and of the last user text: ``asked`` are its parts."""
     material: tuple[object, ...] = (
         _FORMAT,
         scope,
@@ -188,17 +181,16 @@ def _key(
         body,
     )
     if question is not None and query is not None:
-        material = (*material, cut(asked, question))
+        material = (*material, cut_question(asked, question))
         asked = query = question.text
     partition = sha256(_encode(material)).hexdigest()
     exact = sha256(partition.encode() + _encode(asked)).hexdigest()
     return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
 
 
-def _canonical(messages: list[Any], dialect: str) -> list[Any]:
-    if dialect == "gemini-generate":
-        return gemini_messages(messages)
-    return canonical_messages(messages, string_is_one_text=dialect in STRING_IS_ONE_TEXT)
+def _key_form(dialect: str) -> KeyForm:
+    known = DIALECTS.get(dialect)
+    return _UNKNOWN if known is None else known.key
 
 
 def _digest(text: str) -> str:
@@ -207,13 +199,13 @@ def _digest(text: str) -> str:
 
 @cache
 def _omitted(dialect: str, *, wrapped_app: bool) -> frozenset[str]:
-    fields = DIALECTS.get(dialect, {})
+    fields = _key_form(dialect).fields
     omitted = frozenset(name for name, use in fields.items() if use is not Use.KEYED)
     return omitted - {"metadata"} if wrapped_app else omitted
 
 
 def _without_text(message: object) -> tuple[object, object]:
-    """Split a message of text alone into what remains and its text, else return it whole."""
+    """Split a message of text alone into the rest and its text, else return it whole."""
     match message:
         case {"content": str(text), **rest}:
             return rest, text
@@ -225,7 +217,175 @@ def _without_text(message: object) -> tuple[object, object]:
 
 
 def _without_credential(query_string: bytes) -> bytes:
-    """Drop ``key=``, Gemini's credential, which the scope already binds."""
+    """Drop ``key=``, the credential of Gemini, which the scope already binds."""
     if b"key=" not in query_string:
         return query_string
     return b"&".join(pair for pair in query_string.split(b"&") if not pair.startswith(b"key="))
+
+
+# --- the named question --------------------------------------------------------------------------
+
+QUESTION_GROUP = "query"
+"""The name of the group in a pattern that matches the question."""
+
+
+class Question(Frozen, frozen=True, kw_only=True):
+    """A span of the last user text, in characters. Newlines join the parts of that text."""
+
+    text: str
+    start: int
+    end: int
+
+
+NOT_FOUND = Question(text="", start=0, end=0)
+"""The text does not contain the question that was named."""
+
+
+def find_question(
+    text: str, *, names: Sequence[str] = (), pattern: re.Pattern[str] | None = None
+) -> Question | None:
+    """Return the question in ``text``, or None if nothing names it.
+
+    ``names`` are spellings of the question. The first one that occurs counts, and of its copies the
+    last, as templates put it at the end. Without names the first match of ``pattern`` counts,
+    without the spaces around it.
+    """
+    if names:
+        found = (_last_copy(text, name) for name in names)
+        return next((question for question in found if question is not NOT_FOUND), NOT_FOUND)
+    return None if pattern is None else _question_matched(text, pattern)
+
+
+def cut_question(texts: str | Sequence[str], question: Question) -> list[object]:
+    """Return the parts of a text; the part with the question is a pair, the text around it.
+
+    A span across parts is cut out of no part: then the whole text must be equal.
+    """
+    pieces: list[object] = []
+    offset = 0
+    for text in (texts,) if isinstance(texts, str) else texts:
+        start, end = question.start - offset, question.end - offset
+        inside = 0 <= start <= end <= len(text)
+        pieces.append((text[:start], text[end:]) if inside else text)
+        offset += len(text) + 1
+    return pieces
+
+
+def _last_copy(text: str, question: str) -> Question:
+    start = text.rfind(question)
+    if not question.strip() or start < 0:
+        return NOT_FOUND
+    return Question(text=question, start=start, end=start + len(question))
+
+
+def _question_matched(text: str, pattern: re.Pattern[str]) -> Question:
+    match = pattern.search(text)
+    question = "" if match is None else (match[QUESTION_GROUP] or "").strip()
+    if match is None or not question:
+        return NOT_FOUND
+    start = text.index(question, match.start(QUESTION_GROUP))
+    return Question(text=question, start=start, end=start + len(question))
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+MOST_TURNS = 64
+MOST_CHARS = 16_384
+"""Longer histories only match equal ones. A history is kept with its entry."""
+
+_COURTEOUS = frozenset(
+    listed("""
+    thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
+    oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
+    super very so a lot that's that is all much for your the help helping i i'll will appreciate it
+    wonderful no problem worries you're well then there go ahead carry on hmm um er yay phew amazing
+    fantastic anytime any time pleasure my gotcha of course got understood noted to hear hold bear
+    with me one moment second just
+    """)
+)
+_LONGEST_COURTESY = 8
+
+_QUESTION_WORDS = frozenset(
+    listed("""
+    how what what's whats when when's where where's which who who's whose why is are am was were do
+    does did will would should has have can could may
+    """)
+)
+_OPENINGS = frozenset(
+    listed("""
+    ok okay yes yeah yep no and but so well oh ah right fine sure please sorry ugh great good cool
+    lovely perfect brilliant thanks thank you hi hello hey
+    """)
+)
+_ORDERS = frozenset(listed("can could will would"))
+_TELLING = frozenset(listed("tell explain say show describe"))
+
+
+class Conversation(Frozen, frozen=True):
+    """The messages of a request before the last one, in two parts.
+
+    ``fixed`` is JSON-able and must be equal for two conversations to be compared at all.
+    """
+
+    fixed: tuple[object, ...]
+    history: tuple[Turn, ...]
+
+
+def split_conversation(messages: Sequence[object]) -> Conversation | None:
+    """Split canonical messages, or return None if only an equal history matches.
+
+    That is so without an earlier user turn in plain text, if the history is too long, and if the
+    last message does not ask: the meaning of orders such as "cancel it" and "yes, the first one"
+    lies in the words that were said before.
+    """
+    turns = _plain_ending(messages) if len(messages) > 1 else None
+    if not turns:
+        return None
+    last = turns.pop()
+    if not last.user or len(turns) > MOST_TURNS or not any(turn.user for turn in turns):
+        return None
+    if sum(len(turn.text) for turn in turns) > MOST_CHARS or not asks(last.text):
+        return None
+    fixed = messages[: len(messages) - len(turns) - 1]
+    return Conversation(fixed=tuple(fixed), history=_without_courtesies(turns))
+
+
+def asks(text: str) -> bool:
+    """Tell a question from an order or an answer. "Can you book it?" is an order."""
+    words = word_texts(text)
+    first = next((word for word in words if word not in _OPENINGS), "")
+    if first in _ORDERS and next(words, "") == "you":
+        return next(words, "") in _TELLING
+    return "?" in text or first in _QUESTION_WORDS
+
+
+def _plain_ending(messages: Sequence[object]) -> list[Turn]:
+    """Return the turns after the last message that is not plain text."""
+    turns: list[Turn] = []
+    for message in reversed(messages):
+        turn = _plain_turn(message)
+        if turn is None:
+            break
+        turns.append(turn)
+    turns.reverse()
+    return turns
+
+
+def _plain_turn(message: object) -> Turn | None:
+    match message:
+        case {"role": "user" | "assistant" as role, "content": str(text), **rest} if not rest:
+            return Turn(user=role == "user", text=text)
+        case _:
+            return None
+
+
+def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Leave out turns that say nothing. The "ok" of a user after a question is an answer."""
+    kept = []
+    for place, turn in enumerate(turns):
+        words = list(islice(word_texts(turn.text), _LONGEST_COURTESY + 1))
+        is_courtesy = len(words) <= _LONGEST_COURTESY and _COURTEOUS.issuperset(words)
+        answers = turn.user and place > 0 and turns[place - 1].text.rstrip().endswith("?")
+        if answers or not is_courtesy:
+            kept.append(turn)
+    return tuple(kept)

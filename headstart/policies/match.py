@@ -1,66 +1,37 @@
-"""The static match policy: a similarity threshold and guards that veto.
+"""Match policies: may the answer of a similar prompt be served?
 
-Guards are the recipe of ``docs/how-a-hit-is-decided.md``: each is a pure function of two parses,
-named here, and any one of them vetoes.
+The static policy asks for a similarity threshold. The verified policy applies the learned rule of a
+domain. In both, guards veto.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headstart.decisions import Verdict
+from headstart.decisions import Rule, Verdict
 from headstart.errors import ConfigError
-from headstart.policies.guards.antonyms import opposites_used
-from headstart.policies.guards.comparative import comparisons_differ
-from headstart.policies.guards.crossing import words_crossed
-from headstart.policies.guards.dates import dates_differ
-from headstart.policies.guards.names import names_differ
-from headstart.policies.guards.negation import negations_differ
-from headstart.policies.guards.numbers import numbers_differ, units_differ
-from headstart.policies.guards.parse import (
-    PARSE_VERSION,
-    pack_parse,
-    parse_prompt,
-    unpack_parse,
-)
-from headstart.policies.guards.quantifiers import quantifiers_differ
-from headstart.policies.guards.roles import roles_swapped
-from headstart.policies.guards.scope import scopes_differ
-from headstart.policies.guards.substitution import words_substituted
-from headstart.policies.history import compare_histories
+from headstart.policies.conversation_match import compare_histories
+from headstart.policies.guards.parse import PARSE_VERSION, pack_parse, unpack_parse
+from headstart.policies.guards.table import GUARDS, parse_prompt
+from headstart.policies.ratchet.features import VERSION, measure, pack_features
+from headstart.policies.ratchet.settings import SOFT_GUARDS
+from headstart.settings import static_threshold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from headstart.decisions import Comparison, Encoding, Nearby
+    from headstart.decisions import Encoding, HistoryComparison, RankedNeighbor
     from headstart.policies.guards.parse import Parse
+    from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.ratchet.settings import Promise
     from headstart.types import Turn
 
-GUARDS: Mapping[str, Callable[[Parse, Parse], bool]] = {
-    "number": numbers_differ,
-    "unit": units_differ,
-    "date": dates_differ,
-    "name": names_differ,
-    "quantifier": quantifiers_differ,
-    "comparative": comparisons_differ,
-    "negation": negations_differ,
-    "role-swap": roles_swapped,
-    "scope": scopes_differ,
-    "antonym": opposites_used,
-    "crossing": words_crossed,
-    "substitution": words_substituted,
-}
-"""All guards by name, cheapest first."""
 
-GUARDED_THRESHOLD = 0.90
-BARE_THRESHOLD = 0.95
+class GuardedMatch:
+    """The base of match policies with guards: the parse of a prompt, and the vetoes.
 
-
-class Guarded:
-    """What match policies with guards share: the parse of a prompt, and the vetoes.
-
-    ``soft`` guards never veto a neighbour: what they say is the policy's to weigh. Raises
-    ConfigError for an unknown guard.
+    ``soft`` guards never veto a neighbour: the policy weighs them. Raises ConfigError for an
+    unknown guard.
     """
 
     def __init__(self, guards: Collection[str], soft: Collection[str] = ()) -> None:
@@ -84,26 +55,26 @@ class Guarded:
         return unpack_parse(evidence)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires and that nothing may overrule, or None."""
-        return _first(self._guards, query, candidate)
+        """Return the first guard that fires and is not soft, or None."""
+        return _first_veto(self._guards, query, candidate)
 
     def soft_veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first soft guard that fires, or None."""
-        return _first(self._soft, query, candidate)
+        return _first_veto(self._soft, query, candidate)
 
     def any_veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires, soft or not, or None."""
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
-        """Tell whether no guard at all objects to one turn of a conversation for another."""
+        """Tell whether no guard objects to one turn of a conversation in place of another."""
         return self.any_veto(turn, counterpart) is None
 
 
-class StaticMatch(Guarded):
+class StaticMatch(GuardedMatch):
     """Serve a neighbour when its similarity reaches ``threshold`` and no guard vetoes.
 
-    ``guards`` names those that are on; ``threshold`` defaults to 0.90 with all of them and to
+    ``guards`` names the guards that are on; ``threshold`` defaults to 0.90 with all guards and to
     0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
     """
 
@@ -114,14 +85,14 @@ class StaticMatch(Guarded):
     ) -> None:
         super().__init__(guards)
         if threshold is None:
-            threshold = GUARDED_THRESHOLD if set(guards) == GUARDS.keys() else BARE_THRESHOLD
+            threshold = static_threshold(guards)
         if not 0 < threshold <= 1:
             raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
         self._threshold = threshold
 
     @property
     def minimum(self) -> float:
-        """The threshold: below it no neighbour is worth loading."""
+        """The threshold. No neighbour below it is worth loading."""
         return self._threshold
 
     def compare(
@@ -129,18 +100,18 @@ class StaticMatch(Guarded):
         one: Sequence[Turn],
         other: Sequence[Turn],
         max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
-    ) -> Comparison:
-        """Compare two histories; both must hold the same."""
+    ) -> HistoryComparison:
+        """Compare two histories. Both must hold the same facts."""
         return compare_histories(one, other, self.any_veto, additions=False)
 
     def judge(
         self,
         query: Parse,  # noqa: ARG002 - the guards have read it
         candidate: Parse,  # noqa: ARG002
-        nearby: Nearby,
+        nearby: RankedNeighbor,
         veto: str | None = None,
     ) -> Verdict:
-        """Serve what no guard vetoed and is similar enough."""
+        """Serve a neighbour that no guard vetoed and that is similar enough."""
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < self._threshold:
             veto = "threshold"
@@ -149,10 +120,92 @@ class StaticMatch(Guarded):
         )
 
 
-def _first(
+def _first_veto(
     guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
 ) -> str | None:
     for name, guard in guards:
         if guard(query, candidate):
             return name
     return None
+
+
+LEAST_SIMILARITY = 0.5
+"""A less similar neighbour is not even worth learning from."""
+
+ADDITIONS_FROM = 0.05
+"""From this target on one history may hold more than the other (``docs/conversations.md``)."""
+
+
+def version_of(guards: Collection[str]) -> str:
+    """Return the version of labels with these guards: with others, other pairs are judged."""
+    off = sorted(GUARDS.keys() - set(guards))
+    return VERSION + "".join(f"-no-{name}" for name in off)
+
+
+class VerifiedMatch(GuardedMatch):
+    """Serve the nearest neighbour that no guard vetoes if the rule of its domain allows it.
+
+    The first neighbour without a veto is the candidate. If it is refused, the caller must not try
+    the next one, or the promise is void. ``domain_of`` returns the learning domain of a request.
+    Raises ConfigError for an unknown guard.
+    """
+
+    minimum = LEAST_SIMILARITY
+
+    def __init__(
+        self,
+        promise: Promise,
+        domain_of: Callable[[str], Domain],
+        guards: Collection[str] = tuple(GUARDS),
+    ) -> None:
+        super().__init__(guards, SOFT_GUARDS)
+        self.promise = promise
+        self.version = version_of(guards)
+        self._domain_of = domain_of
+
+    def compare(
+        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+    ) -> HistoryComparison:
+        """Compare two histories. With a lax target one side may have said more than the other."""
+        target = self.promise.max_error if max_error is None else max_error
+        target = min(target, self.promise.max_error)
+        return compare_histories(one, other, self.any_veto, additions=target >= ADDITIONS_FROM)
+
+    def judge(
+        self, query: Parse, candidate: Parse, nearby: RankedNeighbor, veto: str | None = None
+    ) -> Verdict:
+        """Measure the pair and apply the rule of the domain. The features are always returned."""
+        domain = self._domain_of(nearby.context.domain)
+        neighbor = nearby.neighbor
+        features = measure(query, candidate, nearby, domain.entry_record, veto)
+        score = domain.score(features, neighbor.id)
+        threshold = domain.threshold(nearby.context.max_error)
+        rule = domain.rule
+        reached = neighbor.similarity if rule is Rule.COLD_START else score
+        if veto is None:
+            veto = _refusal(domain, reached, threshold)
+        if veto is None and rule is Rule.COLD_START:
+            veto = self.soft_veto(query, candidate) or _unrelated(query, candidate)
+        return Verdict(
+            serve=veto is None,
+            similarity=neighbor.similarity,
+            veto=veto,
+            rule=rule,
+            score=score,
+            threshold=threshold,
+            features=pack_features(features),
+        )
+
+
+def _unrelated(query: Parse, candidate: Parse) -> str | None:
+    """Veto texts without a content word in common: vectors can be forged (CacheAttack)."""
+    apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
+    return "unrelated" if apart else None
+
+
+def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
+    if domain.alarmed:
+        return "alarm"
+    if threshold is None:
+        return "unlearned" if domain.rule is Rule.COLD_START else "unqualified"
+    return None if reached >= threshold else "threshold"

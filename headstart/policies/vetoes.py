@@ -1,4 +1,4 @@
-"""What people called wrong: questions and entries that are not matched by meaning any more."""
+"""Vetoes of people: questions and entries that are not matched by meaning any more."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 FEEDBACK = "feedback"
 """The name of a person's veto."""
 MOST_VETOES = 20_000
-"""Vetoes kept, some 10 MB; the oldest leave first."""
+"""Most vetoes that are kept, some 10 MB. The oldest leave first."""
 
 
 class Veto(NamedTuple):
-    """What one request's answer being wrong forbids."""
+    """The entry and the question that a wrong answer stops."""
 
     entry: str
     question: str
-    """"" where only the entry is known."""
+    """"" if only the entry is known."""
     pair_only: bool = False
 
 
 def question_of(key: CacheKey) -> str:
-    """Name a question as people's words remember it: the same text among the same neighbours."""
+    """Return the name of a question for vetoes: the same text among the same neighbours."""
     return blake2b(f"{key.group}\0{key.query}".encode(), digest_size=12).hexdigest()
 
 
@@ -55,16 +55,16 @@ class Vetoes:
         return dict(self._rows)
 
     def find(self, id: str) -> Veto | None:
-        """Return the veto that a word on this request placed."""
+        """Return the veto that a verdict on this request placed."""
         return self._rows.get(id)
 
     def refuses(self, entry: str, question: str) -> bool:
-        """Tell whether an entry must not answer a question, if that is a rewording of its own."""
+        """Tell whether an entry must not answer a question that rewords its own."""
         asked = ((entry, question), (entry, ""), ("", question))
         return bool(self._rows) and any(each in self._stopped for each in asked)
 
     def apply(self, label: Label) -> bool:
-        """Take a person's word; return whether it changed anything. Order decides.
+        """Take the verdict of a person; return whether it changed anything. Order decides.
 
         Feedback says "wrong" of an answer that was served, a review only of a pair.
         """
@@ -110,7 +110,7 @@ class Vetoes:
 
 
 def _stops(veto: Veto) -> tuple[tuple[str, str], ...]:
-    """Return what is stopped: pairs of entry and question, "" for any."""
+    """Return the stopped pairs of entry and question; "" stands for any."""
     if veto.pair_only:
         return ((veto.entry, veto.question),)
     return ((veto.entry, ""), ("", veto.question)) if veto.question else ((veto.entry, ""),)

@@ -1,46 +1,358 @@
-"""From booked requests to a Report."""
+"""From booked requests to a Report: the sums, the upstream calls, and the experiments."""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
-from headstart.report.calls import CallAccounts
-from headstart.report.experiments import Trials
-from headstart.report.holdout import Experiment
-from headstart.report.statistics import curve
-from headstart.report.tally import Tally
-from headstart.report.values import Report, Span
+from headstart.observe import HELD_OUT
+from headstart.report.statistics import (
+    curve,
+    difference_interval,
+    mean_interval,
+    quantile,
+    quantiles,
+)
+from headstart.report.values import (
+    CallStats,
+    ExtraCalls,
+    Group,
+    Holdout,
+    OutputExperiment,
+    Report,
+    ReshapedTokens,
+    Savings,
+    TimelineBar,
+    Times,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headstart.attempts import Attempt
     from headstart.observe import Served
-    from headstart.report.values import Group
+
+MAX_NAMES = 40
+"""A request may name any model. All models after the first 40 share one row, ``other``."""
+FAILURES = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
+
+
+class Columns(defaultdict[str, "array[float]"]):
+    """Columns of numbers by name, with eight bytes for each number."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: array("d"))
+
+    def add(self, **values: float | None) -> None:
+        """Append the values that are known to their columns."""
+        for name, value in values.items():
+            if value is not None:
+                self[name].append(value)
+
+
+class CallTally:
+    """Sums the attempts of one upstream and model."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[AttemptOutcome] = Counter()
+        self._roles: Counter[str] = Counter()
+        self._columns = Columns()
+        self._tokens = 0
+        self._usd = 0.0
+        self._priced = False
+        self._estimated = 0
+
+    def add(self, attempt: Attempt) -> None:
+        """Count one upstream call."""
+        self._outcomes[attempt.outcome] += 1
+        self._roles[attempt.role.value] += 1
+        self._columns.add(ttft_s=attempt.ttft_s, speed=attempt.tokens_per_s)
+        self._tokens += attempt.completion_tokens
+        self._estimated += attempt.estimated
+        if attempt.cost_usd is not None:
+            self._priced = True
+            self._usd += attempt.cost_usd
+
+    def calls(self, name: str) -> CallStats:
+        """Return the sums under a name."""
+        speeds = sorted(self._columns["speed"])
+        return CallStats(
+            name=name,
+            calls=self._outcomes.total(),
+            won=self._outcomes[AttemptOutcome.WON],
+            lost=self._outcomes[AttemptOutcome.LOST] + self._outcomes[AttemptOutcome.REJECTED],
+            failed=sum(self._outcomes[each] for each in FAILURES),
+            abandoned=self._outcomes[AttemptOutcome.ABANDONED],
+            roles=dict(self._roles.most_common()),
+            ttft=quantiles(self._columns["ttft_s"]),
+            tokens_per_s=quantile(speeds, 0.5) if speeds else None,
+            completion_tokens=self._tokens,
+            usd=self._usd if self._priced else None,
+            estimated=self._estimated,
+        )
+
+
+class CallAccounts:
+    """Sums the upstream calls of booked requests."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, CallTally] = {}
+        self._requests = 0
+        self._calls = 0
+        self._usd = 0.0
+        self._extra_usd = 0.0
+        self._shaped: dict[str, list[int]] = {}
+
+    def add(self, row: Served) -> None:
+        """Count the calls of a request, and the changes of its prompt and answer."""
+        for shaped in row.shaped:
+            sums = self._shaped.setdefault(shaped.kind, [0, 0, 0])
+            sums[0] += 1
+            sums[1] += shaped.tokens_before
+            sums[2] += shaped.tokens_after
+        if not row.attempts:
+            return
+        self._requests += 1
+        self._calls += len(row.attempts)
+        for attempt in row.attempts:
+            name = f"{attempt.upstream} {attempt.model}".strip()
+            known = name in self._tallies or len(self._tallies) < MAX_NAMES
+            self._tallies.setdefault(name if known else "other", CallTally()).add(attempt)
+            self._usd += attempt.cost_usd or 0.0
+            if attempt.outcome is not AttemptOutcome.WON:
+                self._extra_usd += attempt.cost_usd or 0.0
+
+    def calls(self) -> tuple[CallStats, ...]:
+        """Return the sums of each upstream and model, the busiest first."""
+        found = [tally.calls(name) for name, tally in self._tallies.items()]
+        return tuple(sorted(found, key=lambda each: -each.calls))
+
+    def extra(self) -> ExtraCalls | None:
+        """Return the calls beyond one for each request; None if there was no call."""
+        if not self._requests:
+            return None
+        return ExtraCalls(
+            requests=self._requests,
+            calls_share=self._calls / self._requests - 1.0,
+            usd=self._extra_usd,
+            usd_share=self._extra_usd / self._usd if self._usd else None,
+        )
+
+    def reshaped(self) -> tuple[ReshapedTokens, ...]:
+        """Return the tokens before and after, by kind, for kinds that changed a number."""
+        return tuple(
+            ReshapedTokens(kind=kind, requests=requests, tokens_before=before, tokens_after=after)
+            for kind, (requests, before, after) in sorted(self._shaped.items())
+            if before != after
+        )
+
+
+HITS = (Outcome.EXACT, Outcome.SEMANTIC)
+
+
+def succeeded(row: Served) -> bool:
+    """Return whether the client got a whole answer."""
+    return row.error is None and 200 <= row.status < 300
+
+
+class GroupTally:
+    """Sums the requests of a group. Columns of numbers take eight bytes a value."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.failures = 0
+        self.columns = Columns()
+        self._saved_s = 0.0
+        self._saved_ttft_s = 0.0
+        self._overhead_s = 0.0
+        self._tokens = 0
+        self._usd = 0.0
+        self._priced = 0
+        self._estimated = 0
+        self._audits = 0
+        self._audit_usd = 0.0
+
+    def add(self, row: Served) -> None:
+        """Count a request, or the cost of an audit."""
+        if row.outcome is Outcome.AUDIT:
+            self._audits += 1
+            self._audit_usd += row.cost_usd or 0.0
+            return
+        self.outcomes[row.outcome.value] += 1
+        if row.outcome not in HITS:
+            self._overhead_s += row.overhead_s
+        if not succeeded(row):
+            self.failures += 1
+        elif row.outcome in HITS:
+            self._add_hit(row)
+        elif row.outcome is Outcome.MISS:
+            self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
+
+    def _add_hit(self, row: Served) -> None:
+        self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
+        self._saved_s += row.saved_total_s
+        self._saved_ttft_s += row.saved_ttft_s
+        self._tokens += row.saved_tokens
+        self._estimated += row.estimated
+        if row.saved_usd is not None:
+            self._usd += row.saved_usd
+            self._priced += 1
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that were counted."""
+        return self.outcomes.total()
+
+    def group(self, name: str) -> Group:
+        """Return the sums under a name."""
+        hits = len(self.columns["hit_total"])
+        exact, semantic = (self.outcomes[kind.value] for kind in HITS)
+        return Group(
+            name=name,
+            requests=self.requests,
+            outcomes={
+                outcome.value: self.outcomes[outcome.value]
+                for outcome in Outcome
+                if outcome is not Outcome.AUDIT
+            },
+            failures=self.failures,
+            hit_rate=self._rate(exact + semantic),
+            exact_rate=self._rate(exact),
+            semantic_rate=self._rate(semantic),
+            hits=self._times("hit"),
+            misses=self._times("miss"),
+            savings=Savings(
+                total_s=self._saved_s - self._overhead_s,
+                ttft_s=self._saved_ttft_s - self._overhead_s,
+                overhead_s=self._overhead_s,
+                tokens=self._tokens,
+                usd=self._usd - self._audit_usd if self._priced else None,
+                audits=self._audits,
+                audits_usd=self._audit_usd,
+                unpriced_hits=hits - self._priced,
+                estimated_hits=self._estimated,
+            ),
+        )
+
+    def _times(self, side: str) -> Times:
+        ttft, total = self.columns[f"{side}_ttft"], self.columns[f"{side}_total"]
+        return Times(ttft=quantiles(ttft), total=quantiles(total))
+
+    def _rate(self, count: int) -> float | None:
+        return count / self.requests if self.requests else None
+
+
+TRIED = ("concise", "tight")
+
+
+class OutputExperiments:
+    """Collects the answers of both sides of each experiment, without failed ones.
+
+    An experiment leaves the answers of some conversations unchanged, to measure what shorter
+    answers and tighter limits save.
+    """
+
+    def __init__(self) -> None:
+        self._tokens, self._seconds = Columns(), Columns()
+
+    def add(self, row: Served) -> None:
+        """Add a request to its sides."""
+        if not row.shaped or not succeeded(row):
+            return
+        for shaped in row.shaped:
+            if shaped.kind.removesuffix(HELD_OUT) in TRIED:
+                self._tokens[shaped.kind].append(shaped.tokens_after)
+                self._seconds[shaped.kind].append(row.total_s)
+
+    def trials(self) -> tuple[OutputExperiment, ...]:
+        """Return the experiments with at least one answer."""
+        return tuple(self._trial(name) for name in TRIED if self._tokens[name])
+
+    def _trial(self, name: str) -> OutputExperiment:
+        tokens, alone = self._tokens[name], self._tokens[name + HELD_OUT]
+        saved = difference_interval(alone, tokens)
+        usual = fmean(alone) if alone else 0.0
+        return OutputExperiment(
+            name=name,
+            answers=len(tokens),
+            held_out=len(alone),
+            saved_tokens=saved,
+            saved_share=saved.value / usual if saved is not None and usual else None,
+            saved_s=difference_interval(self._seconds[name + HELD_OUT], self._seconds[name]),
+        )
+
+
+class HoldoutExperiment:
+    """Collects hits, and would-be hits that were sent upstream at random; without failed ones."""
+
+    def __init__(self) -> None:
+        self._columns = Columns()
+
+    def add(self, row: Served) -> None:
+        """Add a request if it belongs to one of the sides."""
+        if not succeeded(row):
+            return
+        if row.outcome in HITS:
+            original_s = row.saved_total_s + row.total_s
+            self._columns.add(
+                hit_s=row.total_s,
+                saved_s=row.saved_total_s,
+                original_s=original_s,
+                saved_usd=row.saved_usd,
+            )
+        elif row.holdout:
+            self._columns.add(held_out_s=row.total_s, held_out_usd=row.cost_usd)
+
+    def result(self) -> Holdout | None:
+        """Return both estimates; None if no request was held out."""
+        columns = self._columns
+        hit_s, held_out_s = columns["hit_s"], columns["held_out_s"]
+        if not held_out_s:
+            return None
+        hits = len(hit_s)
+        # Both estimates subtract the same times of hits, so only the originals and the held-out
+        # requests can differ.
+        difference = difference_interval(columns["original_s"], held_out_s)
+        disagree = None
+        if difference is not None and difference.low is not None and difference.high is not None:
+            disagree = not difference.low <= 0 <= difference.high
+        return Holdout(
+            hits=hits,
+            held_out=len(held_out_s),
+            by_hits_s=mean_interval(columns["saved_s"], times=hits),
+            by_holdout_s=difference_interval(held_out_s, hit_s, times=hits),
+            by_hits_usd=mean_interval(columns["saved_usd"], times=hits),
+            by_holdout_usd=mean_interval(columns["held_out_usd"], times=hits),
+            difference_s=difference,
+            disagree=disagree,
+        )
+
 
 MAX_GROUPS = 20
-"""Clients choose the names of models: those seen after the first 20 are one group, ``other``."""
+"""Clients choose the names of models. All names after the first 20 share one group, ``other``."""
 MAX_BARS = 60
 STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 86400, 7 * 86400, 30 * 86400)
 
 
 class Accounts:
-    """Accumulates booked requests, in any order; ``report`` sums up. 100 bytes a request."""
+    """Collects booked requests in any order, with about 100 bytes for each; ``report`` sums up."""
 
     def __init__(self) -> None:
-        self._overall = Tally()
-        self._models: dict[str, Tally] = {}
-        self._endpoints: dict[str, Tally] = {}
+        self._overall = GroupTally()
+        self._models: dict[str, GroupTally] = {}
+        self._endpoints: dict[str, GroupTally] = {}
         self._reasons: Counter[str] = Counter()
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
-        self._experiment = Experiment()
+        self._experiment = HoldoutExperiment()
         self._calls = CallAccounts()
-        self._trials = Trials()
+        self._trials = OutputExperiments()
 
     def add(self, row: Served) -> None:
-        """Count one request."""
+        """Count a request."""
         self._overall.add(row)
         _member(self._models, row.model or "(none)").add(row)
         _member(self._endpoints, row.endpoint).add(row)
@@ -54,7 +366,7 @@ class Accounts:
             self._reasons[row.reason] += 1
 
     def report(self) -> Report:
-        """Return the report over what was added."""
+        """Return the report over the requests that were added."""
         columns = [column for column in self._arrivals.values() if column]
         first = min((min(column) for column in columns), default=None)
         last = max((max(column) for column in columns), default=None)
@@ -67,8 +379,8 @@ class Accounts:
             endpoints=_groups(self._endpoints),
             reasons=dict(self._reasons.most_common()),
             holdout=self._experiment.result(),
-            hit_curve=curve(self._overall.hit_ttft),
-            miss_curve=curve(self._overall.miss_ttft),
+            hit_curve=curve(self._overall.columns["hit_ttft"]),
+            miss_curve=curve(self._overall.columns["miss_ttft"]),
             timeline=_timeline(self._arrivals, step_s) if step_s else (),
             timeline_step_s=step_s,
             calls=self._calls.calls(),
@@ -78,26 +390,26 @@ class Accounts:
         )
 
 
-def _member(tallies: dict[str, Tally], name: str) -> Tally:
+def _member(tallies: dict[str, GroupTally], name: str) -> GroupTally:
     known = name in tallies or len(tallies) < MAX_GROUPS
-    return tallies.setdefault(name if known else "other", Tally())
+    return tallies.setdefault(name if known else "other", GroupTally())
 
 
-def _groups(tallies: Mapping[str, Tally]) -> tuple[Group, ...]:
-    """Sum up, busiest first."""
+def _groups(tallies: Mapping[str, GroupTally]) -> tuple[Group, ...]:
+    """Return the sums of the groups, the busiest first."""
     order = sorted(tallies, key=lambda name: -tallies[name].requests)
     return tuple(tallies[name].group(name) for name in order)
 
 
 def _step(span_s: float) -> float:
-    """Return a round width with which the span takes no more than ``MAX_BARS`` bars."""
+    """Return a round width of a bar, with which the span takes at most ``MAX_BARS`` bars."""
     return next((step for step in STEPS_S if span_s < step * (MAX_BARS - 1)), span_s / MAX_BARS)
 
 
-def _timeline(arrivals: Mapping[Outcome, array[float]], step_s: float) -> tuple[Span, ...]:
-    """Count arrivals by bar; bars without any are left out."""
+def _timeline(arrivals: Mapping[Outcome, array[float]], step_s: float) -> tuple[TimelineBar, ...]:
+    """Count the arrivals in each bar, without empty bars."""
     bars: dict[int, Counter[str]] = {}
     for outcome, instants in arrivals.items():
         for instant in instants:
             bars.setdefault(int(instant // step_s), Counter())[outcome.value] += 1
-    return tuple(Span(start=bar * step_s, outcomes=dict(bars[bar])) for bar in sorted(bars))
+    return tuple(TimelineBar(start=bar * step_s, outcomes=dict(bars[bar])) for bar in sorted(bars))

@@ -1,24 +1,24 @@
-"""The report as values; ``headstart report --json`` prints them. None means: not known."""
+"""The report as values, which ``headstart report --json`` prints. None means "not known"."""
 
 from __future__ import annotations
 
 from headstart.types import Frozen
 
 
-class Value(Frozen, omit_defaults=False):
-    """Base of the values below: what is not known is written as null, never left out."""
+class ReportValue(Frozen, omit_defaults=False):
+    """Base of the values below: an unknown value is written as null and not left out."""
 
 
-class Interval(Value):
-    """An estimate and its 95 % confidence interval; the bounds are None for too small a sample."""
+class Interval(ReportValue):
+    """An estimate with its 95 % confidence interval; no bounds if the sample is too small."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
 
-class Quantiles(Value):
-    """Seconds, over ``n`` requests."""
+class LatencyQuantiles(ReportValue):
+    """Quantiles of a time in seconds, over ``n`` requests."""
 
     n: int
     p50_s: float
@@ -26,20 +26,20 @@ class Quantiles(Value):
     p99_s: float
 
 
-class Times(Value):
-    """Time to the first content byte, and to the last."""
+class Times(ReportValue):
+    """The times to the first content byte and to the last byte."""
 
-    ttft: Quantiles | None
-    total: Quantiles | None
+    ttft: LatencyQuantiles | None
+    total: LatencyQuantiles | None
 
 
-class Savings(Value):
-    """What hits saved, against what the same answers took and cost when they were made.
+class Savings(ReportValue):
+    """The savings of hits, compared with the calls that made the same answers.
 
-    ``total_s`` and ``ttft_s`` are sums over requests and net: a hit's own time is subtracted, and
-    so is ``overhead_s``, which requests that were no hit spent on looking for one. ``usd`` covers
-    hits whose original has a known price, less ``audits_usd``, what checking hits cost;
-    ``unpriced_hits`` counts the others.
+    ``total_s`` and ``ttft_s`` are sums over requests, less the hits' own times, and less
+    ``overhead_s``: the time that other requests spent on looking for a hit. ``usd`` covers hits
+    whose original call has a known price, less ``audits_usd``, the cost of checking hits.
+    ``unpriced_hits`` counts the other hits.
     """
 
     total_s: float
@@ -48,15 +48,15 @@ class Savings(Value):
     tokens: int
     usd: float | None
     audits: int
-    """Our own calls, made to check hits."""
+    """The number of our own calls that checked hits."""
     audits_usd: float
     unpriced_hits: int
     estimated_hits: int
-    """Hits whose tokens or cost were estimated, not reported by the provider."""
+    """The hits whose tokens or cost are estimates, because the provider reported none."""
 
 
-class Group(Value):
-    """Requests to one model or endpoint, or all of them. ``requests`` counts failures too."""
+class Group(ReportValue):
+    """The requests to one model or endpoint, or all requests. ``requests`` counts failures too."""
 
     name: str
     requests: int
@@ -70,29 +70,29 @@ class Group(Value):
     savings: Savings
 
 
-class Calls(Value):
-    """Upstream calls to one provider and model. Each call counts, whoever won."""
+class CallStats(ReportValue):
+    """The calls to one upstream and model. Each call counts, even if another one won."""
 
     name: str
     calls: int
     won: int
     lost: int
-    """Cancelled because another was faster, or not let pass by a judge."""
+    """The calls that were cancelled because another was faster, or rejected by a judge."""
     failed: int
     abandoned: int
     roles: dict[str, int]
-    """Why they were made."""
-    ttft: Quantiles | None
+    """The number of calls by their reason."""
+    ttft: LatencyQuantiles | None
     tokens_per_s: float | None
-    """Median decoding speed after the first token."""
+    """The median decoding speed after the first token."""
     completion_tokens: int
     usd: float | None
     estimated: int
-    """Calls whose tokens were estimated, not reported by the provider."""
+    """The calls whose tokens are estimates, because the provider reported none."""
 
 
-class Extra(Value):
-    """Calls beyond one for each request that went upstream, and what did not answer anybody."""
+class ExtraCalls(ReportValue):
+    """The calls beyond one for each request, and the cost of calls whose answer no client got."""
 
     requests: int
     calls_share: float
@@ -100,8 +100,8 @@ class Extra(Value):
     usd_share: float | None
 
 
-class Reshaped(Value):
-    """What was done to prompts and answers, by kind, in tokens."""
+class ReshapedTokens(ReportValue):
+    """The changes of prompts and answers of one kind, in tokens."""
 
     kind: str
     requests: int
@@ -109,25 +109,26 @@ class Reshaped(Value):
     tokens_after: int
 
 
-class Trial(Value):
-    """What is saved by an answer, against conversations that were left alone at random."""
+class OutputExperiment(ReportValue):
+    """The saving of an answer, compared with conversations that were left alone at random."""
 
     name: str
     answers: int
     held_out: int
     saved_tokens: Interval | None
-    """Mean of an answer that was left alone, less the mean of the others; the answers of one
-    conversation count as independent."""
+    """The mean length of an answer that was left alone, less the mean length of the others. The
+    answers of one conversation count as independent."""
     saved_share: float | None
     saved_s: Interval | None
 
 
-class Holdout(Value):
-    """Would-be hits that were sent upstream at random: what a hit saves, measured.
+class Holdout(ReportValue):
+    """The savings of hits, measured with would-be hits that were sent upstream at random.
 
-    ``by_hits`` sums each hit's saving against its original call; ``by_holdout`` is the number of
-    hits times how much longer held-out requests took than hits did. ``difference_s`` is the first
-    minus the second, per hit. They ``disagree`` when its interval excludes zero.
+    ``by_hits`` is the sum of each hit's saving, compared with its original call. ``by_holdout`` is
+    the number of hits, times the mean time of a held-out request less the mean time of a hit.
+    ``difference_s`` is the first less the second, for one hit. The estimates ``disagree`` if its
+    interval excludes zero.
     """
 
     hits: int
@@ -140,22 +141,22 @@ class Holdout(Value):
     disagree: bool | None
 
 
-class Point(Value):
-    """A point of a distribution: this share of requests took at most so long."""
+class Point(ReportValue):
+    """A point of a distribution: this share of requests took at most this time."""
 
     seconds: float
     share: float
 
 
-class Span(Value):
-    """Requests by outcome that arrived within one bar of the timeline."""
+class TimelineBar(ReportValue):
+    """The requests by outcome that arrived within one bar of the timeline."""
 
     start: float
     outcomes: dict[str, int]
 
 
-class Report(Value):
-    """Everything that ``headstart report`` shows. Times are Unix seconds."""
+class Report(ReportValue):
+    """All that ``headstart report`` shows. ``first`` and ``last`` are Unix seconds."""
 
     first: float | None
     last: float | None
@@ -163,14 +164,14 @@ class Report(Value):
     models: tuple[Group, ...]
     endpoints: tuple[Group, ...]
     reasons: dict[str, int]
-    """Why misses and bypasses were none: reason to count, most frequent first."""
+    """The reasons of misses and bypasses with their numbers, the most frequent first."""
     holdout: Holdout | None
     hit_curve: tuple[Point, ...]
-    """Distribution of the time to first token of hits."""
+    """The distribution of the time to first token of hits."""
     miss_curve: tuple[Point, ...]
-    timeline: tuple[Span, ...]
+    timeline: tuple[TimelineBar, ...]
     timeline_step_s: float
-    calls: tuple[Calls, ...]
-    extra: Extra | None
-    reshaped: tuple[Reshaped, ...]
-    trials: tuple[Trial, ...]
+    calls: tuple[CallStats, ...]
+    extra: ExtraCalls | None
+    reshaped: tuple[ReshapedTokens, ...]
+    trials: tuple[OutputExperiment, ...]

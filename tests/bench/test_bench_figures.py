@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headstart.bench.figures import Sample, Subject, figures_of, quantiles
+from headstart.lab.bench import Sample, Subject, figures_of, quantiles
 
 ONE = Subject("groq", "m", "m")
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.bench.prompts import MIX, read_prompts
 from headstart.errors import ConfigError
+from headstart.lab.bench import MIX, read_prompts
 
 
 def test_text_is_a_prompt_a_line() -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.bench.figures import Sample, Subject
-from headstart.bench.recommend import recommend
+from headstart.lab.bench import Sample, Subject, recommend
 
 if TYPE_CHECKING:
     from collections.abc import Callable

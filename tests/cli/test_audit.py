@@ -11,7 +11,7 @@ import pytest
 
 from headstart.cli import main
 from headstart.decisions import LabelSource, Outcome
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning.certificates import WORDS
 from headstart.observe import Served
 from support.administered import CHATGPT, REWORDED

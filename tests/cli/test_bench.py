@@ -14,10 +14,10 @@ import anyio
 import pytest
 from click.testing import CliRunner
 
-from headstart.cli.bench import bench
 from headstart.errors import ConfigError
-from headstart.simulator import Simulator, serve
-from headstart.simulator.faults import Status
+from headstart.lab.commands.bench import bench
+from headstart.lab.simulator import Simulator, serve
+from headstart.lab.simulator.faults import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable

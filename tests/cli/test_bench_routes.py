@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.bench.figures import Sample
-from headstart.bench.recommend import recommend
-from headstart.cli.bench_targets import Configured
 from headstart.config import load_settings, model_at
+from headstart.lab.bench import Sample, recommend
+from headstart.lab.commands.bench_calls import Source, configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.bench.figures import Subject
-    from headstart.bench.recommend import Recommendation
+    from headstart.lab.bench import Recommendation, Subject
 
 MODEL = "llama-3.3-70b"
 PAIRS = {
@@ -80,9 +78,9 @@ def _measured(rule: str, first: Subject, second: Subject) -> list[Sample]:
     return _made(first, _steady(0.2)) + _made(second, _steady(0.5))
 
 
-async def _subjects(source: Configured) -> list[Subject]:
-    async with source.open() as (_, targets):
-        return [target.subject for target in targets]
+async def _subjects(source: Source) -> list[Subject]:
+    async with source as measured:
+        return [target.subject for target in measured.targets]
 
 
 def _recommended(path: Path, rule: str, pair: str) -> Recommendation:
@@ -92,7 +90,7 @@ def _recommended(path: Path, rule: str, pair: str) -> Recommendation:
     )
     path.write_text("\n".join(tables))
     models = () if pair == "nobody knows" else (MODEL,)
-    subjects = anyio.run(_subjects, Configured(path, (), models))
+    subjects = anyio.run(_subjects, configured(path, (), models))
     found = recommend(subjects, _measured(rule, *subjects))
     assert found is not None
     with path.open("a") as file:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.cli import main
-from headstart.cli.live import ask_all, model_for
+from headstart.cli.live_check import ask_all, model_for
 from headstart.config import (
     RouteMatch,
     RouteSettings,
@@ -17,7 +17,7 @@ from headstart.config import (
     checked,
     providers,
 )
-from headstart.simulator import Simulator
+from headstart.lab.simulator import Simulator
 from support.simulated import simulated
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from headstart.cli.evaluate import evaluate
 from headstart.errors import ConfigError, HeadstartError
+from headstart.lab.commands.evaluate import evaluate
 from headstart.lab.labelled import LabelledDataError
 
 if TYPE_CHECKING:

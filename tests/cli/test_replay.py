@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.slots import slots_stream
-from headstart.cli.replay import replay
 from headstart.errors import ConfigError
+from headstart.lab.commands.replay import replay
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 
 from headstart.cli import main
 from headstart.decisions import Outcome
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
 
 if TYPE_CHECKING:

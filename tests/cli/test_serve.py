@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.cli import main
-from headstart.cli.serve import banner
-from headstart.cli.serve_route import billed_notes, with_route
+from headstart.cli.serve import banner, billed_notes, with_route
 from headstart.config import (
     RecordSettings,
     ServerSettings,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.cli.start_checks import start_problems
+from headstart.cli.config import start_problems
 from headstart.config import load_settings
 from headstart.errors import ConfigError
 from headstart.factory import start_engine

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from headstart.simulator import Simulator
+from headstart.lab.simulator import Simulator
 from support.repository import ROOT
 from support.serving import serving_in_thread
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from headstart.cli.tune import tune
 from headstart.config import load_settings
 from headstart.errors import ConfigError
+from headstart.lab.commands.tune import tune
 
 if TYPE_CHECKING:
     from pathlib import Path

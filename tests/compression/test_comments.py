@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import headstart
-from headstart.compression.comments import strip_comments
 from headstart.compression.compress import compress
+from headstart.compression.transforms import strip_comments
 
 SOURCES = sorted(Path(headstart.__file__).parent.glob("compression/*.py"))
 

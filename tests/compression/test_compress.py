@@ -10,13 +10,13 @@ from openai._models import construct_type
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from headstart import Compression, ConfigError, compress
-from headstart.compression.gate import Profile
+from headstart.compression.compress import Profile
 from headstart.compression.memo import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
 Message = dict[str, Any]
 
@@ -77,7 +77,7 @@ def test_parts_are_shortened_in_place() -> None:
 
 
 @pytest.mark.parametrize("mode", ["safe", "balanced", "aggressive"])
-def test_marks_of_the_prompt_cache_stay_and_change_nothing(mode: Mode) -> None:
+def test_marks_of_the_prompt_cache_stay_and_change_nothing(mode: CompressionMode) -> None:
     mark: Message = {"cache_control": {"type": "ephemeral"}}
     plain = compress([ask("Cheapest?"), call(), result(TABLE)], mode=mode)
     whole = compress([ask("Cheapest?"), call(), result(TABLE, **mark)], mode=mode)

@@ -12,11 +12,11 @@ from benchmarks.compression_fuzz import MODES, failures
 from headstart import compress
 
 if TYPE_CHECKING:
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_random_conversations_keep_every_promise(mode: Mode) -> None:
+def test_random_conversations_keep_every_promise(mode: CompressionMode) -> None:
     assert {seed: found for seed in range(30) if (found := list(failures(seed, mode)))} == {}
 
 

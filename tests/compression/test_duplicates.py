@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from headstart.compression.duplicates import Passages
-from headstart.compression.marks import has_mark, same_as
 from headstart.compression.memo import Memo
+from headstart.compression.passages import Passages, has_mark, same_as
 
 FIRST = "The harbour was opened in 1901 by the mayor. "
 MIDDLE = "".join(

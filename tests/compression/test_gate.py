@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.gate import Profile, is_worth
+from headstart.compression.compress import Profile, is_worth
 
 FAST = Profile(prefill_tokens_per_s=33_000, cache_minimum=0)
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any
 
 from headstart import compress
-from headstart.compression.history import results_to_clear
-from headstart.compression.marks import CLEARED
+from headstart.compression.compress import results_to_clear
+from headstart.compression.passages import CLEARED
 
 Message = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.compression.json_text import expand, holds_json, minify, shorten
+from headstart.compression.json_text import expand, holds_json, minify, shorten_json
 
 ROWS = [{"name": "Ada", "price": 1.5, "tags": ["é", None]}, {"name": "Bo", "price": 2, "tags": []}]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -27,7 +27,7 @@ def test_usual_layouts_are_given_back_byte_for_byte(
     if indent is not None:
         separators = None
     text = json.dumps(ROWS * 3, indent=indent, separators=separators, ensure_ascii=ascii_only)
-    short = shorten(around + text + around)
+    short = shorten_json(around + text + around)
     assert short is not None
     assert len(short.text) < len(text)
     assert expand(short.text, short.layout) == around + text + around
@@ -35,7 +35,7 @@ def test_usual_layouts_are_given_back_byte_for_byte(
 
 def test_a_document_a_line_is_given_back() -> None:
     text = "\n".join(json.dumps(row) for row in ROWS * 3)
-    short = shorten(text)
+    short = shorten_json(text)
     assert short is not None
     assert json.loads(short.text)["columns"] == ["name", "price", "tags"]
     assert expand(short.text, short.layout) == text
@@ -44,7 +44,7 @@ def test_a_document_a_line_is_given_back() -> None:
 @given(VALUES, st.sampled_from([None, 2]))
 def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
-    short = shorten(text)
+    short = shorten_json(text)
     if short is not None:
         assert len(short.text) < len(text)
         assert expand(short.text, short.layout) == text
@@ -69,7 +69,7 @@ def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: i
     ids=lambda text: text[:20],
 )
 def test_what_could_not_be_given_back_is_left_alone(text: str) -> None:
-    assert shorten(text) is None
+    assert shorten_json(text) is None
 
 
 @pytest.mark.parametrize(

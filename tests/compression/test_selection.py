@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from headstart.compression.query import focus, parse_query, stem
-from headstart.compression.selection import is_english, select
-from headstart.compression.sentences import sentences
+from headstart.compression.passages import sentences
+from headstart.compression.selection import focus, is_english, parse_query, select, stem
 
 ANSWER = "The old harbour bridge was designed by Clara Wu in 1931."
 QUESTION = "Who designed the harbour bridge?"

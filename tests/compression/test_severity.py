@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.severity import tells_trouble
+from headstart.compression.logs import tells_trouble
 
 STAMP = "2026-11-21 16:00:01"
 

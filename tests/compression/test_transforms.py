@@ -11,7 +11,8 @@ import pytest
 from headstart import compress
 
 if TYPE_CHECKING:
-    from headstart.compression.result import Compression, Mode
+    from headstart.compression.result import Compression
+    from headstart.settings import CompressionMode
 
 STORY = (
     "The first lock of the canal was built by the council in the spring. It is kept by the port"
@@ -22,12 +23,12 @@ LINES = [json.dumps({"id": n, "price": 1.5, "url": "a/b", "text": STORY}) for n 
 ODD = "[" + ",\n".join(f'{{ "id" : {n}, "name" : "item {n}" }}' for n in range(30)) + "]"
 
 
-def sent(text: str, mode: Mode = "balanced") -> str:
+def sent(text: str, mode: CompressionMode = "balanced") -> str:
     content: str = shortened(text, mode).messages[-1]["content"]
     return content
 
 
-def shortened(text: str, mode: Mode = "balanced") -> Compression:
+def shortened(text: str, mode: CompressionMode = "balanced") -> Compression:
     question = {"role": "user", "content": "Which lock of the canal was built by the council?"}
     return compress([question, {"role": "tool", "content": text}], mode=mode)
 
@@ -46,7 +47,7 @@ def shortened(text: str, mode: Mode = "balanced") -> Compression:
     ids=["number", "slash", "escape", "exponent", "CRLF", "blank", "columns"],
 )
 @pytest.mark.parametrize("mode", ["balanced", "aggressive"])
-def test_each_line_of_json_lines_stays_json(text: str, mode: Mode) -> None:
+def test_each_line_of_json_lines_stays_json(text: str, mode: CompressionMode) -> None:
     new = sent(text, mode)
     whole = json.loads(new)["rows"] if new.startswith('{"columns":[') else None
     rows = whole or [json.loads(line) for line in new.split("\n") if line.strip()]

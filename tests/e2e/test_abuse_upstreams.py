@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.attempts import AttemptOutcome
-from headstart.policies.routing.measures import Key
-from headstart.simulator.faults import Gzip
+from headstart.lab.simulator.faults import Gzip
+from headstart.policies.routing.measures import UpstreamModel
 from support.proxied import proxied
 from support.scripted import ScriptedUpstream
 from support.serving import serving
@@ -130,10 +130,12 @@ async def test_made_up_models_do_not_drive_out_what_was_learned() -> None:
         conditions = gateway.parts[0].conditions
         assert conditions is not None
         for number in range(300):
-            key = Key("sim", f"made up {number}")
+            key = UpstreamModel("sim", f"made up {number}")
             conditions.measures.began(key, 0.0)
             conditions.measures.ended(key, 0.0)
-        assert conditions.measures.sketch(Key("sim", "m"), 10, 0.0) is not None
+        assert (
+            conditions.measures.first_token(UpstreamModel("sim", "m"), 10, 0.0).mean_s is not None
+        )
 
 
 @pytest.mark.parametrize("headers", [{}, FRESH], ids=["cached", "bypassed"])

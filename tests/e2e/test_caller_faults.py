@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headstart.simulator.faults import Stall, Status
+from headstart.lab.simulator.faults import Stall, Status
 from support.proxied import CHAT
 from support.sidecar import PROMPT, Provider, Sidecar, headers_of, sidecar
 from support.simulated import chat, until

@@ -14,8 +14,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from headstart.decisions import Outcome
-from headstart.simulator import Oracle
-from headstart.simulator.faults import Cut, ErrorFrame, Status
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Status
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:

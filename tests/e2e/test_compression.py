@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.compression.json_text import expand
-from headstart.middleware.shaping import compress as module
+from headstart.middleware.shaping import prompt_compression as module
 from support.prompts import ROWS, chat, messages
 from support.proxied import CHAT, Proxied, Reply, proxied, reply_of
 from support.scripted_messages import ScriptedMessages
 
 if TYPE_CHECKING:
-    from headstart.observe import Shaped
+    from headstart.attempts import Shaped
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +66,23 @@ async def test_without_a_cache_prompts_are_compressed_all_the_same() -> None:
         reply = await post(proxy, chat())
     assert "compressed:safe" in transforms(reply)
     assert "detail=disabled" in reply.headers["cache-status"]
+
+
+@pytest.mark.parametrize("upstreams", [{}, {"upstreams": ["sim"]}])
+async def test_a_route_has_a_mode_of_its_own(upstreams: dict[str, Any]) -> None:
+    routes = tuple(
+        {"name": mode, "match": {"model": mode}, "compression": mode, **upstreams}
+        for mode in ("off", "balanced")
+    )
+    async with proxied(routes=routes) as proxy:
+        replies = [
+            await post(proxy, {**chat(), "model": model}) for model in ("off", "balanced", "m")
+        ]
+        first, _, _ = proxy.upstream.calls
+    assert first.json["messages"] == chat()["messages"]
+    assert [
+        {each for each in transforms(reply) if each.startswith("compressed")} for reply in replies
+    ] == [set(), {"compressed:balanced"}, {"compressed:safe"}]
 
 
 async def test_anthropics_prompts_are_compressed_too() -> None:

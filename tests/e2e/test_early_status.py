@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.simulator.faults import Status
+from headstart.lab.simulator.faults import Status
 from support.proxied import CHAT
 from support.sidecar import PROMPT, headers_of, sidecar
 from support.simulated import chat
 
 if TYPE_CHECKING:
-    from headstart.simulator.faults import Fault
+    from headstart.lab.simulator.faults import Fault
     from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,9 @@ import pytest
 from benchmarks.faults import bench
 from benchmarks.faults_cases import CATALOGUE, MORE, Case
 from headstart.attempts import AttemptOutcome, AttemptRole
-from headstart.simulator import Oracle
-from headstart.simulator.faults import Cut, NoDone, Stall, Status
-from headstart.simulator.profiles import Profile
-from headstart.simulator.weather import Spell
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.faults import Cut, NoDone, Spell, Stall, Status
+from headstart.lab.simulator.profiles import ProviderProfile
 from support.proxied import CHAT
 from support.sdks import CLIENTS, Ask
 from support.sidecar import PROMPT, Provider, headers_of, sidecar
@@ -169,7 +168,7 @@ async def test_a_client_is_told_not_to_retry_once_we_have() -> None:
 
 @pytest.mark.anyio
 async def test_a_long_whole_answer_is_not_held_to_the_first_tokens_limit() -> None:
-    slow = Provider(profile=Profile(model="m", ttft_ms=600))
+    slow = Provider(profile=ProviderProfile(model="m", ttft_ms=600))
     async with sidecar(slow, upstream={"first_token_s": 0.2}, cache=EXACT) as gateway:
         reply = await gateway.ask()
         assert (reply.status, content_of(reply)) == (200, ANSWER)
@@ -222,7 +221,9 @@ async def test_a_deadline_holds_across_all_tries(stream: bool) -> None:
 
 @pytest.mark.anyio
 async def test_a_caller_who_joins_is_not_held_to_the_others_deadline() -> None:
-    async with sidecar(Provider(profile=Profile(model="m", ttft_ms=700)), cache=EXACT) as gateway:
+    async with sidecar(
+        Provider(profile=ProviderProfile(model="m", ttft_ms=700)), cache=EXACT
+    ) as gateway:
         async with asyncio.TaskGroup() as group:
             hasty = group.create_task(gateway.ask(headers={"x-headstart-deadline-ms": "300"}))
             await gateway.in_flight(1)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.simulator.faults import Status
+from headstart.lab.simulator.faults import Status
 from support.learned import make_label
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 

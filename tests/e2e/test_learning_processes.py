@@ -14,7 +14,7 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.embeddings.stores import memory as memory_room
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.fakes import FaultyStore
 from support.learned import digest, make_domains, make_label

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.simulator import Oracle
+from headstart.lab.simulator import Oracle
 from support.endings import TEXT, TOKENS, Ending, EndingProvider, ending
 from support.proxied import proxied
 from support.sidecar import PROMPT, REWORDED, sidecar

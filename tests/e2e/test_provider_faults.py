@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from headstart.simulator import Oracle
-from headstart.simulator.faults import (
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.faults import (
     Cut,
     Empty,
     ErrorFrame,
@@ -27,7 +27,7 @@ from support.sidecar import PROMPT, sidecar
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.simulator.faults import Fault
+    from headstart.lab.simulator.faults import Fault
     from support.proxied import Reply
     from support.sidecar import Sidecar
 

@@ -10,10 +10,10 @@ import pytest
 
 from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
-from headstart.middleware import leaving
-from headstart.simulator import Oracle
-from headstart.simulator.faults import Status
-from headstart.simulator.profiles import Profile
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.faults import Status
+from headstart.lab.simulator.profiles import ProviderProfile
+from headstart.middleware import respond
 from support.sidecar import PROMPT, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def test_the_retry_of_an_sdk_gets_the_answer_to_its_first_try(
 async def test_a_call_that_nobody_comes_back_for_is_cancelled_and_booked(
     held: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "RETRY_GRACE_S", 0.01)
+    monkeypatch.setattr(respond, "RETRY_GRACE_S", 0.01)
     async with sidecar(held, cache=EXACT) as running:
         refused = await running.ask(headers=waiting("0.1"))
         assert (refused.status, refused.headers["x-should-retry"]) == (504, "true")
@@ -112,7 +112,7 @@ async def test_an_sdk_that_leaves_before_its_time_ends_its_call(held: Provider) 
 
 @pytest.mark.parametrize("early", [None, 0.01])
 async def test_a_stream_that_has_begun_may_take_longer_than_one_read(early: float | None) -> None:
-    slow = Provider(profile=Profile(model="m", ttft_ms=100, tokens_per_s=(15.0, 15.0)))
+    slow = Provider(profile=ProviderProfile(model="m", ttft_ms=100, tokens_per_s=(15.0, 15.0)))
     route = {"name": "early", "early_200_s": early}
     async with (
         sidecar(slow, cache=EXACT, routes=() if early is None else (route,)) as running,

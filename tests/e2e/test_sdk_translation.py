@@ -10,9 +10,9 @@ import anthropic
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.simulator import Oracle
-from headstart.simulator.faults import Status
-from headstart.simulator.profiles import Profile
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.faults import Status
+from headstart.lab.simulator.profiles import ProviderProfile
 from support.sdks import CLIENTS, KEY, TOOL, Ask, Refused
 from support.sidecar import PROMPT, Provider, sidecar
 
@@ -252,7 +252,7 @@ async def test_a_translated_answer_is_booked_at_the_price_of_cached_tokens(
     client: str, provider: str, stream: bool
 ) -> None:
     price = {"input_per_million": 100.0, "cached_per_million": 1.0, "output_per_million": 10.0}
-    simulator = Provider(profile=Profile(model="m", prefix_cache=True), api_keys=[KEY])
+    simulator = Provider(profile=ProviderProfile(model="m", prefix_cache=True), api_keys=[KEY])
     async with all_providers(simulator, price={"default": price}) as gateway:
         for question in ("First?", "Second?"):
             ask = Ask(f"via-{provider}", "word " * 2000 + question, stream=stream)

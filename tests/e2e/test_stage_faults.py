@@ -13,8 +13,8 @@ import pytest
 from headstart.embeddings import encoder as encoder_room
 from headstart.embeddings.stores import memory as memory_room
 from headstart.errors import EncoderError
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Status
 from headstart.observe import StageFailed
-from headstart.simulator.faults import Cut, ErrorFrame, Gzip, Status
 from support.fakes import FaultyStore
 from support.sidecar import REWORDED, Sidecar, sidecar
 from support.simulated import until

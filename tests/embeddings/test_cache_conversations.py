@@ -10,18 +10,18 @@ import msgspec
 import pytest
 from anyio import to_thread
 
-from headstart.decisions import Outcome, Terms
+from headstart.decisions import MatchContext, Outcome
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.encoder import OnnxEncoder
 from headstart.embeddings.encoder_worker import EncoderWorker
 from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.observe import Observers
 from headstart.policies.key import KeyContext, chat_key, variant
+from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
-from headstart.policies.verified import VerifiedMatch
 from support.fakes import make_entry
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def key_of(*texts: str, **fields: Any) -> CacheKey:
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
     body = {"model": "m", "messages": messages, **fields}
-    request = OpenAIChat().parse_request(json.dumps(body).encode())
+    request = OPENAI_CHAT.parse_request(json.dumps(body).encode())
     return chat_key(request, scope="s", context=CONTEXT)
 
 
@@ -72,7 +72,7 @@ TENT = ("I need a tent for four people.", "We have the Alpine Dome.", "How much 
 
 async def ask(cache: SemanticCache, *texts: str, max_error: float | None = None) -> Lookup:
     return await cache.find_semantic(
-        key_of(*texts), lambda _: None, Terms(domain="d", max_error=max_error)
+        key_of(*texts), lambda _: None, MatchContext(domain="d", max_error=max_error)
     )
 
 

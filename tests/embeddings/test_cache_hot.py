@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headstart.embeddings.hot import ENTRY_OVERHEAD, HotTier
+from headstart.embeddings.replica import ENTRY_OVERHEAD, HotTier
 from headstart.types import Completion
 from support.fakes import make_entry
 

@@ -8,11 +8,11 @@ import anyio
 import msgspec
 import pytest
 
-from headstart.decisions import Outcome, Terms
+from headstart.decisions import MatchContext, Outcome
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
-from headstart.embeddings.similar import MOST_PARSED
+from headstart.embeddings.semantic_search import MOST_PARSED
 from headstart.errors import EncoderError
 from headstart.types import Put
 from support.caches import House, accept, key, make_cache, until
@@ -216,7 +216,7 @@ async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
 
 async def test_encodings_are_asked_for_in_the_name_of_the_tenant(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0", tenant="ann")
-    await house.cache.find_semantic(key("uno@1"), accept, Terms(tenant="bob"))
+    await house.cache.find_semantic(key("uno@1"), accept, MatchContext(tenant="bob"))
     assert house.encoder.tenants == ["ann", "bob"]
 
 

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.fidelity import (
-    MINIMUM_COSINE,
-    PROMPTS,
-    encode_prompts,
-    measure_fidelity,
-)
+from headstart.embeddings.export import MINIMUM_COSINE, PROMPTS, encode_prompts, measure_fidelity
 from headstart.embeddings.model_card import (
     DEFAULT_MODEL,
     ModelCard,

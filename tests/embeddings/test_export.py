@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from headstart.cli.encoder import encoder as command
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.fidelity import PROMPTS, encode_prompts
+from headstart.embeddings.export import PROMPTS, encode_prompts
 from headstart.errors import ConfigError
 
 torch = pytest.importorskip("torch", reason="needs the extra `export`")

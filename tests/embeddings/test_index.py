@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headstart.embeddings.index import (
     MIN_COMPACTED,
     SMALL_ROWS,
-    Codec,
     FaissIndex,
     FlatPartition,
+    RowCodec,
     SmallPartition,
     pack_vector,
 )
@@ -161,7 +161,7 @@ def test_tombstones_around_the_query_do_not_hide_what_lives() -> None:
 )
 def test_tombstones_are_compacted_once_they_are_many(removed: int, kind: type) -> None:
     rows = unit_rows(1000)
-    codec = Codec(DIMENSION)
+    codec = RowCodec(DIMENSION)
     ids = [str(number) for number in range(1000)]
     partition = FlatPartition(codec, "p", list(ids), codec.codes(b"".join(rows)))
     left = partition.remove(set(ids[:removed]))

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from examples import openai_client
-from headstart.simulator import Simulator
+from headstart.lab.simulator import Simulator
 from support.django_site import django_settings
 from support.proxied import Reply, reply_of
 from support.serving import serving

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.lab.cascade import Row, read_rows, tune_cascade
+from headstart.lab.cascade import CascadeRow, read_rows, tune_cascade
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_a_perfect_score_escalates_only_what_gains() -> None:
-    rows = [Row(0.1, 0, 1, 1.0, 10.0)] * 20 + [Row(0.9, 1, 1, 1.0, 10.0)] * 80
+    rows = [CascadeRow(0.1, 0, 1, 1.0, 10.0)] * 20 + [CascadeRow(0.9, 1, 1, 1.0, 10.0)] * 80
     report = tune_cascade(rows)
     assert (report.cheap, report.strong, report.either) == (0.8, 1.0, 1.0)
     assert report.cpt50 == pytest.approx(0.1)
@@ -28,14 +28,14 @@ def test_a_perfect_score_escalates_only_what_gains() -> None:
 
 
 def test_equal_scores_are_as_good_as_chance() -> None:
-    report = tune_cascade([Row(0.5, i % 2, 1) for i in range(100)])
+    report = tune_cascade([CascadeRow(0.5, i % 2, 1) for i in range(100)])
     assert report.apgr == pytest.approx(0.5)
     assert report.cpt50 == pytest.approx(0.5)
     assert [point.strong_share for point in report.curve] == [0.0, 1.0]
 
 
 def test_the_curve_runs_from_none_escalated_to_all() -> None:
-    report = tune_cascade([Row(i / 1000, i % 2, 1) for i in range(1000)])
+    report = tune_cascade([CascadeRow(i / 1000, i % 2, 1) for i in range(1000)])
     assert len(report.curve) == 101
     assert (report.curve[0].strong_share, report.curve[0].quality) == (0.0, 0.5)
     assert (report.curve[-1].strong_share, report.curve[-1].recovered) == (1.0, 1.0)
@@ -43,7 +43,7 @@ def test_the_curve_runs_from_none_escalated_to_all() -> None:
 
 
 def test_a_strong_model_that_is_no_better_is_not_suggested() -> None:
-    report = tune_cascade([Row(0.2, 1, 1), Row(0.4, 1, 0)])
+    report = tune_cascade([CascadeRow(0.2, 1, 1), CascadeRow(0.4, 1, 0)])
     assert (report.apgr, report.cpt50, report.suggested) == (None, None, None)
 
 
@@ -64,7 +64,7 @@ def test_json_lines_with_scores_and_costs_are_read(tmp_path: Path) -> None:
     path = tmp_path / "outcomes.jsonl"
     line = {"score": 0.7, "cheap": False, "strong": 1, "cheap_usd": 0.1, "strong_usd": 2}
     path.write_bytes(msgspec.json.encode(line) + b"\n")
-    assert read_rows(path) == [Row(0.7, 0.0, 1.0, 0.1, 2.0)]
+    assert read_rows(path) == [CascadeRow(0.7, 0.0, 1.0, 0.1, 2.0)]
 
 
 @pytest.mark.parametrize(

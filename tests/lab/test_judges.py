@@ -7,8 +7,8 @@ import random
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.lab.judges import judge_noise, noisy
-from headstart.policies.agreement.fitted import FREE_TEXT
+from headstart.lab.stream import judge_noise, noisy
+from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
 
 

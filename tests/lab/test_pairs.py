@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.lab.labelled import Pair, Pairs
-from headstart.lab.pairs import judge_pairs, pairs_in_order
+from headstart.lab.rates import judge_pairs, pairs_in_order
 from support.angles import ByAngle, conversation, key, pair, prepare
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Label, LabelSource
-from headstart.lab.conversations import history_judge
-from headstart.lab.labelled import Labelled
+from headstart.lab.labelled import LabelledPrompt
 from headstart.lab.rates import ordering_report, stream_report
-from headstart.lab.stream import Game, play
+from headstart.lab.stream import Game, history_judge, play
 from support.angles import ByAngle, conversation, labelled, prepare
 
 if TYPE_CHECKING:
@@ -29,12 +28,12 @@ class Notebook:
         return self.rate
 
 
-def same_class(fresh: Labelled, cached: Labelled) -> bool:
+def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
     return fresh.label == cached.label
 
 
 def played(
-    rows: list[Labelled], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
+    rows: list[LabelledPrompt], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
 ) -> Ordering:
     game = Game(
         policy, learner, same_class, same_class, lambda: drawn, history_judge(policy, prepare)
@@ -166,7 +165,7 @@ def test_another_conversation_is_no_candidate_and_teaches_nothing() -> None:
         conversation("north", "northeast"),  # another conversation, nothing else stored
         conversation("northish", "northeast"),  # past the first to its own
     ]
-    rows = [Labelled(prompt=key, label="n") for key in asked]
+    rows = [LabelledPrompt(prompt=key, label="n") for key in asked]
     report = played(rows, ByAngle(minimum=0.9), notes, drawn=1.0)
     assert report.refused == {"nothing-stored": 1, "history": 1}
     assert report.hits == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.slots import retrieval_stream, slots_stream
-from headstart.lab.templates import find_templates
+from headstart.lab.tuning import find_templates
 
 
 def test_templates_of_retrieval_prompts_name_the_question() -> None:

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.lab.toml_edit import set_keys
+from headstart.lab.commands.tune import set_keys
 
 VALUES = {"match": '"static"', "threshold": "0.93"}
 

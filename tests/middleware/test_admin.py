@@ -19,10 +19,10 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
-from headstart.middleware.limits import Gate
+from headstart.middleware.concurrency import Gate
 from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.recent import RecentRequests
-from headstart.policies.origins import OriginRules
+from headstart.middleware.observers import RecentRequests
+from headstart.policies.callers import OriginRules
 from headstart.sidecar import build_sidecar
 from support.entries import put
 from support.proxied import CHAT, Reply, reply_of

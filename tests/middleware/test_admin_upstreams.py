@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.simulator.faults import Stall
+from headstart.lab.simulator.faults import Stall
 from support.administered import administered
 from support.sidecar import Provider
 from support.simulated import simulated

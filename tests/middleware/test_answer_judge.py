@@ -10,14 +10,15 @@ import msgspec
 import pytest
 
 from headstart.decisions import Outcome
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import EncoderError, UpstreamUnreachable
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.learning.allowance import Allowance
-from headstart.middleware.learning.judging import AnswerJudge
+from headstart.middleware.learning.audits import CallBudget
+from headstart.middleware.learning.learner import AnswerJudge
 from headstart.middleware.learning.model_judge import ModelJudge
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.observe import Served, StageFailed
 from headstart.policies.cost import Price
+from headstart.settings import UpstreamSettings
 from support.entries import answer
 from support.fakes import Recorder, make_entry
 from support.scripted import ScriptedUpstream
@@ -118,17 +119,17 @@ async def asking(
     provider: ScriptedUpstream, recorder: Recorder, calls: int | None = None
 ) -> AsyncIterator[ModelJudge]:
     """A judge that is a model behind a real socket."""
-    dialect = OpenAIChat()
+    dialect = OPENAI_CHAT
     price = Price(input_per_million=1.0, output_per_million=2.0)
     async with serving(provider) as url:
-        options = HTTPOptions(name="judge", base_url=url, credential=())
-        upstream = HTTPUpstream(options, {dialect.name: dialect})
+        options = UpstreamSettings(name="judge", base_url=url)
+        upstream = HTTPUpstream(options, credential=())
         try:
             yield ModelJudge(
                 upstream,
                 dialect,
                 "m",
-                Allowance(calls, None, lambda: 0.0),
+                CallBudget(calls, None, lambda: 0.0),
                 price=lambda *_: price,
                 clock=lambda: 1000.0,
                 new_id=lambda: "id",

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from hypothesis import given
 
-from headstart.middleware.collect import events_of
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.transcript import events_of
 from headstart.types import (
     CONTENT_BLOCKS,
     Choice,
@@ -35,7 +35,7 @@ from support.scripted_messages import _block_events, event, opening
 if TYPE_CHECKING:
     from headstart.types import StreamEvent
 
-DIALECT = AnthropicMessages()
+DIALECT = ANTHROPIC_MESSAGES
 USAGE = {"input_tokens": 3, "output_tokens": 4}
 START = Started(id="up", model="m")
 END = (Finished(reason="stop"), UsageReported(usage=USAGE), Ended())

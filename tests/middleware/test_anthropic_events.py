@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.attempts import Tokens
-from headstart.middleware.collect import Collector, events_of
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.sse import SSEDecoder
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript, events_of
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -30,7 +30,7 @@ from support.scripted_messages import USAGE, event, opening
 if TYPE_CHECKING:
     from headstart.types import Completion, StreamEvent
 
-DIALECT = AnthropicMessages()
+DIALECT = ANTHROPIC_MESSAGES
 END = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 20})
 STOP = event("message_stop")
 
@@ -56,9 +56,9 @@ def text_block(index: int, *texts: str) -> bytes:
 
 
 def collected(events: Any) -> Completion:
-    collector = Collector()
-    collector.feed(tuple(events))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(tuple(events))
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion
 

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from anthropic.types import Message
 
-from headstart.middleware.collect import Collector, events_of
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.sse import SSEDecoder
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript, events_of
 from headstart.types import ErrorReported, Reasoning, Text, ToolCall
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")
 
-DIALECT = AnthropicMessages()
+DIALECT = ANTHROPIC_MESSAGES
 THINKING = "pydantic-ai/test_anthropic_model_thinking_part_stream.yaml"
 TOOLS = "openllmetry/anthropic_test_tools_streaming_legacy.yaml"
 NO_ARGUMENTS = "vercel-ai/anthropic-tool-no-args.chunks.txt"
@@ -59,9 +59,9 @@ def events_in(pieces: Iterable[bytes]) -> list[StreamEvent]:
 
 
 def collected(events: Iterable[StreamEvent]) -> Completion:
-    collector = Collector()
-    collector.feed(tuple(events))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(tuple(events))
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion
 
@@ -101,12 +101,12 @@ def test_a_cut_at_any_byte_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_cut_at_any_event_is_never_whole(name: str) -> None:
-    collector, decoder = Collector(), DIALECT.decoder()
+    transcript, decoder = Transcript(), DIALECT.decoder()
     for frame in SSEDecoder().feed(stream(name))[:-1]:
-        collector.feed(decoder.feed(frame))
-        assert collector.completion(now=0) is None
-    assert collector.finished
-    assert collector.error is None
+        transcript.feed(decoder.feed(frame))
+        assert transcript.completion(now=0) is None
+    assert transcript.finished
+    assert transcript.error is None
 
 
 @pytest.mark.parametrize("name", STREAMS)

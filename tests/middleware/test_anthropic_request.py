@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
 
-DIALECT: Dialect = AnthropicMessages()
+DIALECT: Dialect = ANTHROPIC_MESSAGES
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
+from headstart.dialects.answers import translate_events
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.requests import apply_quirks
 from headstart.errors import InvalidRequest
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.dialects.request_quirks import apply_quirks
-from headstart.middleware.translation import translate_events
+from headstart.transcript import Transcript
 from headstart.types import Ended, Finished, ReasoningDelta, Started, TextDelta
 from support.translated import translate
 
-OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
 USER = {"role": "user", "content": "Hi"}
 MARKED = {"type": "thinking", "thinking": "Hm.", "signature": "headstart:reasoning"}
 SIGNED = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
@@ -53,9 +53,9 @@ def test_a_stream_and_a_replay_show_it_with_our_signature_to_who_asked(shown: bo
     events = translate_events(ANSWER, OPENAI, ANTHROPIC, shows_reasoning=shown)
     encoder = ANTHROPIC.encoder("i", 0, include_usage=True)
     streamed = b"".join(encoder.feed([event]) for event in events)
-    collector = Collector()
-    collector.feed(events)
-    completion = collector.completion(0)
+    transcript = Transcript()
+    transcript.feed(events)
+    completion = transcript.completion(0)
     assert completion is not None
     rendered = ANTHROPIC.render(completion)
     thought = {"type": "thinking", "thinking": "Let me see.", "signature": "headstart:reasoning"}
@@ -105,7 +105,7 @@ def test_anthropic_never_sees_our_signature() -> None:
         assert dropped in (("thinking",), ("reasoning",))
 
 
-@pytest.mark.parametrize("target", [ANTHROPIC, GeminiGenerate(), CohereChat()])
+@pytest.mark.parametrize("target", [ANTHROPIC, GEMINI_GENERATE, COHERE_CHAT])
 def test_what_we_handed_out_ourselves_is_never_refused(target: Any) -> None:
     strict = Quirks(refuse=True)
     assert edited(conversation(MARKED, TEXT), strict)[1] == ("thinking",)

@@ -12,25 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
-from headstart.middleware.collect import Collector
-from headstart.middleware.deadlines import deadlines
-from headstart.middleware.deliver import fit
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.prepare import Preparer
-from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.reading import SSEDecoder
+from headstart.middleware.request_context import deadlines
+from headstart.middleware.respond import fit
 from headstart.policies.admission import Admission
 from headstart.policies.agreement.answers import answer_text
+from headstart.transcript import Transcript
 from headstart.types import CacheKey, ChatRequest, Choice, Completion, Ended, Entry, Origin, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.types import StreamEvent
 
 ODD: tuple[Any, ...] = (
@@ -259,9 +259,9 @@ GEMINI_ANSWER = {
     "promptFeedback": None,
 }
 DIALECTS: dict[str, Dialect] = {
-    "openai": OpenAIChat(),
-    "anthropic": AnthropicMessages(),
-    "gemini": GeminiGenerate(),
+    "openai": OPENAI_CHAT,
+    "anthropic": ANTHROPIC_MESSAGES,
+    "gemini": GEMINI_GENERATE,
 }
 ANSWERS = {"openai": OPENAI_ANSWER, "anthropic": ANTHROPIC_ANSWER, "gemini": GEMINI_ANSWER}
 DELTAS = {**MESSAGE, "tool_calls": [CALL]}
@@ -338,9 +338,8 @@ def oddities(document: Any) -> Iterator[Any]:
 
 
 ROUTES = Routes(
-    {"/v1/chat/completions": OpenAIChat(), "/v1/messages": AnthropicMessages()},
+    (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE),
     (Endpoint("/ask", prompt="in.text", query="question"),),
-    GeminiGenerate(),
 )
 ADMISSION = Admission("variants:3", share_users=True)
 WHOLE = Completion(
@@ -409,11 +408,11 @@ def entry(answer: Completion, key: CacheKey) -> Entry:
 
 def judge(dialect: Dialect, asked: dict[str, Any], events: Sequence[StreamEvent]) -> bool:
     """Collect an answer, decide about it and replay it; tell whether there was one."""
-    collector = Collector()
-    collector.feed(events)
-    if collector.usage is not None:
-        dialect.tokens(collector.usage)
-    answer = collector.completion(0.0)
+    transcript = Transcript()
+    transcript.feed(events)
+    if transcript.usage is not None:
+        dialect.tokens(transcript.usage)
+    answer = transcript.completion(0.0)
     if answer is None:
         return False
     request = ChatRequest(model="m", stream=False, document=asked, query=None, logprobs=True)

@@ -12,7 +12,7 @@ from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning.certificates import audit_report
 from headstart.observe import Served
-from headstart.policies.certificate import audits_needed, upper_bound
+from headstart.policies.ratchet.evidence import audits_needed, upper_bound
 from headstart.policies.ratchet.settings import Promise
 from support.learned import make_label
 

@@ -9,8 +9,7 @@ import pytest
 
 from headstart.errors import Overloaded
 from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
-from headstart.middleware.limits import Gate
-from headstart.middleware.supervisor import Supervisor
+from headstart.middleware.concurrency import Gate, Supervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -32,15 +31,15 @@ def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
 
 async def test_a_body_in_pieces_is_read_whole() -> None:
     body = await read_body(receiving(part(b"a", more=True), part(b"b")), 10)
-    assert (body.data, body.complete) == (b"ab", True)
+    assert body == (b"ab", True)
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 6, b"x" * 6], [b"x" * 6, b"x" * 6, b"y"]])
 async def test_a_body_past_the_limit_is_not_read_further(pieces: list[bytes]) -> None:
     parts = [part(piece, more=i < len(pieces) - 1) for i, piece in enumerate(pieces)]
-    body = await read_body(receiving(*parts), 10)
-    assert not body.complete
-    assert len(body.data) <= 12
+    data, complete = await read_body(receiving(*parts), 10)
+    assert not complete
+    assert len(data) <= 12
 
 
 async def test_a_client_that_leaves_while_sending_is_gone() -> None:
@@ -52,8 +51,8 @@ async def test_a_client_that_leaves_while_sending_is_gone() -> None:
 
 async def test_a_body_cut_at_the_limit_is_handed_on_whole() -> None:
     receive = receiving(part(b"aaaa", more=True), part(b"bbbb", more=True), part(b"cc"))
-    body = await read_body(receive, 5)
-    replayed = iterate_body(None, replay_body(body, receive))
+    data, complete = await read_body(receive, 5)
+    replayed = iterate_body(replay_body(data, receive, complete=complete))
     assert b"".join([piece async for piece in replayed]) == b"aaaabbbbcc"
 
 

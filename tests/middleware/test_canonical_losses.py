@@ -15,30 +15,30 @@ from headstart.canonical_request import (
     MediaPart,
     Message,
     Quirks,
+    ReasoningOptions,
     ReasoningPart,
-    ReasoningWish,
     ResponseFormat,
     ResultPart,
     TextPart,
     Tool,
     ToolChoice,
-    Written,
+    WrittenRequest,
 )
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 
 if TYPE_CHECKING:
     from headstart.canonical_request import MessagePart
-    from headstart.middleware.dialects.dialect import UpstreamDialect
+    from headstart.dialects.dialect import UpstreamDialect
 
 TARGETS: dict[str, UpstreamDialect] = {
-    "openai": OpenAIChat(),
-    "anthropic": AnthropicMessages(),
-    "gemini": GeminiGenerate(),
-    "cohere": CohereChat(),
+    "openai": OPENAI_CHAT,
+    "anthropic": ANTHROPIC_MESSAGES,
+    "gemini": GEMINI_GENERATE,
+    "cohere": COHERE_CHAT,
 }
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 HI = Message(role="user", parts=(TextPart(text="Hi"),))
@@ -51,7 +51,7 @@ CALL = CallPart(id="c", name="f", arguments="{}")
 RESULT = ResultPart(id="c", content=(TEXT,))
 TOOL = Tool(name="f", parameters=SCHEMA)
 SCHEMED = ResponseFormat(kind="schema", schema=SCHEMA)
-THINKS = ReasoningWish(budget_tokens=2000, enabled=True)
+THINKS = ReasoningOptions(budget_tokens=2000, enabled=True)
 
 
 def asking(**fields: Any) -> CanonicalRequest:
@@ -107,7 +107,7 @@ def _of_format(base: ResponseFormat, **fields: Any) -> tuple[CanonicalRequest, C
     return asking(response_format=base), asking(response_format=changed(base, **fields))
 
 
-def _of_wish(base: ReasoningWish, **fields: Any) -> tuple[CanonicalRequest, CanonicalRequest]:
+def _of_wish(base: ReasoningOptions, **fields: Any) -> tuple[CanonicalRequest, CanonicalRequest]:
     return asking(reasoning=base), asking(reasoning=changed(base, **fields))
 
 
@@ -140,7 +140,7 @@ SAMPLES: dict[tuple[type, str], tuple[CanonicalRequest, CanonicalRequest]] = {
         asking(tools=(TOOL,), parallel_tool_calls=False),
     ),
     (CanonicalRequest, "response_format"): _of_request(response_format=SCHEMED),
-    (CanonicalRequest, "reasoning"): _of_request(reasoning=ReasoningWish(effort="high")),
+    (CanonicalRequest, "reasoning"): _of_request(reasoning=ReasoningOptions(effort="high")),
     (CanonicalRequest, "logprobs"): _of_request(logprobs=True),
     (CanonicalRequest, "top_logprobs"): _of_request(top_logprobs=3),
     (CanonicalRequest, "user"): _of_request(user="u"),
@@ -188,11 +188,11 @@ SAMPLES: dict[tuple[type, str], tuple[CanonicalRequest, CanonicalRequest]] = {
     (ResponseFormat, "schema"): _of_format(SCHEMED, schema={**SCHEMA, "required": ["a"]}),
     (ResponseFormat, "strict"): _of_format(SCHEMED, strict=True),
     (ResponseFormat, "description"): _of_format(SCHEMED, description="Where to."),
-    (ReasoningWish, "effort"): _of_wish(ReasoningWish(), effort="odd"),
-    (ReasoningWish, "budget_tokens"): _of_wish(ReasoningWish(), budget_tokens=9000),
-    (ReasoningWish, "enabled"): _of_request(reasoning=ReasoningWish(enabled=True)),
-    (ReasoningWish, "shown"): _of_wish(THINKS, shown=False),
-    (ReasoningWish, "extra"): _of_wish(THINKS, extra=ODD),
+    (ReasoningOptions, "effort"): _of_wish(ReasoningOptions(), effort="odd"),
+    (ReasoningOptions, "budget_tokens"): _of_wish(ReasoningOptions(), budget_tokens=9000),
+    (ReasoningOptions, "enabled"): _of_request(reasoning=ReasoningOptions(enabled=True)),
+    (ReasoningOptions, "shown"): _of_wish(THINKS, shown=False),
+    (ReasoningOptions, "extra"): _of_wish(THINKS, extra=ODD),
 }
 
 NO_LOSS: dict[tuple[type, str], tuple[str, ...]] = {
@@ -214,9 +214,9 @@ NO_LOSS: dict[tuple[type, str], tuple[str, ...]] = {
     # They keep to every schema.
     (ResponseFormat, "strict"): ("anthropic", "gemini", "cohere"),
     # As much as the model sees fit: so it does by itself.
-    (ReasoningWish, "enabled"): ("openai",),
+    (ReasoningOptions, "enabled"): ("openai",),
     # Kept on the way back: reasoning that shall not be seen is not passed on.
-    (ReasoningWish, "shown"): ("openai", "cohere"),
+    (ReasoningOptions, "shown"): ("openai", "cohere"),
 }
 each_target = pytest.mark.parametrize("target", TARGETS)
 each_sample = pytest.mark.parametrize(
@@ -224,7 +224,7 @@ each_sample = pytest.mark.parametrize(
 )
 
 
-def write(target: str, asked: CanonicalRequest, *, refuse: bool = False) -> Written | None:
+def write(target: str, asked: CanonicalRequest, *, refuse: bool = False) -> WrittenRequest | None:
     """Return what is written; None: it is refused."""
     try:
         return TARGETS[target].write_request(asked, Quirks(refuse=refuse))

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.attempts import Outlook
+from headstart.attempts import RoutingEstimate
 from headstart.errors import UpstreamError, UpstreamRefused, UpstreamUnavailable
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
-from headstart.middleware.upstreams.opening import HELD_BYTES
-from headstart.policies.cascade.scores import score_prompt
-from headstart.types import TextDelta
+from headstart.middleware.upstreams.cascade import Cascade
+from headstart.policies.drafts import score_prompt
+from headstart.reply import HELD_BYTES
+from headstart.settings import Strategy
+from headstart.types import Piece, TextDelta
 from support.candidates import Actor, Candid, House, chat_call, read, whole
 from support.cascades import REFUSAL, ask, asking, broken, cascade, fast_says, slow_says
 
 if TYPE_CHECKING:
+    from headstart.middleware.upstreams.cascade import Cascade
     from support.candidates import Step
 
 pytestmark = pytest.mark.anyio
@@ -28,11 +29,11 @@ HARD = "If every box holds twice as many apples as 3/4 of the rest, how many are
 
 async def test_a_draft_that_passes_is_replayed_byte_for_byte_and_nobody_else_is_asked() -> None:
     house, fast, slow = House(), fast_says("a", "b"), slow_says("no")
-    async with cascade(house, fast, slow).stream(chat_call()) as reply:
+    async with await cascade(house, fast, slow).send(chat_call()) as reply:
         assert reply.transforms == ("cascade:fast",)
         assert reply.storable
         assert fast.open == 0, "it was read to its end"
-        data = b"".join([piece.data async for piece in reply.chunks()])
+        data = b"".join([piece.data async for piece in reply.pieces])
     assert data == b"".join(piece.data for piece in whole("a", "b"))  # type: ignore[union-attr]
     assert slow.calls == []
     assert house.outcomes() == [("fast", "won")]
@@ -42,8 +43,8 @@ async def test_a_draft_that_passes_is_replayed_byte_for_byte_and_nobody_else_is_
 async def test_a_vetoed_draft_is_never_seen_and_the_strong_model_streams_live() -> None:
     house, more = House(), asyncio.Event()
     slow = Actor("slow", [[*whole("yes")[:2], more, *whole("yes")[2:]]])
-    async with cascade(house, fast_says(REFUSAL), slow).stream(chat_call()) as reply:
-        chunks = reply.chunks()
+    async with await cascade(house, fast_says(REFUSAL), slow).send(chat_call()) as reply:
+        chunks = reply.pieces
         first = [await anext(chunks), await anext(chunks)]
         assert b"yes" in first[1].data
         more.set()
@@ -54,7 +55,6 @@ async def test_a_vetoed_draft_is_never_seen_and_the_strong_model_streams_live() 
     assert house.outcomes() == [("fast", "rejected"), ("slow", "won")]
     assert house.roles() == [("fast", "draft"), ("slow", "escalation")]
     house.ledger.take("call")
-    assert len(house.ledger) == 0, "rulings are forgotten with the call"
 
 
 FAILING: dict[str, list[Step]] = {
@@ -83,7 +83,7 @@ async def test_a_draft_too_long_to_be_held_is_not_served_half() -> None:
 async def test_a_doubted_draft_is_better_than_none_but_is_not_stored() -> None:
     house = House()
     upstream = cascade(house, fast_says("so so"), broken("slow"), lambda *_: 0.2)
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert (await read(reply), reply.transforms) == ("so so", ("cascade:draft",))
         assert not reply.storable
     assert house.outcomes() == [("fast", "won"), ("slow", "failed")]
@@ -117,7 +117,7 @@ async def early(house: House, fast: Actor, slow: Actor) -> Cascade:
 async def test_a_likely_failure_starts_both_and_an_accepted_draft_ends_the_other() -> None:
     house, slow = House(), Actor("slow", [[asyncio.Event()]])
     fast = Actor("fast", [[*whole("good")]], before=[20])
-    async with (await early(house, fast, slow)).stream(asking(HARD)) as reply:
+    async with await (await early(house, fast, slow)).send(asking(HARD)) as reply:
         assert len(slow.calls) == 1
         assert (await read(reply), reply.transforms) == ("good", ("cascade:fast",))
         assert slow.open == 0
@@ -141,7 +141,7 @@ async def test_a_likely_failure_has_the_strong_answer_under_way() -> None:
 async def test_a_strong_model_that_may_have_to_stop_is_asked_for_a_stream() -> None:
     house, fast, slow = House(), fast_says("good"), Actor("slow", [[asyncio.Event()]])
     call = asking(HARD, stream=False)
-    async with (await early(house, fast, slow)).stream(call) as reply:
+    async with await (await early(house, fast, slow)).send(call) as reply:
         assert await read(reply) == "good"
     assert slow.calls[0].fold
     assert not fast.calls[0].fold, "it is read to its end"
@@ -160,7 +160,7 @@ async def test_a_draft_is_asked_for_uncompressed() -> None:
 async def test_a_checked_draft_that_is_slower_is_given_up() -> None:
     house, fast = House(), Actor("fast", [[asyncio.Event()]])
     upstream = cascade(house, fast, slow_says("b"), lambda *_: 0.9, draw=0.0)
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "b"
         assert sorted(house.outcomes()) == [("fast", "rejected"), ("slow", "won")]
 
@@ -169,7 +169,7 @@ async def test_without_escalate_early_the_strong_model_waits_for_the_judge() -> 
     house, slow = House(), slow_says("strong")
     fast = Actor("fast", [whole("good")], before=[20])
     upstream = await early(house, fast, slow)
-    upstream._options = CascadeOptions()
+    upstream._strategy = Strategy()
     assert (await ask(upstream, asking(HARD)))[0] == "good"
     assert slow.calls == []
 
@@ -208,7 +208,7 @@ async def test_the_consumers_cancellation_ends_everything() -> None:
 async def test_an_error_of_the_reader_ends_the_answer_and_passes() -> None:
     slow = Actor("slow", [[*whole("yes")[:2], asyncio.Event()]])
     with pytest.raises(ZeroDivisionError):
-        async with cascade(House(), fast_says(REFUSAL), slow).stream(chat_call()):
+        async with await cascade(House(), fast_says(REFUSAL), slow).send(chat_call()):
             raise ZeroDivisionError
     assert slow.open == 0
 
@@ -257,8 +257,10 @@ async def test_what_one_cascade_lets_pass_a_stricter_one_does_not_share() -> Non
 
 async def test_its_outlook_is_a_whole_draft_and_a_share_of_the_other() -> None:
     house = House()
-    fast = Outlook(name="fast", ttft_s=0.1, tokens_per_s=100, output_tokens=100, cost_usd=1.0)
-    slow = Outlook(name="slow", ready=False, ttft_s=1.0, tokens_per_s=50, cost_usd=10.0)
+    fast = RoutingEstimate(
+        name="fast", ttft_s=0.1, tokens_per_s=100, output_tokens=100, cost_usd=1.0
+    )
+    slow = RoutingEstimate(name="slow", ready=False, ttft_s=1.0, tokens_per_s=50, cost_usd=10.0)
     upstream = cascade(
         house,
         Candid(house.target(fast_says()), lambda _: fast),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.attempts import Outlook
+from headstart.attempts import RoutingEstimate
 from headstart.errors import UpstreamError, UpstreamRefused
 from headstart.types import LogprobsDelta, Started, TextDelta
 from support.candidates import Actor, Candid, House, chat_call, say, whole
@@ -73,8 +73,8 @@ async def test_logprobs_are_asked_for_and_taken_out_again(word: LogprobsDelta, m
     ]
     fast = Actor("fast", [pieces])
     upstream = cascade(house, fast, slow_says("s"), judge=("logprob",), min_confidence=0.6)
-    async with upstream.stream(chat_call()) as reply:
-        data = b"".join([piece.data async for piece in reply.chunks()])
+    async with await upstream.send(chat_call()) as reply:
+        data = b"".join([piece.data async for piece in reply.pieces])
         assert reply.transforms[-1] == f"cascade:{mark}"
     assert msgspec.json.decode(fast.calls[0].body)["logprobs"] is True
     if mark == "fast":
@@ -89,8 +89,8 @@ async def test_a_callers_own_logprobs_pass_untouched() -> None:
     pieces = [say(Started(id="u")), say(TextDelta(text="a"), SURE), *whole()[1:]]
     fast = Actor("fast", [pieces])
     upstream = cascade(House(), fast, slow_says("s"), judge=("logprob",))
-    async with upstream.stream(asking("Why?", logprobs=True)) as reply:
-        data = b"".join([piece.data async for piece in reply.chunks()])
+    async with await upstream.send(asking("Why?", logprobs=True)) as reply:
+        data = b"".join([piece.data async for piece in reply.pieces])
     assert b"-0.001" in data
     assert reply.transforms == ("cascade:fast",)
 
@@ -190,7 +190,7 @@ async def test_what_cannot_be_read_of_another_run_is_ignored() -> None:
 async def test_a_checked_call_is_answered_by_the_strong_model_and_its_draft_teaches() -> None:
     house, fast = House(), fast_says("41")
     slow = Actor("slow", [[*whole("42")]], before=[20])
-    upstream = cascade(house, fast, slow, lambda *_: 0.95, draw=0.0, checked=0.5)
+    upstream = cascade(house, fast, slow, lambda *_: 0.95, draw=0.0)
     for _ in range(20):
         assert await ask(upstream) == ("42", ("cascade:slow",))
         assert sorted(house.outcomes()) == [("fast", "rejected"), ("slow", "won")]
@@ -214,8 +214,12 @@ async def test_what_only_vetoes_needs_no_checks() -> None:
 
 def priced(house: House, ratio: float, draw: float, judge: Any) -> Cascade:
     """Return a cascade whose strong model costs ``ratio`` times what the fast one does."""
-    fast = Candid(house.target(fast_says("a")), lambda _: Outlook(name="fast", cost_usd=1.0))
-    slow = Candid(house.target(slow_says("b")), lambda _: Outlook(name="slow", cost_usd=ratio))
+    fast = Candid(
+        house.target(fast_says("a")), lambda _: RoutingEstimate(name="fast", cost_usd=1.0)
+    )
+    slow = Candid(
+        house.target(slow_says("b")), lambda _: RoutingEstimate(name="slow", cost_usd=ratio)
+    )
     return cascade(house, fast, slow, judge, draw=draw)
 
 

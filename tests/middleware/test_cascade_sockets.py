@@ -13,15 +13,15 @@ import pytest
 import headstart
 from headstart.config import Settings, UpstreamSettings, load_settings
 from headstart.middleware.asgi import not_found
-from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
-from headstart.middleware.upstreams.conditions import Conditions
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
-from headstart.middleware.upstreams.ledger import Ledger
-from headstart.middleware.upstreams.target import Target, TargetOptions
+from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.middleware.upstreams.cascade import Cascade
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.target import Target
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served
+from headstart.settings import Strategy
 from headstart.types import Text
-from support.candidates import DIALECTS, UNIX, chat_call, read
+from support.candidates import DIALECTS, UNIX, Books, chat_call, read
 from support.scripted import ScriptedUpstream, chunk
 from support.serving import serving
 
@@ -54,25 +54,22 @@ async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
 
 async def cascade(
     stack: contextlib.AsyncExitStack,
-    ledger: Ledger,
     *apps: ScriptedUpstream,
     **options: Any,
 ) -> Cascade:
-    conditions, members = Conditions(), []
+    conditions, members = UpstreamStates(), []
     for name, app in zip(("fast", "slow"), apps, strict=True):
         url = await stack.enter_async_context(serving(app))
-        upstream = HTTPUpstream(HTTPOptions(name, url, dialect="openai-chat"), DIALECTS)
+        place = UpstreamSettings(name=name, base_url=url, dialect="openai", cancels_billing=True)
+        upstream = HTTPUpstream(place)
         stack.push_async_callback(upstream.aclose)
-        members.append(
-            Target(upstream, TargetOptions(name), conditions, ledger, DIALECTS, lambda: UNIX)
-        )
+        members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
     fast, slow = members
     return Cascade(
         "cascade",
         fast,
         slow,
-        CascadeOptions(**options),
-        ledger=ledger,
+        Strategy(**options),
         dialects=DIALECTS,
         draw=lambda: 1.0,
         clock=lambda: UNIX,
@@ -80,10 +77,10 @@ async def cascade(
 
 
 async def test_a_draft_passes_byte_for_byte(stack: contextlib.AsyncExitStack) -> None:
-    fast, slow, ledger = provider("Hello", " there"), provider("no"), Ledger()
-    upstream = await cascade(stack, ledger, fast, slow)
-    async with upstream.stream(chat_call()) as reply:
-        stream = b"".join([piece.data async for piece in reply.chunks()])
+    fast, slow, ledger = provider("Hello", " there"), provider("no"), Books()
+    upstream = await cascade(stack, fast, slow)
+    async with await upstream.send(chat_call()) as reply:
+        stream = b"".join([piece.data async for piece in reply.pieces])
     assert stream.startswith(chunk({"role": "assistant", "content": ""}))
     assert chunk({"content": " there"}) in stream
     assert slow.calls == []
@@ -91,10 +88,10 @@ async def test_a_draft_passes_byte_for_byte(stack: contextlib.AsyncExitStack) ->
 
 
 async def test_a_whole_answer_is_escalated_and_passes(stack: contextlib.AsyncExitStack) -> None:
-    fast, slow, ledger = provider(*REFUSAL), provider("Of course."), Ledger()
-    upstream = await cascade(stack, ledger, fast, slow)
-    async with upstream.stream(chat_call(stream=False)) as reply:
-        body = b"".join([piece.data async for piece in reply.chunks()])
+    fast, slow, ledger = provider(*REFUSAL), provider("Of course."), Books()
+    upstream = await cascade(stack, fast, slow)
+    async with await upstream.send(chat_call(stream=False)) as reply:
+        body = b"".join([piece.data async for piece in reply.pieces])
     assert json.loads(body)["choices"][0]["message"]["content"] == "Of course."
     assert [each.outcome for each in ledger.take("call")] == ["rejected", "won"]
 
@@ -102,10 +99,10 @@ async def test_a_whole_answer_is_escalated_and_passes(stack: contextlib.AsyncExi
 async def test_an_accepted_draft_closes_the_strong_models_socket(
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    fast, slow, ledger = provider("Fine."), provider("", "never"), Ledger()
+    fast, slow, ledger = provider("Fine."), provider("", "never"), Books()
     fast.head_hold = asyncio.Event()
     slow.hold = asyncio.Semaphore(0)
-    upstream = await cascade(stack, ledger, fast, slow, escalate_early=True)
+    upstream = await cascade(stack, fast, slow, escalate_early=True)
     request = chat_call().request
     assert request is not None
     for _ in range(30):
@@ -119,7 +116,7 @@ async def test_an_accepted_draft_closes_the_strong_models_socket(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(release())
-        async with upstream.stream(chat_call()) as reply:
+        async with await upstream.send(chat_call()) as reply:
             assert await read(reply) == "Fine."
             await slow.calls[0].left.wait()
     found = sorted((each.upstream, each.outcome.value) for each in ledger.take("call"))
@@ -130,13 +127,13 @@ async def test_an_accepted_draft_closes_the_strong_models_socket(
 async def test_a_client_that_leaves_closes_every_socket(
     stack: contextlib.AsyncExitStack, words: list[str]
 ) -> None:
-    fast, slow, ledger = provider(*words), provider("", "never"), Ledger()
+    fast, slow, ledger = provider(*words), provider("", "never"), Books()
     waits = slow if words == REFUSAL else fast
     waits.hold = asyncio.Semaphore(0)
-    upstream = await cascade(stack, ledger, fast, slow)
+    upstream = await cascade(stack, fast, slow)
 
     async def ask() -> None:
-        async with upstream.stream(chat_call()):
+        async with await upstream.send(chat_call()):
             pytest.fail("entered")
 
     async with asyncio.TaskGroup() as group:
@@ -251,7 +248,9 @@ async def test_a_users_own_function_judges_the_drafts_of_a_gateway(judge: DraftJ
     members = provider("Too short."), provider("This is long enough.")
     async with serving(members[0]) as one, serving(members[1]) as other:
         for fast, slow in ((one, other), (other, one)):
-            careful = headstart.route("careful", headstart.cascade("fast", "slow", judges=[judge]))
+            careful = headstart.route(
+                "careful", headstart.cascade("fast", "slow", judges=[judge], extra_calls=0.0)
+            )
             app = headstart.gateway(
                 settings_of(fast, slow, careful), store="memory:", mode="exact-only"
             )
@@ -261,8 +260,10 @@ async def test_a_users_own_function_judges_the_drafts_of_a_gateway(judge: DraftJ
 
 
 async def test_what_a_route_without_an_own_judge_let_pass_is_not_served_where_one_vetoes() -> None:
-    lax = headstart.route("lax", headstart.cascade("fast", "slow"), header={"x-lax": "*"})
-    judged = headstart.cascade("fast", "slow", judges=[lambda *_: False])
+    lax = headstart.route(
+        "lax", headstart.cascade("fast", "slow", extra_calls=0.0), header={"x-lax": "*"}
+    )
+    judged = headstart.cascade("fast", "slow", judges=[lambda *_: False], extra_calls=0.0)
     async with serving(provider("draft")) as fast, serving(provider("strong")) as slow:
         settings = settings_of(fast, slow, lax, headstart.route("strict", judged))
         app = headstart.gateway(settings, store="memory:", mode="exact-only")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.canonical_request import Quirks, Written
+from headstart.canonical_request import Quirks, WrittenRequest
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript
 from headstart.types import Choice, Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
 
-DIALECT = CohereChat()
+DIALECT = COHERE_CHAT
 USAGE = {
     "billed_units": {"input_tokens": 1, "output_tokens": 2},
     "tokens": {"input_tokens": 11.0, "output_tokens": 12.0},
@@ -45,17 +45,17 @@ def events_in(*documents: dict[str, Any]) -> list[StreamEvent]:
 
 
 def choice_of(events: Any) -> Choice:
-    collector = Collector()
-    collector.feed(tuple(events))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(tuple(events))
+    completion = transcript.completion(now=0)
     assert completion is not None
     (choice,) = completion.choices
     return choice
 
 
-def written(**fields: Any) -> Written:
+def written(**fields: Any) -> WrittenRequest:
     document = {"model": "command-a", "messages": [{"role": "user", "content": "Hi"}], **fields}
-    openai = OpenAIChat()
+    openai = OPENAI_CHAT
     asked = openai.read_request(openai.parse_request(json.dumps(document).encode()))
     return DIALECT.write_request(asked, Quirks())
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.middleware.collect import Collector, events_of, storable
+from headstart.transcript import Transcript, events_of, storable
 from headstart.types import (
     Completion,
     Ended,
@@ -34,10 +34,10 @@ STOP = Finished(reason="stop")
 END = Ended()
 
 
-def collect(*events: StreamEvent, max_bytes: int = 1000) -> Collector:
-    collector = Collector(max_bytes)
-    collector.feed(events)
-    return collector
+def collect(*events: StreamEvent, max_bytes: int = 1000) -> Transcript:
+    transcript = Transcript(max_bytes)
+    transcript.feed(events)
+    return transcript
 
 
 def choice_of(*events: StreamEvent) -> Choice:
@@ -48,18 +48,18 @@ def choice_of(*events: StreamEvent) -> Choice:
 
 @given(completions())
 def test_unfolded_answer_folds_back(completion: Completion) -> None:
-    collector = Collector()
-    collector.feed(events_of(completion))
-    assert collector.completion(now=0) == completion
+    transcript = Transcript()
+    transcript.feed(events_of(completion))
+    assert transcript.completion(now=0) == completion
 
 
 @given(completions())
 def test_cut_answer_is_never_whole(completion: Completion) -> None:
     events = events_of(completion)
-    collector = Collector()
+    transcript = Transcript()
     for event in events[:-1]:
-        collector.feed((event,))
-        assert collector.completion(now=0) is None
+        transcript.feed((event,))
+        assert transcript.completion(now=0) is None
 
 
 INTEGERS = st.integers() | st.sampled_from((2**63, 2**64, -(2**63) - 1, 10**400))
@@ -134,10 +134,10 @@ def test_answer_that_is_not_whole_is_none(events: tuple[StreamEvent, ...]) -> No
 
 
 def test_finished_without_terminal_event_is_told_apart() -> None:
-    collector = collect(*CLEAN[:-1])
-    assert (collector.finished, collector.ended) == (True, False)
-    collector.feed((END,))
-    assert collector.completion(now=0) is not None
+    transcript = collect(*CLEAN[:-1])
+    assert (transcript.finished, transcript.ended) == (True, False)
+    transcript.feed((END,))
+    assert transcript.completion(now=0) is not None
 
 
 CONTENT: dict[str, tuple[StreamEvent, bool]] = {
@@ -250,12 +250,12 @@ OVERSIZED: dict[str, StreamEvent] = {
 
 @pytest.mark.parametrize("event", OVERSIZED.values(), ids=OVERSIZED.keys())
 def test_answer_past_the_bound_is_let_go_but_still_followed(event: StreamEvent) -> None:
-    collector = collect(TextDelta(text="Hi"), event, TextDelta(text="a"), STOP, END, max_bytes=100)
-    assert collector.overflowed
-    assert (collector.ended, collector.finished) == (True, True)
-    assert collector.completion(now=0) is None
+    transcript = collect(TextDelta(text="Hi"), event, TextDelta(text="a"), STOP, END, max_bytes=100)
+    assert transcript.overflowed
+    assert (transcript.ended, transcript.finished) == (True, True)
+    assert transcript.completion(now=0) is None
 
 
 def test_answer_at_the_bound_is_kept() -> None:
-    collector = collect(TextDelta(text="é" * 50), STOP, END, max_bytes=100)
-    assert collector.completion(now=0) is not None
+    transcript = collect(TextDelta(text="é" * 50), STOP, END, max_bytes=100)
+    assert transcript.completion(now=0) is not None

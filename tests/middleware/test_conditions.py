@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from headstart.middleware.upstreams.conditions import Conditions
+from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, failure
 
 
-def answered(conditions: Conditions, model: str) -> None:
+def answered(conditions: UpstreamStates, model: str) -> None:
     breaker = conditions.of("a", model, "key").breaker
     permit = breaker.admit(0.0)
     assert permit is not None
     breaker.succeeded(permit, 0.0)
 
 
-def fail(conditions: Conditions, model: str, *, times: int = 5) -> None:
+def fail(conditions: UpstreamStates, model: str, *, times: int = 5) -> None:
     breaker = conditions.of("a", model, "key").breaker
     for _ in range(times):
         permit = breaker.admit(1.0)
@@ -22,7 +22,7 @@ def fail(conditions: Conditions, model: str, *, times: int = 5) -> None:
 
 
 def test_made_up_models_put_no_model_out_that_has_answered() -> None:
-    conditions = Conditions(most=10)
+    conditions = UpstreamStates(most=10)
     answered(conditions, "real")
     fail(conditions, "real")
     for number in range(100):
@@ -32,7 +32,7 @@ def test_made_up_models_put_no_model_out_that_has_answered() -> None:
 
 
 def test_among_equals_the_least_recently_used_leaves() -> None:
-    conditions = Conditions(most=2)
+    conditions = UpstreamStates(most=2)
     for model in ("first", "second", "third"):
         answered(conditions, model)
         conditions.of("a", model, "key")
@@ -41,7 +41,7 @@ def test_among_equals_the_least_recently_used_leaves() -> None:
 
 
 def test_what_never_answered_is_bounded_too_and_kept_while_it_is_asked() -> None:
-    conditions = Conditions(most=2)
+    conditions = UpstreamStates(most=2)
     fail(conditions, "down")
     for number in range(10):
         conditions.of("a", f"made-up-{number}", "key")

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.attempts import Outlook
+from headstart.attempts import RoutingEstimate
 from headstart.errors import (
     UpstreamRefused,
     UpstreamUnavailable,
     UpstreamUnreachable,
 )
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.contest import Contest, ContestOptions
-from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.policies.routing.hedging import ExtraBudget
-from headstart.policies.routing.retries import RetryBudget
-from headstart.types import Ended, ErrorReported, Finished, Started, TextDelta
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.reply import AnswerWithheld
+from headstart.settings import Strategy
+from headstart.types import Ended, ErrorReported, Finished, Piece, Started, TextDelta
 from support.candidates import (
     SSE,
     UNIX,
@@ -34,6 +34,8 @@ from support.candidates import (
 
 if TYPE_CHECKING:
     from headstart.interfaces import Candidate
+    from headstart.reply import Reply
+    from headstart.types import Call
     from support.candidates import Step
 
 pytestmark = pytest.mark.anyio
@@ -42,12 +44,11 @@ HEADERS_ONLY = say(Started(id="x"), TextDelta(text=""))
 NEVER = 10**9
 
 
-def contest(house: House, strategy: Any, *members: Candidate, **options: Any) -> Contest:
-    return Contest(
+def contest(house: House, strategy: Any, *members: Candidate, **options: Any) -> AttemptGroup:
+    return AttemptGroup(
         strategy,
         members,
-        ContestOptions(strategy, **{"retries": 0, **options}),
-        ledger=house.ledger,
+        Strategy(strategy=strategy, **{"retries": 0, **options}),
         extra=ExtraBudget(1.0, 1.0),
         retrying=RetryBudget(),
         draw=lambda: 0.0,
@@ -65,7 +66,7 @@ def down() -> list[Step]:
 
 async def race(house: House, *actors: Actor, **options: Any) -> str:
     upstream = contest(house, "race", *(house.target(each) for each in actors), **options)
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         return await read(reply)
 
 
@@ -96,30 +97,19 @@ async def test_losers_are_cancelled_at_once_and_nobody_waits_for_them() -> None:
     class Slow(Actor):
         """Takes its time to close."""
 
-        def stream(self, call: Any) -> Any:
-            inner = super().stream(call)
-
-            class Context:
-                async def __aenter__(self) -> Any:
-                    return await inner.__aenter__()
-
-                async def __aexit__(self, *error: Any) -> Any:  # noqa: PYI036 - handed on
-                    await unwound.wait()
-                    return await inner.__aexit__(*error)
-
-            return Context()
+        async def close(self, error: BaseException | None) -> None:
+            await unwound.wait()
+            await super().close(error)
 
     loser, winner = Slow("loser", [never()]), Actor("winner", [[10, *whole("a", "b")]])
     upstream = contest(house, "race", house.target(loser), house.target(winner))
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "ab"
         assert loser.open == 1
         unwound.set()
     assert loser.open == 0
     assert isinstance(loser.closed[0], asyncio.CancelledError)
-    assert len(house.ledger) == 1
     house.ledger.take("call")
-    assert len(house.ledger) == 0, "rulings are forgotten with the call"
 
 
 async def test_the_consumers_cancellation_ends_everything() -> None:
@@ -129,7 +119,7 @@ async def test_the_consumers_cancellation_ends_everything() -> None:
     upstream = contest(house, "race", house.target(actors[0]), nested)
 
     async def ask() -> None:
-        async with upstream.stream(chat_call()):
+        async with await upstream.send(chat_call()):
             pytest.fail("entered")
 
     async with asyncio.TaskGroup() as group:
@@ -145,9 +135,9 @@ async def test_the_consumers_cancellation_ends_everything() -> None:
 async def test_a_consumers_own_error_comes_out_as_it_is() -> None:
     house = House()
     with pytest.raises(ValueError, match="mine"):
-        async with contest(
+        async with await contest(
             house, "race", *(house.target(Actor(n, [whole("x")])) for n in "ab")
-        ).stream(chat_call()):
+        ).send(chat_call()):
             raise ValueError("mine")
 
 
@@ -164,7 +154,7 @@ async def test_contests_nest() -> None:
     a, b, c = (Actor(n, [s]) for n, s in (("a", never()), ("b", down()), ("c", [5, *whole("c")])))
     hedge = contest(house, "hedge", house.target(b), house.target(c))
     upstream = contest(house, "race", house.target(a), hedge)
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "c"
     assert sorted(house.outcomes()) == [("a", "lost"), ("b", "failed"), ("c", "won")]
     assert sorted(house.roles()) == [("a", "first"), ("b", "race"), ("c", "fallback")]
@@ -175,7 +165,7 @@ async def test_a_failed_member_is_retried_then_the_next_one_is_asked() -> None:
     house = House()
     a, b = Actor("a", [down()]), Actor("b", [whole("b")])
     upstream = contest(house, "fallback", house.target(a), house.target(b), retries=1)
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "b"
     assert house.roles() == [("a", "first"), ("a", "retry"), ("b", "fallback")]
 
@@ -190,7 +180,7 @@ async def test_the_callers_own_fault_is_handed_over_at_once() -> None:
     a = Actor("a", [[refusal(400, "bad tool")]])
     upstream = contest(house, "fallback", house.target(a), house.target(b))
     with pytest.raises(UpstreamRefused, match="bad tool"):
-        async with upstream.stream(chat_call()):
+        async with await upstream.send(chat_call()):
             pytest.fail("entered")
     assert b.calls == []
 
@@ -218,10 +208,10 @@ async def test_avoided_members_are_not_asked() -> None:
     house = House()
     a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
     upstream = contest(house, "race", house.target(a), house.target(b))
-    async with upstream.stream(chat_call(avoid=frozenset("a"))) as reply:
+    async with await upstream.send(chat_call(avoid=frozenset("a"))) as reply:
         assert await read(reply) == "b"
     with pytest.raises(UpstreamUnavailable):
-        async with upstream.stream(chat_call(avoid=frozenset("ab"))):
+        async with await upstream.send(chat_call(avoid=frozenset("ab"))):
             pytest.fail("entered")
     assert a.calls == []
 
@@ -231,7 +221,7 @@ async def test_who_bills_cancelled_calls_races_only_where_the_route_says_so() ->
         house = House()
         a, b = Actor("a", [[30, *whole("a")]]), Actor("b", [[10, *whole("b")]])
         members = house.target(a), house.target(b, cancels_billing=False)
-        async with contest(house, "race", *members, race_billed=billed).stream(
+        async with await contest(house, "race", *members, race_billed=billed).send(
             chat_call()
         ) as reply:
             assert await read(reply) == ("b" if billed else "a")
@@ -243,12 +233,11 @@ async def test_a_whole_answer_is_asked_for_as_a_stream_so_that_losers_stop() -> 
     a, b = Actor("a", [[5, *whole("a")]]), Actor("b", [never()])
     cases: list[tuple[dict[str, bool], bool]] = [
         ({}, True),
-        ({"fold": False}, False),
         ({"first_complete": True}, False),
     ]
     for options, fold in cases:
         upstream = contest(house, "race", house.target(a), house.target(b), **options)
-        async with upstream.stream(chat_call(stream=False)) as reply:
+        async with await upstream.send(chat_call(stream=False)) as reply:
             await read(reply)
         assert (a.calls[-1].fold, b.calls[-1].fold) == (fold, fold)
 
@@ -264,15 +253,16 @@ async def test_the_first_whole_answer_can_be_made_to_win() -> None:
 
 async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
     house, extra = House(), ExtraBudget(0.1, 1.0)
-    slow = Outlook(name="a", samples=100, late_ttft_s=(0.001,) * 8, cost_usd=1.0, waste_usd=0.001)
+    slow = RoutingEstimate(
+        name="a", samples=100, late_ttft_s=(0.001,) * 8, cost_usd=1.0, waste_usd=0.001
+    )
     hedged = 0
     for number in range(60):
         a, b = Actor("a", [[60, *whole("a")]]), Actor("b", [whole("b")])
-        upstream = Contest(
+        upstream = AttemptGroup(
             "h",
             [Candid(house.target(a), lambda _: slow), Candid(house.target(b), lambda _: slow)],
-            ContestOptions("hedge", hedge_floor_s=0.0),
-            ledger=house.ledger,
+            Strategy(strategy="hedge", hedge_floor_s=0.0),
             extra=extra,
             retrying=RetryBudget(),
             draw=lambda: 0.0,
@@ -283,11 +273,11 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
             continue
         async with asyncio.timeout(5):
             if number % 10 == 9:
-                async with upstream.stream(chat_call(f"{number}")) as reply:
+                async with await upstream.send(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "b"
                 assert set(house.roles(f"{number}")) == {("a", "first"), ("b", "hedge")}
             else:
-                async with upstream.stream(chat_call(f"{number}")) as reply:
+                async with await upstream.send(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "a"
         hedged += len(b.calls)
         assert extra.calls_used <= 0.1 + 1e-9
@@ -298,23 +288,13 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
     class Spiteful(Actor):
         """Answers its cancellation with an error."""
 
-        def stream(self, call: Any) -> Any:
-            inner = super().stream(call)
-
-            class Context:
-                async def __aenter__(self) -> Any:
-                    try:
-                        reply = await inner.__aenter__()
-                        await asyncio.Event().wait()
-                    except asyncio.CancelledError as error:
-                        raise UpstreamUnreachable("torn") from error
-                    else:
-                        return reply
-
-                async def __aexit__(self, *error: object) -> None:
-                    return None
-
-            return Context()
+        async def send(self, call: Call) -> Reply:
+            try:
+                await super().send(call)
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                raise UpstreamUnreachable("torn") from error
+            raise AssertionError("it waits for ever")
 
     house = House()
     loser = Spiteful("loser", [whole("x")])
@@ -322,7 +302,7 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
         upstream = contest(
             house, "race", house.target(loser), house.target(Actor("w", [[5, *whole("w")]]))
         )
-        async with upstream.stream(chat_call(f"{number}")) as reply:
+        async with await upstream.send(chat_call(f"{number}")) as reply:
             assert await read(reply) == "w"
         assert sorted(house.outcomes(f"{number}")) == [("loser", "lost"), ("w", "won")]
     assert not house.target(loser).outlook(chat_call()).degraded
@@ -334,8 +314,8 @@ async def test_pieces_are_the_winners_own() -> None:
     upstream = contest(
         house, "race", house.target(Actor("a", [body])), house.target(Actor("b", [never()]))
     )
-    async with upstream.stream(chat_call()) as reply:
-        assert [piece async for piece in reply.chunks()] == body
+    async with await upstream.send(chat_call()) as reply:
+        assert [piece async for piece in reply.pieces] == body
         assert (reply.upstream, reply.status) == ("a", 200)
 
 
@@ -343,7 +323,7 @@ async def test_only_who_could_be_replaced_is_hurried() -> None:
     house = House()
     down_then_up = [Actor("a", [down()]), Actor("b", [down()]), Actor("c", [whole("Hi")])]
     upstream = contest(house, "fallback", *(house.target(each) for each in down_then_up))
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     assert [each.calls[0].hurried for each in down_then_up] == [True, True, False]
 
@@ -351,7 +331,7 @@ async def test_only_who_could_be_replaced_is_hurried() -> None:
 async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
     house = House()
     lone = Actor("a", [whole("Hi")])
-    async with contest(house, "single", house.target(lone)).stream(chat_call()) as reply:
+    async with await contest(house, "single", house.target(lone)).send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
     await race(house, *racers)
@@ -370,8 +350,8 @@ async def test_who_is_rationed_stands_by_in_a_race() -> None:
         a = Actor("a", [[30, *whole("a")]])
         b = Actor("b", [whole("b"), [10, *whole("b")]], headers=headers)
         target = house.target(b)
-        async with target.stream(chat_call()) as reply:
+        async with await target.send(chat_call()) as reply:
             assert await read(reply) == "b"
-        async with contest(house, "race", house.target(a), target).stream(chat_call()) as reply:
+        async with await contest(house, "race", house.target(a), target).send(chat_call()) as reply:
             await read(reply)
         assert len(b.calls) == 1 + raced

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.attempts import Outlook
-from headstart.middleware.upstreams.contest import Contest, ContestOptions
+from headstart.attempts import RoutingEstimate
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.policies.cost import Price
-from headstart.policies.routing.hedging import ExtraBudget
-from headstart.policies.routing.retries import RetryBudget
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.settings import Strategy
 from support.candidates import UNIX, Actor, Candid, House, chat_call, read, whole
 
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ FREE = Price(input_per_million=0.0, output_per_million=0.0)
 
 def contest(
     house: House, strategy: Any, *members: Candidate, draw: float = 0.0, **options: Any
-) -> Contest:
-    return Contest(
+) -> AttemptGroup:
+    return AttemptGroup(
         strategy,
         members,
-        ContestOptions(strategy, **{"retries": 0, **options}),
-        ledger=house.ledger,
+        Strategy(strategy=strategy, **{"retries": 0, **options}),
         extra=ExtraBudget(1.0, 1.0),
         retrying=RetryBudget(),
         draw=lambda: draw,
@@ -37,8 +37,8 @@ def contest(
     )
 
 
-async def ask(upstream: Contest, id: str = "call", **fields: Any) -> str:
-    async with upstream.stream(chat_call(id, **fields)) as reply:
+async def ask(upstream: AttemptGroup, id: str = "call", **fields: Any) -> str:
+    async with await upstream.send(chat_call(id, **fields)) as reply:
         return await read(reply)
 
 
@@ -69,7 +69,9 @@ async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
     draw: float, first: str
 ) -> None:
     house = House()
-    back, well = (Outlook(name=name, weight=weight) for name, weight in (("a", 0.3), ("b", 1.0)))
+    back, well = (
+        RoutingEstimate(name=name, weight=weight) for name, weight in (("a", 0.3), ("b", 1.0))
+    )
     a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
     members = (
         Candid(house.target(a), lambda _: back),

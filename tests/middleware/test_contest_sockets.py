@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.middleware.upstreams.conditions import Conditions
-from headstart.middleware.upstreams.contest import Contest, ContestOptions
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
-from headstart.middleware.upstreams.ledger import Ledger
+from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
+from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.rescue import Rescued
-from headstart.middleware.upstreams.target import Target, TargetOptions
-from headstart.policies.routing.hedging import ExtraBudget
-from headstart.policies.routing.retries import RetryBudget
-from support.candidates import DIALECTS, UNIX, chat_call, read
+from headstart.middleware.upstreams.target import Target
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.settings import Strategy, UpstreamSettings
+from support.candidates import DIALECTS, UNIX, Books, chat_call, read
 from support.scripted import ScriptedUpstream
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ PATIENCE_S = 10.0
 
 @contextlib.asynccontextmanager
 async def strategy(
-    serve: Serve, name: Any, apps: list[ScriptedUpstream], ledger: Ledger, **options: Any
+    serve: Serve, name: Any, apps: list[ScriptedUpstream], **options: Any
 ) -> AsyncIterator[Rescued]:
     """Serve the apps and run a strategy over them."""
-    conditions = Conditions()
+    conditions = UpstreamStates()
     async with contextlib.AsyncExitStack() as stack:
         members = []
         for number, app in enumerate(apps):
-            place = HTTPOptions(f"p{number}", await serve(app), dialect="openai-chat")
-            upstream = HTTPUpstream(place, DIALECTS)
+            place = UpstreamSettings(
+                name=f"p{number}", base_url=await serve(app), dialect="openai", cancels_billing=True
+            )
+            upstream = HTTPUpstream(place)
             stack.push_async_callback(upstream.aclose)
-            chosen = TargetOptions(place.name)
-            members.append(Target(upstream, chosen, conditions, ledger, DIALECTS, lambda: UNIX))
-        contest = Contest(
+            members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
+        contest = AttemptGroup(
             name,
             members,
-            ContestOptions(name, **options),
-            ledger=ledger,
+            Strategy(strategy=name, **options),
             extra=ExtraBudget(1.0, 1.0),
             retrying=RetryBudget(),
             draw=lambda: 0.0,
@@ -68,13 +68,13 @@ def silent() -> ScriptedUpstream:
 
 
 async def test_losers_sockets_close_while_the_winner_streams(serve: Serve) -> None:
-    winner, ledger = ScriptedUpstream(), Ledger()
+    winner, ledger = ScriptedUpstream(), Books()
     winner.hold = asyncio.Semaphore(0)
     losers = [silent(), silent()]
     losers[1].head_hold = asyncio.Event()  # not even headers
     async with (
-        strategy(serve, "race", [*losers, winner], ledger) as race,
-        race.stream(chat_call()) as reply,
+        strategy(serve, "race", [*losers, winner]) as race,
+        await race.send(chat_call()) as reply,
     ):
         for loser in losers:
             await loser.calls[0].left.wait()
@@ -89,11 +89,11 @@ async def test_losers_sockets_close_while_the_winner_streams(serve: Serve) -> No
 
 
 async def test_a_client_that_leaves_closes_every_socket(serve: Serve) -> None:
-    apps, ledger = [silent(), silent()], Ledger()
-    async with strategy(serve, "race", apps, ledger) as race:
+    apps, ledger = [silent(), silent()], Books()
+    async with strategy(serve, "race", apps) as race:
 
         async def ask() -> None:
-            async with race.stream(chat_call()):
+            async with await race.send(chat_call()):
                 pytest.fail("entered")
 
         async with asyncio.TaskGroup() as group:
@@ -107,11 +107,11 @@ async def test_a_client_that_leaves_closes_every_socket(serve: Serve) -> None:
 
 
 async def test_a_hedge_takes_over_from_a_provider_that_stalls(serve: Serve) -> None:
-    stalled, ledger = silent(), Ledger()
+    stalled, ledger = silent(), Books()
     apps = [stalled, ScriptedUpstream()]
-    async with strategy(serve, "hedge", apps, ledger) as hedge:
+    async with strategy(serve, "hedge", apps) as hedge:
         call = chat_call(deadline=asyncio.get_running_loop().time() + 0.2)
-        async with hedge.stream(call) as reply:
+        async with await hedge.send(call) as reply:
             assert await read(reply) == "Hello from upstream"
         await stalled.calls[0].left.wait()
     assert sorted((each.upstream, each.role.value) for each in ledger.take("call")) == [
@@ -121,24 +121,24 @@ async def test_a_hedge_takes_over_from_a_provider_that_stalls(serve: Serve) -> N
 
 
 async def test_a_whole_answer_of_a_race_is_folded_from_the_winners_stream(serve: Serve) -> None:
-    winner, loser, ledger = ScriptedUpstream(), silent(), Ledger()
-    async with strategy(serve, "race", [loser, winner], ledger) as race:
-        async with race.stream(chat_call(stream=False)) as reply:
-            body = b"".join([piece.data async for piece in reply.chunks()])
+    winner, loser = ScriptedUpstream(), silent()
+    async with strategy(serve, "race", [loser, winner]) as race:
+        async with await race.send(chat_call(stream=False)) as reply:
+            body = b"".join([piece.data async for piece in reply.pieces])
         await loser.calls[0].left.wait()
     assert b'"Hello from upstream"' in body
     assert loser.calls[0].json["stream"] is True
 
 
 async def test_a_cut_stream_is_rescued_over_real_connections(serve: Serve) -> None:
-    cut, whole, ledger = ScriptedUpstream(), ScriptedUpstream(), Ledger()
+    cut, whole, ledger = ScriptedUpstream(), ScriptedUpstream(), Books()
     cut.terminal = False
     cut.words = cut.words[:2]
     async with (
-        strategy(serve, "fallback", [cut, whole], ledger) as fallback,
-        fallback.stream(chat_call()) as reply,
+        strategy(serve, "fallback", [cut, whole]) as fallback,
+        await fallback.send(chat_call()) as reply,
     ):
-        stream = b"".join([piece.data async for piece in reply.chunks()])
+        stream = b"".join([piece.data async for piece in reply.pieces])
     assert stream.count(b"[DONE]") == 1
     assert b" upstream" in stream
     assert stream.count(b"Hello") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.errors import InvalidRequest
-from headstart.middleware.deadlines import Deadlines, deadlines
+from headstart.middleware.request_context import Deadlines, deadlines
 
 SDK, RETRIES, OWN = (
     b"x-stainless-read-timeout",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError, InvalidRequest
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Route, Routes, parse_custom
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_a_body_that_is_no_json_object_is_invalid(body: bytes) -> None:
 
 
 def test_routes_match_method_and_exact_path() -> None:
-    routes = Routes({}, (Endpoint("/ask"),))
+    routes = Routes((), (Endpoint("/ask"),))
     assert routes.match("POST", b"/ask") is not None
     assert routes.match("GET", b"/ask") is None
     assert routes.match("POST", b"/ask/") is None
@@ -93,7 +93,7 @@ def test_a_method_without_an_answer_to_keep_is_refused(method: str) -> None:
         Endpoint("/ask", method=method)
 
 
-PROJECTS = Routes({}, (Endpoint("/projects/{id}/ask"), Endpoint("/projects/all/ask")))
+PROJECTS = Routes((), (Endpoint("/projects/{id}/ask"), Endpoint("/projects/all/ask")))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_two_endpoints_for_one_path_are_refused(one: str, other: str, *, both: b
     endpoints = (Endpoint(one), Endpoint(other))
     if both:
         with pytest.raises(ConfigError, match="endpoints"):
-            Routes({}, endpoints)
+            Routes((), endpoints)
     else:
-        Routes({}, endpoints)
-    Routes({}, (Endpoint(one), Endpoint(other, method="GET")))
+        Routes((), endpoints)
+    Routes((), (Endpoint(one), Endpoint(other, method="GET")))
 
 
 SEGMENTS = st.lists(
@@ -159,7 +159,7 @@ def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segmen
     segments: list[bytes],
 ) -> None:
     path = b"/" + b"/".join(segments)
-    route = Routes({}, (Endpoint("/{one}/x/{two}"), Endpoint("/a/{one}"))).match("POST", path)
+    route = Routes((), (Endpoint("/{one}/x/{two}"), Endpoint("/a/{one}"))).match("POST", path)
     if route is not None:
         assert unquote_to_bytes(path).count(b"/") == route.name.count("/")
         assert b"" not in segments
@@ -167,7 +167,7 @@ def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segmen
 
 def test_what_is_no_endpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"headstart\.Endpoint"):
-        Routes({}, cast("tuple[Endpoint, ...]", ("/ask",)))
+        Routes((), cast("tuple[Endpoint, ...]", ("/ask",)))
 
 
 @pytest.mark.parametrize("named", ["prompt", "query"])
@@ -180,8 +180,8 @@ def test_a_body_that_the_users_function_cannot_read_is_invalid(named: str) -> No
 
 
 def test_a_chat_path_keeps_its_dialect_beside_an_endpoint() -> None:
-    routes = Routes({"/v1/chat": OpenAIChat()}, (Endpoint("/v1/chat", idempotent=True),))
-    route = routes.match("POST", b"/v1/chat")
+    path = "/v1/chat/completions"
+    route = Routes((OPENAI_CHAT,), (Endpoint(path, idempotent=True),)).match("POST", path.encode())
     assert route is not None
     assert route.dialect is not None
     assert route.idempotent
@@ -192,7 +192,7 @@ def test_a_chat_path_keeps_its_dialect_beside_an_endpoint() -> None:
     ("make", "words"),
     [
         (lambda: Endpoint("/ask", query=re.compile("Q: (.*)")), "group named 'query'"),
-        (lambda: Routes({}, (Endpoint("/ask", query="question"),)), "query needs prompt"),
+        (lambda: Routes((), (Endpoint("/ask", query="question"),)), "query needs prompt"),
     ],
 )
 def test_a_query_that_cannot_be_found_is_refused(make: Callable[[], object], words: str) -> None:

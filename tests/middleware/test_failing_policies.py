@@ -10,11 +10,11 @@ import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.middleware import prepare, pump
-from headstart.middleware.collect import Collector
-from headstart.middleware.replay import Replays
+from headstart.middleware.respond import RenderedAnswers
 from headstart.observe import StageFailed
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes
+from headstart.transcript import Transcript
 from support.proxied import CHAT, Reply, proxied, reply_of
 from support.serving import serving
 
@@ -57,16 +57,16 @@ PREPARE = [
     (prepare, "find_question"),
     (prepare, "chat_key"),
     (prepare, "first_rule"),
-    (prepare, "terms_of"),
+    (prepare, "match_context"),
     (Admission, "refuse_lookup"),
     (Admission, "refuse_semantic"),
 ]
 LOOKUP = [(Admission, "variants"), (Admission, "refuse_serve")]
-REPLAY = [(Replays, "rendered")]
+REPLAY = [(RenderedAnswers, "rendered")]
 ADMISSION = [
     (Admission, "refuse_store"),
     (Lifetimes, "of"),
-    (Collector, "completion"),
+    (Transcript, "completion"),
     (pump, "judge_response"),
 ]
 """What decides about an answer that has come."""
@@ -135,7 +135,7 @@ async def test_the_apps_answer_passes_and_the_app_is_asked_once_a_request(
         reply = await ask(session, url + path, **other)
     assert (reply.status, reply.body) == (200, first.body)
     if path == "/ask" and not app.failed:  # what only chat requests are asked
-        assert place in (Admission, Replays) or name == "chat_key"
+        assert place in (Admission, RenderedAnswers) or name == "chat_key"
         return
     assert app.failed == {stage}
     assert f"detail={stage}-error" in reply.verdict
@@ -155,7 +155,7 @@ async def test_an_answer_passes_whole_though_it_cannot_be_judged(
     async with serving(wrapped) as url, aiohttp.ClientSession() as session:
         replies = [await ask(session, url + path) for _ in range(2)]
     assert {(reply.status, reply.body) for reply in replies} == {(200, app.body)}
-    if path == "/ask" and place in (Admission, Collector):  # what only chat requests are asked
+    if path == "/ask" and place in (Admission, Transcript):  # what only chat requests are asked
         return
     assert app.calls == 2
     assert app.failed == {"admission"}

@@ -6,12 +6,7 @@ import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
-from headstart.middleware.failure_log import (
-    MOST_CAUSES,
-    QUIET_S,
-    UPSTREAM_QUIET_S,
-    FailureLog,
-)
+from headstart.middleware.observers import MOST_CAUSES, QUIET_S, UPSTREAM_QUIET_S, FailureLog
 from headstart.observe import Observation, Served, StageFailed, UpstreamFailed
 from headstart.policies.routing.failures import FailureKind
 

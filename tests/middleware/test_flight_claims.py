@@ -106,12 +106,12 @@ async def test_who_left_last_pays_what_its_cancelled_call_had_cost() -> None:
         finally:
             flight.attempts = ATTEMPTS
             flight.fail(UpstreamProtocolError("the call was cancelled"))
-            flight.settled.set()
+            flight.settle()
 
     async with asyncio.TaskGroup() as group:
         flight.pump = group.create_task(pump())
         await begun.wait()
         assert flight.leave(client)
         assert flight.claim(client) == ()
-        await flight.settled.wait()
+        await flight.wait_settled()
         assert flight.claim(client) == ATTEMPTS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.gemini_errors import retry_delay_s
+from headstart.dialects.gemini_answers import GenerateDecoder, retry_delay_s
+from headstart.transcript import Transcript
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,
@@ -49,13 +49,13 @@ def test_each_chunk_replaces_the_usage_before() -> None:
 
 
 def test_a_stream_is_finished_only_by_the_reason_of_every_candidate() -> None:
-    collector, decoder = Collector(), DIALECT.decoder()
+    transcript, decoder = Transcript(), GenerateDecoder()
     two = [{"index": n, "content": {"parts": [TEXT]}} for n in (0, 1)]
     ends = [{"index": n, "finishReason": "STOP"} for n in (0, 1)]
     finished = []
     for candidates in (two, ends[:1], ends[1:]):
-        collector.feed(decoder.read({"candidates": candidates}))
-        finished.append(collector.finished)
+        transcript.feed(decoder.read({"candidates": candidates}))
+        finished.append(transcript.finished)
     assert finished == [False, False, True]
 
 
@@ -147,10 +147,10 @@ def test_finish_reasons_keep_their_own_name(native: str, reason: str) -> None:
 
 def test_a_refused_prompt_is_an_answer_without_content() -> None:
     raw = event(promptFeedback={"blockReason": "PROHIBITED_CONTENT"})
-    collector = Collector()
-    collector.feed(events_in(raw))
-    assert collector.finished
-    assert not collector.content_started
+    transcript = Transcript()
+    transcript.feed(events_in(raw))
+    assert transcript.finished
+    assert not transcript.content_started
     completion = collected(events_in(raw))
     assert completion.choices[0].native_finish == "PROHIBITED_CONTENT"
     assert completion.choices[0].finish == "content_filter"
@@ -229,12 +229,12 @@ def test_reading_and_replaying_never_raise(parts: list[Any], rest: dict[str, Any
     document = {"candidates": [candidate], **rest}
     events = DIALECT.decode_body(200, json.dumps(document).encode())
     assert isinstance(events[-1], Ended | ErrorReported)
-    decoder = DIALECT.decoder()
-    collector = Collector()
+    decoder = GenerateDecoder()
+    transcript = Transcript()
     for _ in range(2):
-        collector.feed(decoder.read(document))
-    collector.feed((Ended(),))
-    completion = collector.completion(now=0)
+        transcript.feed(decoder.read(document))
+    transcript.feed((Ended(),))
+    completion = transcript.completion(now=0)
     if completion is not None:
         rendered = DIALECT.render(completion)
         json.loads(rendered.json("r", 0))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headstart.errors import Overloaded
-from headstart.middleware.collect import events_of
+from headstart.transcript import events_of
 from headstart.types import (
     Choice,
     Completion,

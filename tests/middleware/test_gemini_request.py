@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.canonical_request import CallPart, MediaPart, Quirks, ResultPart, Written
+from headstart.canonical_request import CallPart, MediaPart, Quirks, ResultPart, WrittenRequest
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from support.gemini_stream import DIALECT
+from support.gemini_stream import DIALECT, OPERATIONS
 
 if TYPE_CHECKING:
     from headstart.types import ChatRequest
@@ -23,13 +23,13 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def parse(document: dict[str, Any], method: bytes = b"generateContent") -> ChatRequest:
     query = b"alt=sse" if method != b"generateContent" else b""
-    return DIALECT.parse(PATH + method, query, json.dumps(document).encode())
+    return OPERATIONS.parse(PATH + method, query, json.dumps(document).encode())
 
 
-def written(document: dict[str, Any], quirks: Quirks | None = None) -> Written:
+def written(document: dict[str, Any], quirks: Quirks | None = None) -> WrittenRequest:
     """Write an OpenAI request for Gemini."""
     chat = {"model": "gemini-2.5-flash", "messages": [{"role": "user", "content": "Hi"}]}
-    openai = OpenAIChat()
+    openai = OPENAI_CHAT
     asked = openai.read_request(openai.parse_request(json.dumps({**chat, **document}).encode()))
     return DIALECT.write_request(asked, quirks or Quirks())
 
@@ -59,7 +59,7 @@ def through(document: dict[str, Any]) -> Any:
     ],
 )
 def test_paths_that_are_answered(path: bytes, query: bytes, answered: bool) -> None:
-    assert DIALECT.answers(path, query) is answered
+    assert OPERATIONS.answers(path, query) is answered
 
 
 def test_path_names_model_and_streaming() -> None:
@@ -202,14 +202,14 @@ def test_geminis_schemas_become_json_schema() -> None:
     }
     tools = [{"functionDeclarations": [{"name": "f", "parameters": schema}]}]
     asked = DIALECT.read_request(parse({**ASK, "tools": tools}))
-    said = json.loads(OpenAIChat().write_request(asked, Quirks()).body)
+    said = json.loads(OPENAI_CHAT.write_request(asked, Quirks()).body)
     assert said["tools"][0]["function"]["parameters"] == {
         "type": ["object", "null"],
         "properties": {"tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3}},
     }
 
 
-@pytest.mark.parametrize("target", [OpenAIChat(), AnthropicMessages()])
+@pytest.mark.parametrize("target", [OPENAI_CHAT, ANTHROPIC_MESSAGES])
 def test_what_other_dialects_cannot_say_is_dropped_or_refused(target: Any) -> None:
     safe = DIALECT.read_request(parse({**ASK, "safetySettings": [{"category": "x"}]}))
     assert target.write_request(safe, Quirks()).dropped == ("safetySettings",)

@@ -33,7 +33,7 @@ from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware, gateway
 from headstart.config import Settings, UpstreamSettings
-from headstart.simulator import Simulator
+from headstart.lab.simulator import Simulator
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving

@@ -10,18 +10,20 @@ import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest, UpstreamRefused
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
-from headstart.middleware.upstreams.target import Target, TargetOptions
-from headstart.simulator import Simulator
-from headstart.simulator.faults import Status
+from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Status
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.target import Target
+from headstart.settings import UpstreamSettings
 from headstart.types import Call, Ended
 from support.candidates import UNIX, House
 from support.events import decoded, folded, said
+from support.gemini_stream import OPERATIONS
 from support.scripted import ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
@@ -30,27 +32,28 @@ from support.simulated import simulated
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.interfaces import UpstreamReply
-    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.simulator.stats import Record
+    from headstart.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.lab.simulator.stats import Record
+    from headstart.reply import Reply
 
 pytestmark = pytest.mark.anyio
 
 OPENAI, ANTHROPIC, GEMINI, COHERE = (
-    OpenAIChat(),
-    AnthropicMessages(),
-    GeminiGenerate(),
-    CohereChat(),
+    OPENAI_CHAT,
+    ANTHROPIC_MESSAGES,
+    GEMINI_GENERATE,
+    COHERE_CHAT,
 )
 DIALECTS: dict[str, Dialect] = {each.name: each for each in (OPENAI, ANTHROPIC, GEMINI)}
-SPOKEN: dict[str, UpstreamDialect] = {**DIALECTS, COHERE.name: COHERE}
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 
 
 @asynccontextmanager
-async def upstream_to(url: str, dialect: str, **options: Any) -> AsyncIterator[HTTPUpstream]:
-    place = HTTPOptions("u", url, dialect=dialect, **options)
-    upstream = HTTPUpstream(place, DIALECTS, spoken=SPOKEN)
+async def upstream_to(
+    url: str, dialect: UpstreamDialect, **options: Any
+) -> AsyncIterator[HTTPUpstream]:
+    place = UpstreamSettings(name="u", base_url=url, dialect=dialect.setting, **options)
+    upstream = HTTPUpstream(place)
     try:
         yield upstream
     finally:
@@ -61,7 +64,7 @@ def call_of(dialect: Dialect, path: bytes, *, fold: bool = False, **asked: Any) 
     body, query = msgspec.json.encode(asked), b""
     if dialect is GEMINI:
         query = b"alt=sse" if b":stream" in path else b""
-        request = GEMINI.parse(path, query, body)
+        request = OPERATIONS.parse(path, query, body)
     else:
         request = dialect.parse_request(body)
     return Call(
@@ -89,19 +92,19 @@ def generate(method: bytes, *, fold: bool = False) -> Call:
     return call_of(GEMINI, b"/v1beta/models/m:" + method, fold=fold, contents=contents)
 
 
-async def body_of(reply: UpstreamReply) -> bytes:
-    return b"".join([piece.data async for piece in reply.chunks()])
+async def body_of(reply: Reply) -> bytes:
+    return b"".join([piece.data async for piece in reply.pieces])
 
 
 async def ask(
-    call: Call, dialect: str, simulator: Simulator | None = None, **options: Any
+    call: Call, dialect: UpstreamDialect, simulator: Simulator | None = None, **options: Any
 ) -> tuple[bytes, Record]:
     """Return the answer of a simulated provider, and how the provider remembers the call."""
     simulator = simulator or Simulator()
     async with (
         simulated(simulator) as url,
         upstream_to(url, dialect, **options) as upstream,
-        upstream.stream(call) as reply,
+        await upstream.send(call) as reply,
     ):
         assert reply.status == 200
         body = await body_of(reply)
@@ -111,7 +114,7 @@ async def ask(
 
 @pytest.mark.parametrize("method", [b"generateContent", b"streamGenerateContent"])
 async def test_a_gemini_client_gets_geminis_own_answer_under_an_alias(method: bytes) -> None:
-    answer, record = await ask(generate(method), GEMINI.name, models={"m": "models/gemini-real"})
+    answer, record = await ask(generate(method), GEMINI, models={"m": "models/gemini-real"})
     assert (record.model, record.stream) == ("gemini-real", method[0:1] == b"s")
     if record.stream:
         assert folded([*decoded(GEMINI, answer), Ended()]).choices[0].finish == "stop"
@@ -120,17 +123,17 @@ async def test_a_gemini_client_gets_geminis_own_answer_under_an_alias(method: by
 
 
 async def test_a_folded_gemini_call_streams_and_gives_one_body() -> None:
-    answer, record = await ask(generate(b"generateContent", fold=True), GEMINI.name)
+    answer, record = await ask(generate(b"generateContent", fold=True), GEMINI)
     assert record.stream
-    whole, _ = await ask(generate(b"generateContent"), GEMINI.name)
+    whole, _ = await ask(generate(b"generateContent"), GEMINI)
     texts = [json.loads(each)["candidates"][0]["content"]["parts"] for each in (answer, whole)]
     assert "".join(part["text"] for part in texts[0]) == texts[1][0]["text"]
 
 
-@pytest.mark.parametrize("dialect", [COHERE.name, GEMINI.name])
+@pytest.mark.parametrize("dialect", [COHERE, GEMINI])
 @pytest.mark.parametrize(("stream", "fold"), [(True, False), (False, False), (False, True)])
 async def test_an_openai_client_is_answered_in_its_own_dialect(
-    dialect: str, stream: bool, fold: bool
+    dialect: UpstreamDialect, stream: bool, fold: bool
 ) -> None:
     simulator = Simulator()
     call = chat(
@@ -146,10 +149,10 @@ async def test_an_openai_client_is_answered_in_its_own_dialect(
     assert OPENAI.tokens(completion.usage).completion == record.answer_tokens
 
 
-@pytest.mark.parametrize("dialect", [COHERE.name, GEMINI.name, ANTHROPIC.name])
+@pytest.mark.parametrize("dialect", [COHERE, GEMINI, ANTHROPIC])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_of_functions_gets_its_calls_as_functions(
-    dialect: str, stream: bool
+    dialect: UpstreamDialect, stream: bool
 ) -> None:
     call = chat(stream=stream, functions=[WEATHER], function_call={"name": "weather"})
     answer, _ = await ask(call, dialect)
@@ -170,8 +173,8 @@ async def test_an_answer_that_called_tools_says_so_whatever_the_provider_says(
     tools = [{"type": "function", "function": WEATHER}]
     async with (
         serving(provider) as url,
-        upstream_to(url, ANTHROPIC.name) as upstream,
-        upstream.stream(chat(stream=stream, tools=tools)) as reply,
+        upstream_to(url, ANTHROPIC) as upstream,
+        await upstream.send(chat(stream=stream, tools=tools)) as reply,
     ):
         answer = await body_of(reply)
     events = decoded(OPENAI, answer) if stream else [*OPENAI.decode_body(200, answer)]
@@ -185,8 +188,8 @@ async def test_a_same_dialect_finish_stays_as_it_is() -> None:
     provider.body = chunk(called) + chunk({}, "stop") + b"data: [DONE]\n\n"
     async with (
         serving(provider) as url,
-        upstream_to(url, OPENAI.name) as upstream,
-        upstream.stream(chat(fold=True)) as reply,
+        upstream_to(url, OPENAI) as upstream,
+        await upstream.send(chat(fold=True)) as reply,
     ):
         assert json.loads(await body_of(reply))["choices"][0]["finish_reason"] == "stop"
 
@@ -205,12 +208,12 @@ async def test_anthropics_own_bodies_lose_what_the_upstream_rejects() -> None:
     plain = call_of(ANTHROPIC, b"/v1/messages", **asked)
     async with (
         serving(provider) as url,
-        upstream_to(url, ANTHROPIC.name, quirks=quirks) as upstream,
+        upstream_to(url, ANTHROPIC, quirks=quirks) as upstream,
     ):
-        async with upstream.stream(call) as reply:
+        async with await upstream.send(call) as reply:
             await body_of(reply)
             assert reply.transforms == ("dropped:service_tier", "dropped:temperature")
-        async with upstream.stream(plain) as reply:
+        async with await upstream.send(plain) as reply:
             await body_of(reply)
     assert provider.calls[0].json == {**asked, "stream": True}
     assert provider.calls[1].body == plain.body
@@ -218,11 +221,11 @@ async def test_anthropics_own_bodies_lose_what_the_upstream_rejects() -> None:
 
 async def test_what_cannot_be_expressed_is_no_call() -> None:
     house = House()
-    async with upstream_to("http://127.0.0.1:9", COHERE.name) as upstream:
-        options = TargetOptions("u", price=lambda _: None)
-        target = Target(upstream, options, house.conditions, house.ledger, DIALECTS, lambda: UNIX)
+    async with upstream_to("http://127.0.0.1:9", COHERE) as upstream:
+        settings = UpstreamSettings(name="u")
+        target = Target(upstream, settings, house.conditions, DIALECTS, lambda: UNIX)
         with pytest.raises(InvalidRequest, match="web_search_options"):
-            async with target.stream(chat(web_search_options={})):
+            async with await target.send(chat(web_search_options={})):
                 raise AssertionError
         assert target.outlook(chat()).ready_in_s == 0.0
     assert house.outcomes("01H") == []
@@ -236,11 +239,11 @@ async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -
     error = {"code": 429, "message": "Slow down", "status": "RESOURCE_EXHAUSTED"}
     body = json.dumps({"error": {**error, "details": [info]}})
     simulator = Simulator(fault=Status(status=429, body=body))
-    async with simulated(simulator) as url, upstream_to(url, GEMINI.name) as upstream:
-        options = TargetOptions("u", key="1")
-        target = Target(upstream, options, house.conditions, house.ledger, DIALECTS, lambda: UNIX)
+    async with simulated(simulator) as url, upstream_to(url, GEMINI) as upstream:
+        settings = UpstreamSettings(name="u")
+        target = Target(upstream, settings, house.conditions, DIALECTS, lambda: UNIX, key="1")
         with pytest.raises(UpstreamRefused) as caught:
-            async with target.stream(call):
+            async with await target.send(call):
                 raise AssertionError
         assert dict(caught.value.headers)[b"retry-after"] == b"8"
         assert 5.0 < target.outlook(call).ready_in_s <= 8.0

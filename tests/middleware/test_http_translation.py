@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import UPSTREAM_DIALECTS
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.upstreams.headers import headers_across
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.wire import headers_across
+from headstart.settings import UpstreamSettings
 from headstart.types import Call, ErrorReported
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream, chunk
@@ -24,12 +26,12 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.types import Completion, Headers, StreamEvent
 
 pytestmark = pytest.mark.anyio
 
-OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
 DIALECTS: dict[str, Dialect] = {OPENAI.name: OPENAI, ANTHROPIC.name: ANTHROPIC}
 PATHS = {OPENAI.name: b"/v1/chat/completions", ANTHROPIC.name: b"/v1/messages"}
 KEYS: Headers = (
@@ -85,7 +87,9 @@ def call_of(dialect: Dialect, *, headers: Headers = KEYS, **fields: Any) -> Call
 async def upstream_at(provider: ScriptedUpstream, **options: Any) -> AsyncIterator[HTTPUpstream]:
     async with serving(provider) as url:
         base_url = url + options.pop("base", "")
-        made = HTTPUpstream(HTTPOptions(name="u", base_url=base_url, **options), DIALECTS)
+        credential = options.pop("credential", None)
+        settings = UpstreamSettings(name="u", base_url=base_url, **options)
+        made = HTTPUpstream(settings, credential=credential)
         try:
             yield made
         finally:
@@ -102,10 +106,10 @@ def without_native(completion: Completion) -> Completion:
 
 async def read(upstream: HTTPUpstream, call: Call) -> Answer:
     answer = Answer()
-    async with upstream.stream(call) as reply:
+    async with await upstream.send(call) as reply:
         answer.status, answer.headers = reply.status, dict(reply.headers)
         answer.transforms = reply.transforms
-        async for piece in reply.chunks():
+        async for piece in reply.pieces:
             answer.pieces.append((piece.data, piece.events))
     return answer
 
@@ -113,7 +117,7 @@ async def read(upstream: HTTPUpstream, call: Call) -> Answer:
 async def test_openai_client_streams_from_anthropic() -> None:
     provider = ScriptedMessages()
     call = call_of(OPENAI, stream=True, stream_options={"include_usage": True}, logprobs=True)
-    async with upstream_at(provider, dialect=ANTHROPIC.name, models={"m": "claude"}) as upstream:
+    async with upstream_at(provider, dialect=ANTHROPIC.setting, models={"m": "claude"}) as upstream:
         answer = await read(upstream, call)
     (received,) = provider.calls
     assert received.path == "/v1/messages"
@@ -139,7 +143,7 @@ async def test_anthropic_client_streams_from_openai() -> None:
     provider = ScriptedUpstream()
     headers: Headers = ((b"x-api-key", b"caller"), (b"anthropic-beta", b"b"))
     call = call_of(ANTHROPIC, stream=True, headers=headers)
-    async with upstream_at(provider, dialect=OPENAI.name) as upstream:
+    async with upstream_at(provider, dialect=OPENAI.setting) as upstream:
         answer = await read(upstream, call)
     (received,) = provider.calls
     assert received.path == "/v1/chat/completions"
@@ -158,7 +162,7 @@ async def test_anthropic_client_streams_from_openai() -> None:
 async def test_whole_answer_is_translated(fold: bool) -> None:
     provider = ScriptedMessages()
     call = call_of(OPENAI, fold=fold)
-    async with upstream_at(provider, dialect=ANTHROPIC.name) as upstream:
+    async with upstream_at(provider, dialect=ANTHROPIC.setting) as upstream:
         answer = await read(upstream, call)
     assert bool(provider.calls[0].json.get("stream")) is fold
     assert answer.headers[b"content-type"] == b"application/json"
@@ -200,7 +204,7 @@ async def test_error_comes_in_the_clients_dialect_with_its_status_and_wait() -> 
     provider.status = 529
     provider.body = json.dumps({"type": "error", "error": {**error, "details": [wait]}}).encode()
     provider.headers = [(b"request-id", b"req_up")]
-    async with upstream_at(provider, dialect=ANTHROPIC.name) as upstream:
+    async with upstream_at(provider, dialect=ANTHROPIC.setting) as upstream:
         answer = await read(upstream, call_of(OPENAI, stream=True))
     assert answer.status == 503
     assert answer.headers[b"content-type"] == b"application/json"
@@ -213,7 +217,7 @@ async def test_error_comes_in_the_clients_dialect_with_its_status_and_wait() -> 
 async def test_upstreams_own_key_takes_the_callers_place() -> None:
     provider = ScriptedMessages()
     own: Headers = ((b"x-api-key", b"ours"),)
-    async with upstream_at(provider, dialect=ANTHROPIC.name, credential=own) as upstream:
+    async with upstream_at(provider, dialect=ANTHROPIC.setting, credential=own) as upstream:
         await read(upstream, call_of(OPENAI))
     keys = [value for name, value in provider.calls[0].headers if b"key" in name]
     assert keys == [b"ours"]
@@ -245,7 +249,7 @@ async def test_frame_that_cannot_be_read_ends_the_stream_apart_from_the_others(
     provider.headers = [(b"content-type", b"text/event-stream")]
     good = chunk({"role": "assistant", "content": "a"})
     provider.body = good + b'data: {"choi\n\n' + chunk({"content": "b"}) + chunk({}, "stop")
-    async with upstream_at(provider, dialect=OPENAI.name) as upstream:
+    async with upstream_at(provider, dialect=OPENAI.setting) as upstream:
         answer = await read(upstream, call_of(client, stream=True))
     *_, (data, events) = answer.pieces
     assert isinstance(events[0], ErrorReported)
@@ -262,9 +266,9 @@ async def test_frame_is_passed_on_when_it_is_whole() -> None:
     provider.body = chunk({"content": "a"}) + b'data: {"choices":[{"ind'
     async with (
         upstream_at(provider) as upstream,
-        upstream.stream(call_of(OPENAI, stream=True)) as r,
+        await upstream.send(call_of(OPENAI, stream=True)) as r,
     ):
-        pieces = [piece.data async for piece in r.chunks()]
+        pieces = [piece.data async for piece in r.pieces]
     assert pieces[0] == chunk({"content": "a"})
     assert b"".join(pieces) == provider.body
 
@@ -281,7 +285,7 @@ async def test_frame_is_passed_on_when_it_is_whole() -> None:
     ],
 )
 async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, sent: str) -> None:
-    upstream = HTTPUpstream(HTTPOptions(name="u", base_url="http://h" + base), DIALECTS)
+    upstream = HTTPUpstream(UpstreamSettings(name="u", base_url="http://h" + base))
     assert str(upstream.url(path, b"")) == "http://h" + sent
 
 
@@ -306,5 +310,5 @@ async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, se
 async def test_callers_key_takes_the_providers_form(
     headers: Headers, query: bytes, dialect: str, sent: tuple[str, str]
 ) -> None:
-    across = headers_across(headers, query, None, dialect)
+    across = headers_across(headers, query, None, UPSTREAM_DIALECTS[dialect].key_header)
     assert [pair for pair in across if pair[1].endswith("k")] == [sent]

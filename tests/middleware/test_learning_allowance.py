@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.middleware.learning.allowance import Allowance
-from headstart.middleware.learning.audits import AuditOptions, Audits
+from headstart.middleware.learning.audits import Audits, CallBudget
+from headstart.settings import AuditSettings
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_calls_are_capped_within_any_hour() -> None:
     clock = Clock()
-    allowance = Allowance(2, None, clock)
+    allowance = CallBudget(2, None, clock)
     assert [allowance.take() for _ in range(3)] == [True, True, False]
     clock.now += 3599
     assert not allowance.take()
@@ -26,7 +26,7 @@ def test_calls_are_capped_within_any_hour() -> None:
 
 def test_money_is_capped_within_any_day() -> None:
     clock = Clock()
-    allowance = Allowance(None, 1.0, clock)
+    allowance = CallBudget(None, 1.0, clock)
     assert allowance.take()
     allowance.pay(0.6)
     assert allowance.take()
@@ -37,7 +37,7 @@ def test_money_is_capped_within_any_day() -> None:
 
 
 def test_without_caps_nothing_is_refused() -> None:
-    allowance = Allowance(None, None, Clock())
+    allowance = CallBudget(None, None, Clock())
     allowance.pay(1e9)
     assert all(allowance.take() for _ in range(1000))
 
@@ -45,25 +45,25 @@ def test_without_caps_nothing_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "hit", "exact"),
     [
-        (AuditOptions(mode="off", floor=1.0, null_rate=1.0), False, False),
-        (AuditOptions(mode="sync", floor=1.0, null_rate=1.0), True, False),
-        (AuditOptions(mode="background", floor=1.0, null_rate=1.0), True, True),
-        (AuditOptions(floor=0.0, null_rate=0.0), False, False),
-        (AuditOptions(floor=1.0, null_rate=1.0, max_calls_per_hour=0), False, False),
+        (AuditSettings(mode="off", rate=1.0, null_rate=1.0), False, False),
+        (AuditSettings(mode="sync", rate=1.0, null_rate=1.0), True, False),
+        (AuditSettings(mode="background", rate=1.0, null_rate=1.0), True, True),
+        (AuditSettings(rate=0.0, null_rate=0.0), False, False),
+        (AuditSettings(rate=1.0, null_rate=1.0, max_calls_per_hour=0), False, False),
     ],
 )
-def test_what_is_drawn(options: AuditOptions, hit: bool, exact: bool) -> None:
+def test_what_is_drawn(options: AuditSettings, hit: bool, exact: bool) -> None:
     audits = Audits(options, Clock())
     assert (audits.draw(0.0), audits.draw_null()) == (hit, exact)
 
 
 def test_a_domain_may_ask_for_more_audits_than_the_floor() -> None:
-    audits = Audits(AuditOptions(floor=0.0), Clock())
+    audits = Audits(AuditSettings(rate=0.0), Clock())
     assert audits.draw(1.0)
 
 
 def test_draws_are_about_as_frequent_as_the_rate() -> None:
-    audits = Audits(AuditOptions(floor=0.1), Clock())
+    audits = Audits(AuditSettings(rate=0.1), Clock())
     drawn = sum(audits.draw(0.0) for _ in range(5000))
     # Nine standard deviations around 500.
     assert 300 < drawn < 700

@@ -10,13 +10,17 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from headstart.decisions import LabelSource, Trial, Verdict
+from headstart.decisions import LabelSource, UnlabelledPair, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import Overloaded
+from headstart.middleware.concurrency import Gate
 from headstart.middleware.learning import learner as learner_module
-from headstart.middleware.learning.judging import AnswerJudge
-from headstart.middleware.learning.learner import Comparison, Learner, Lesson
-from headstart.middleware.limits import Gate
+from headstart.middleware.learning.learner import (
+    AnswerJudge,
+    FeedbackSample,
+    Learner,
+    PendingComparison,
+)
 from headstart.observe import StageFailed
 from headstart.policies.ratchet.features import VERSION
 from support.entries import answer
@@ -26,7 +30,7 @@ from support.learned import make_domains
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.middleware.learning.judging import SecondOpinion
+    from headstart.middleware.learning.learner import SecondOpinion
 
 pytestmark = pytest.mark.anyio
 
@@ -53,10 +57,10 @@ async def failed(recorder: Recorder, error: str) -> None:
             await anyio.sleep(0.005)
 
 
-def lesson(id: str, text: str = SURE) -> Lesson:
+def sample(id: str, text: str = SURE) -> FeedbackSample:
     entry = msgspec.structs.replace(make_entry(f"e-{id}", query="What is it?"), answer=answer(text))
-    trial = Trial(domain="d", entry=entry, verdict=Verdict(serve=True, similarity=0.9))
-    return Lesson(id, trial, LabelSource.AUDIT, "What is it?", "someone", served=True)
+    trial = UnlabelledPair(domain="d", entry=entry, verdict=Verdict(serve=True, similarity=0.9))
+    return FeedbackSample(id, trial, LabelSource.AUDIT, "What is it?", "someone", served=True)
 
 
 def make_learner(
@@ -93,9 +97,9 @@ async def test_a_comparison_that_breaks_the_judge_costs_its_own_label_alone() ->
     store, recorder = MemoryStore(), Recorder()
     learner = make_learner(store, recorder, Opinion(RecursionError("too deep")))
     async with running(learner):
-        learner.submit(Comparison(lesson("vague", VAGUE), answer(VAGUER), stored=True))
+        learner.submit(PendingComparison(sample("vague", VAGUE), answer(VAGUER), stored=True))
         await failed(recorder, "RecursionError")
-        learner.submit(Comparison(lesson("sure"), answer(SURE), stored=True))
+        learner.submit(PendingComparison(sample("sure"), answer(SURE), stored=True))
         assert await labelled(store, 1) == {"sure"}
 
 
@@ -103,9 +107,9 @@ async def test_a_model_that_takes_its_time_holds_up_no_other_comparison() -> Non
     store, recorder, opinion = MemoryStore(), Recorder(), Opinion()
     learner = make_learner(store, recorder, opinion)
     async with running(learner):
-        learner.submit(Comparison(lesson("vague", VAGUE), answer(VAGUER), stored=True))
+        learner.submit(PendingComparison(sample("vague", VAGUE), answer(VAGUER), stored=True))
         for number in range(20):
-            learner.submit(Comparison(lesson(f"sure-{number}"), answer(SURE), stored=True))
+            learner.submit(PendingComparison(sample(f"sure-{number}"), answer(SURE), stored=True))
         assert "vague" not in await labelled(store, 20)
         opinion.turn.set()
         assert "vague" in await labelled(store, 21)
@@ -114,11 +118,11 @@ async def test_a_model_that_takes_its_time_holds_up_no_other_comparison() -> Non
 async def test_a_model_that_never_answers_leaves_the_answers_unsure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headstart.middleware.learning.judging.OPINION_S", 0.01)
+    monkeypatch.setattr("headstart.middleware.learning.learner.OPINION_S", 0.01)
     store, recorder = MemoryStore(), Recorder()
     learner = make_learner(store, recorder, Opinion())
     async with running(learner):
-        learner.submit(Comparison(lesson("vague", VAGUE), answer(VAGUER), stored=True))
+        learner.submit(PendingComparison(sample("vague", VAGUE), answer(VAGUER), stored=True))
         await labelled(store, 1)
     ((_, label),) = await store.labels()
     assert label.same is None
@@ -130,10 +134,10 @@ async def test_a_label_that_cannot_be_written_is_lost_and_told_and_the_next_is_w
     learner = make_learner(store, recorder)
     async with running(learner):
         store.failing = {"label"}
-        learner.submit(Comparison(lesson("lost"), answer(SURE), stored=True))
+        learner.submit(PendingComparison(sample("lost"), answer(SURE), stored=True))
         await failed(recorder, "StoreError")
         store.failing = set()
-        learner.submit(Comparison(lesson("kept"), answer(SURE), stored=True))
+        learner.submit(PendingComparison(sample("kept"), answer(SURE), stored=True))
         assert await labelled(store, 1) == {"kept"}
 
 
@@ -147,12 +151,12 @@ async def test_what_waits_to_be_compared_is_bounded(
     store, recorder = MemoryStore(), Recorder()
     learner = make_learner(store, recorder)
     for number in range(5):
-        learner.submit(Comparison(lesson(str(number)), answer(SURE), stored=True))
+        learner.submit(PendingComparison(sample(str(number)), answer(SURE), stored=True))
     dropped = [each.error for each in recorder.seen if isinstance(each, StageFailed)]
     assert dropped == ["WouldBlock"] * 2
     async with running(learner):
         assert await labelled(store, 3) == {"0", "1", "2"}
-        learner.submit(Comparison(lesson("again"), answer(SURE), stored=True))
+        learner.submit(PendingComparison(sample("again"), answer(SURE), stored=True))
         assert "again" in await labelled(store, 4)
 
 
@@ -161,7 +165,7 @@ async def test_what_is_submitted_after_the_end_is_told_and_nothing_more() -> Non
     learner = make_learner(MemoryStore(), recorder)
     async with running(learner):
         await anyio.lowlevel.checkpoint()
-    learner.submit(Comparison(lesson("late"), answer(SURE), stored=True))
+    learner.submit(PendingComparison(sample("late"), answer(SURE), stored=True))
     assert recorder.seen == [StageFailed(stage="learner", error="ClosedResourceError")]
 
 
@@ -171,7 +175,7 @@ async def test_a_megabyte_of_answers_is_judged_off_the_loop() -> None:
     rows: list[dict[str, Any]] = [{"row": number} for number in range(2000)]
     document = msgspec.json.encode(rows).decode()
     async with running(learner):
-        learner.submit(Comparison(lesson("long", document), answer(document), stored=True))
+        learner.submit(PendingComparison(sample("long", document), answer(document), stored=True))
         await labelled(store, 1)
     ((_, label),) = await store.labels()
     assert label.same is True
@@ -179,7 +183,7 @@ async def test_a_megabyte_of_answers_is_judged_off_the_loop() -> None:
 
 async def test_recent_requests_are_remembered_without_their_answers() -> None:
     learner = make_learner(MemoryStore(), Recorder())
-    learner.remember(lesson("q", VAGUE * 1000))
+    learner.remember(sample("q", VAGUE * 1000))
     remembered = learner.recall("q")
     assert remembered is not None
     assert remembered.trial.entry.id == "e-q"

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from headstart.decisions import Lookup, Outcome, Rule, Terms, Trial, Verdict
-from headstart.middleware.learning.audits import AuditOptions, Audits
-from headstart.middleware.learning.oversight import DULL_SCORE, DULL_SHARE, Allowed, Oversight
+from headstart.decisions import Lookup, MatchContext, Outcome, Rule, UnlabelledPair, Verdict
+from headstart.middleware.learning.audits import Audits
+from headstart.middleware.learning.oversight import DULL_SCORE, DULL_SHARE, AllowedChecks, Oversight
 from headstart.observe import Observers
 from headstart.policies.ratchet.settings import Promise
+from headstart.settings import AuditSettings
 from headstart.types import CacheKey
 from support.fakes import make_entry
 
 if TYPE_CHECKING:
-    from headstart.middleware.learning.learner import Lesson
+    from headstart.middleware.learning.learner import FeedbackSample
 
 KEY = CacheKey(scope="s", partition="p", exact="x", query="Why?")
 
@@ -24,10 +25,10 @@ class Remembering:
     """A learner that only remembers."""
 
     def __init__(self) -> None:
-        self.lessons: list[Lesson] = []
+        self.samples: list[FeedbackSample] = []
 
-    def remember(self, lesson: Lesson) -> None:
-        self.lessons.append(lesson)
+    def remember(self, sample: FeedbackSample) -> None:
+        self.samples.append(sample)
 
     def withheld(self, id: str) -> None:
         """No hit of these tests is withheld for a person's word."""
@@ -37,7 +38,7 @@ class Dice(Audits):
     """Audits whose chance is the test's."""
 
     def __init__(self, *, lucky: bool) -> None:
-        super().__init__(AuditOptions(mode="off"), lambda: 0.0)
+        super().__init__(AuditSettings(mode="off"), lambda: 0.0)
         self.lucky = lucky
 
     def chance(self, share: float) -> bool:
@@ -66,9 +67,9 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
         observer=Observers(),
     )
     verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
-    trial = Trial(domain="d", entry=make_entry("e"), verdict=verdict)
+    trial = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
     lookup = Lookup(outcome=Outcome.MISS, trial=trial)
-    allowed = Allowed(ask=True, twice=True)
-    ruling = oversight.rule("id", lookup, KEY, Terms(domain="d"), may=allowed)
-    assert (None if ruling.lesson is None else ruling.lesson.drawn) == drawn
-    assert [lesson.id for lesson in learner.lessons] == ["id"]
+    allowed = AllowedChecks(ask=True, twice=True)
+    decision = oversight.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
+    assert (None if decision.sample is None else decision.sample.drawn) == drawn
+    assert [sample.id for sample in learner.samples] == ["id"]

@@ -9,10 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from headstart.attempts import Shaped
 from headstart.decisions import Outcome
 from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
-from headstart.middleware.recent import RecentRequests
-from headstart.observe import Committed, Encoded, Observation, Served, Shaped, StageFailed
+from headstart.middleware.observers import RecentRequests
+from headstart.observe import Committed, Encoded, Observation, Served, StageFailed
 
 LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, encoder_queue=5)
 HIT = Served(

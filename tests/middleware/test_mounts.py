@@ -328,7 +328,7 @@ async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> 
         raise StoreError("away")
 
     counted = Counted()
-    wrapped = Gateway(fastapi_app(counted), routes=Routes({}, (Endpoint("/ask"),)), start=start)
+    wrapped = Gateway(fastapi_app(counted), routes=Routes((), (Endpoint("/ask"),)), start=start)
     async with serving(wrapped) as url, aiohttp.ClientSession() as session:
         for _ in range(2):
             assert json.loads((await ask_app(session, url)).body) == answer("why?")

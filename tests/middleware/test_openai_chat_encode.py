@@ -11,8 +11,8 @@ from hypothesis import given
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from headstart.middleware.collect import events_of
-from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.transcript import events_of
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -32,7 +32,7 @@ from support.events import crumbled, decoded, encoded, folded
 if TYPE_CHECKING:
     from headstart.types import Completion, StreamEvent
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 START = Started(id="up", model="m", created=5, fingerprint="fp")
 WEATHER = ToolCallDelta(index=0, id="call_a", name="weather")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from headstart.attempts import Tokens
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.sse import Frame, SSEDecoder
+from headstart.dialects.dialect import Frame
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.reading import SSEDecoder
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -23,7 +24,7 @@ from headstart.types import (
     UsageReported,
 )
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
@@ -143,7 +144,7 @@ def test_chunk_without_usage_is_not_the_extra_chunk(quiet: dict[str, Any]) -> No
         ({"prompt_tokens": -1, "completion_tokens": True, "prompt_tokens_details": 1}, Tokens()),
         ({"prompt_tokens": 3, "prompt_cache_hit_tokens": 2}, Tokens(prompt=3, cached=2)),
         (
-            OpenAIChat().usage(Tokens(9, 8, cached=4, cache_write=3, reasoning=2)),
+            OPENAI_CHAT.usage(Tokens(9, 8, cached=4, cache_write=3, reasoning=2)),
             Tokens(9, 8, cached=4, cache_write=3, reasoning=2),
         ),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,11 +10,11 @@ from hypothesis import given
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 
+from headstart.dialects.answers import CHUNK_CHARACTERS
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest, Overloaded, StoreError, UpstreamTimeout
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.chunks import CHUNK_CHARACTERS
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript
 from headstart.types import (
     Choice,
     Completion,
@@ -28,7 +29,7 @@ from support.completions import completions
 if TYPE_CHECKING:
     from headstart.errors import HeadstartError
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 USAGE = {
     "prompt_tokens": 3,
     "completion_tokens": 4,
@@ -65,18 +66,18 @@ def deltas_of(completion: Completion) -> list[dict[str, Any]]:
 @given(completions())
 def test_stream_reads_back_as_the_same_answer(completion: Completion) -> None:
     rendered = DIALECT.render(completion)
-    collector, decoder = Collector(), DIALECT.decoder()
+    transcript, decoder = Transcript(), DIALECT.decoder()
     for frame in SSEDecoder().feed(rendered.sse("id", completion.created, include_usage=True)):
-        collector.feed(decoder.feed(frame))
-    assert collector.completion(now=0) == completion
+        transcript.feed(decoder.feed(frame))
+    assert transcript.completion(now=0) == completion
 
 
 @given(completions())
 def test_json_reads_back_as_the_same_answer(completion: Completion) -> None:
-    collector = Collector()
+    transcript = Transcript()
     body = DIALECT.render(completion).json("id", completion.created)
-    collector.feed(DIALECT.decode_body(200, body))
-    assert collector.completion(now=0) == in_json_order(completion)
+    transcript.feed(DIALECT.decode_body(200, body))
+    assert transcript.completion(now=0) == in_json_order(completion)
 
 
 def in_json_order(completion: Completion) -> Completion:
@@ -282,7 +283,7 @@ def test_logprobs_that_do_not_spell_the_text_are_kept_whole(content: Any) -> Non
 
 
 def test_id_is_fresh_and_in_the_providers_style() -> None:
-    assert OpenAIChat(token=lambda n: "a" * n).new_id() == "chatcmpl-" + "a" * 12
+    assert re.fullmatch("chatcmpl-[0-9a-f]{24}", DIALECT.new_id())
     assert DIALECT.new_id() != DIALECT.new_id()
 
 

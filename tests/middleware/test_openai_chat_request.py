@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.patience import Patience
+from headstart.middleware.upstreams.target import Patience
+from headstart.types import Piece
 from support.candidates import act
 
 if TYPE_CHECKING:

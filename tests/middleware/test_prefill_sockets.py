@@ -11,13 +11,13 @@ import pytest
 
 from headstart.attempts import AttemptRole
 from headstart.config import load_settings
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Cut
+from headstart.lab.simulator.profiles import find_profile
 from headstart.middleware.asgi import not_found
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
-from headstart.simulator import Simulator
-from headstart.simulator.faults import Cut
-from headstart.simulator.profiles import find_profile
 from support.candidates import chat_call
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream
@@ -97,7 +97,7 @@ async def test_what_was_shown_goes_up_and_the_rest_comes_down(
             ),
             notes,
         )
-    completion = folded(decoded(OpenAIChat(), stream))
+    completion = folded(decoded(OPENAI_CHAT, stream))
     assert said(completion.choices[0]) == [("text", WHOLE)]
     assert completion.choices[0].finish == "stop"
     (sent,) = able.calls
@@ -124,6 +124,6 @@ async def test_two_providers_of_a_model_give_the_whole_answer(after: int) -> Non
             settings_of({"name": "a", "base_url": a}, {"name": "b", "base_url": b, **able}), notes
         )
         whole = await post(settings_of({"name": "b", "base_url": b}), notes)
-    answers = [folded(decoded(OpenAIChat(), each)).choices[0] for each in (stream, whole)]
+    answers = [folded(decoded(OPENAI_CHAT, each)).choices[0] for each in (stream, whole)]
     assert said(answers[0]) == said(answers[1])
     assert [len(row.attempts) for row in notes.rows] == [2, 1]

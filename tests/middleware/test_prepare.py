@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_ENVELOPES, Prepared, Preparer
 from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
-from headstart.policies.terms import RouteRule
+from headstart.policies.route_rules import RouteRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Caller:
         sharing: SharingOptions | None = None,
         **options: Any,
     ) -> None:
-        self.routes = Routes({CHAT: OpenAIChat()}, endpoints)
+        self.routes = Routes((OPENAI_CHAT,), endpoints)
         self.preparer = Preparer(
             sharing or SharingOptions(),
             Admission(),
@@ -287,7 +287,7 @@ def test_callers_beyond_those_remembered_are_told_apart() -> None:
 
 def test_a_model_named_in_the_path_is_prepared_apart_though_no_raw_path_is_given() -> None:
     caller = Caller()
-    caller.routes = Routes({}, (), GeminiGenerate())
+    caller.routes = Routes((GEMINI_GENERATE,), ())
     asked = {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}
     paths = [f"/v1beta/models/{model}:generateContent" for model in ("one", "two")]
     one, two = (caller.post(path, asked, {"x-goog-api-key": "k"}) for path in paths)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headstart.canonical_request import Quirks
+from headstart.dialects.requests import apply_quirks
 from headstart.errors import InvalidRequest
-from headstart.middleware.dialects.request_quirks import apply_quirks
 from support.translated import CHAT, OPENAI, ask
 
 USER = {"role": "user", "content": "Hi"}

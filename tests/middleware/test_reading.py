@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware import reading
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
 from headstart.middleware.reading import MOST_TRIES, BodyReader, DocumentReader, FrameReader
-from headstart.middleware.reading_translated import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.transcript import Transcript
 from headstart.types import Ended, ErrorReported, UsageReported
 from support.events import decoded, folded, said
 from support.scripted import USAGE_CHUNK, chunk
@@ -19,10 +21,10 @@ from support.scripted_messages import _block_events, event, opening
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.types import StreamEvent
+    from headstart.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.types import Piece, StreamEvent
 
-OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
 NAMING = Naming("01H", "own-id", 7)
 DONE = b"data: [DONE]\n\n"
 CHAT = (
@@ -57,6 +59,19 @@ def read(reader: BodyReader, *pieces: bytes) -> tuple[bytes, list[StreamEvent]]:
     return data + last.data, [*events, *last.events]
 
 
+class RecordedFolder(Folder):
+    """Adds its pieces to their transcript, as a reader of the upstream does."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._recorded = Transcript()
+        super().__init__(source, target, naming, self._recorded)
+
+    def feed(self, data: bytes) -> Piece:
+        piece = super().feed(data)
+        self._recorded.add(piece)
+        return piece
+
+
 def to_chat() -> Reencoder:
     encoder = OPENAI.encoder(NAMING.answer_id, NAMING.created, include_usage=True)
     return Reencoder(ANTHROPIC, OPENAI, NAMING, encoder)
@@ -72,8 +87,8 @@ READERS: dict[str, tuple[Callable[[], BodyReader], bytes]] = {
     "stripped": (lambda: FrameReader(OPENAI, "01H", strip=True), CHAT),
     "to OpenAI": (to_chat, MESSAGE),
     "to Anthropic": (to_messages, CHAT),
-    "folded": (lambda: Folder(OPENAI, OPENAI, NAMING), CHAT),
-    "folded to OpenAI": (lambda: Folder(ANTHROPIC, OPENAI, NAMING), MESSAGE),
+    "folded": (lambda: RecordedFolder(OPENAI, OPENAI, NAMING), CHAT),
+    "folded to OpenAI": (lambda: RecordedFolder(ANTHROPIC, OPENAI, NAMING), MESSAGE),
 }
 
 
@@ -134,19 +149,18 @@ def test_what_is_no_answer_has_no_end_of_its_own(body: bytes) -> None:
 def test_a_document_is_not_decoded_at_each_of_its_brackets() -> None:
     decoded: list[int] = []
 
-    class Counting(OpenAIChat):
-        def decode_body(self, status: int, body: bytes) -> tuple[StreamEvent, ...]:
-            decoded.append(len(body))
-            return super().decode_body(status, body)
+    def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+        decoded.append(len(body))
+        return OPENAI_CHAT.decode_body(status, body)
 
-    reader = DocumentReader(Counting(), 200)
+    reader = DocumentReader(replace(OPENAI_CHAT, decode_body=decode_body), 200)
     for _ in range(1000):
         reader.feed(b"{}")
         assert not reader.ended
     assert sum(decoded) <= MOST_TRIES * 2000
 
 
-@pytest.mark.parametrize("make", [to_chat, lambda: Folder(ANTHROPIC, OPENAI, NAMING)])
+@pytest.mark.parametrize("make", [to_chat, lambda: RecordedFolder(ANTHROPIC, OPENAI, NAMING)])
 def test_translated_answer_says_the_same_and_has_the_clients_names(
     make: Callable[[], BodyReader],
 ) -> None:
@@ -167,7 +181,7 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
     data, events = read(to_messages(), CHAT.removesuffix(DONE))
     assert data == read(to_messages(), CHAT)[0]
     assert isinstance(events[-1], Ended)
-    body, _ = read(Folder(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
+    body, _ = read(RecordedFolder(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
     assert json.loads(body)["usage"]["total_tokens"] == 50
 
 
@@ -175,7 +189,7 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
 def test_a_folded_answer_without_usage_has_an_estimate_that_no_event_tells(target: Dialect) -> None:
     naming = Naming("01H", "own-id", 7, prompt_tokens=12)
     uncounted = chunk({"content": "x" * 40}) + chunk({}, "stop") + DONE
-    body, events = read(Folder(OPENAI, target, naming), uncounted)
+    body, events = read(RecordedFolder(OPENAI, target, naming), uncounted)
     used = target.tokens(json.loads(body)["usage"])
     assert (used.prompt, used.completion) == (12, 10)
     assert not any(isinstance(event, UsageReported) for event in events)
@@ -187,7 +201,7 @@ def test_cut_stream_is_never_ended_for_the_client() -> None:
     assert b"message_stop" not in data
     assert not any(isinstance(event, Ended) for event in events)
     with pytest.raises(UpstreamProtocolError):
-        read(Folder(OPENAI, OPENAI, NAMING), cut)
+        read(RecordedFolder(OPENAI, OPENAI, NAMING), cut)
 
 
 ERROR = b'data: {"error":{"message":"over","code":503}}\n\n'
@@ -211,7 +225,7 @@ def test_errors_own_frame_passes_as_it_came() -> None:
 
 
 def test_error_while_folding_becomes_the_body_and_an_event() -> None:
-    body, events = read(Folder(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR)
+    body, events = read(RecordedFolder(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR)
     assert json.loads(body)["error"]["message"] == "over"
     assert json.loads(body)["request_id"] == "01H"
     assert isinstance(events[-1], ErrorReported)

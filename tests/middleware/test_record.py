@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from headstart.cli.replay import replay
-from headstart.cli.tune import tune
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError
+from headstart.lab.commands.replay import replay
+from headstart.lab.commands.tune import tune
 from headstart.middleware import record
-from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.record import Recorder
-from headstart.middleware.supervisor import Supervisor
 from headstart.observe import StageFailed
 from headstart.types import Call, RawResponse
 from support import fakes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 DAY_S = 86_400.0
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-CHAT = OpenAIChat()
+CHAT = OPENAI_CHAT
 
 
 class Bench:

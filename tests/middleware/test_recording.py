@@ -18,16 +18,17 @@ HI = [text("Hi"), *whole("!")]
 async def lose(
     house: House, *, cancels_billing: bool = True, max_tokens: int | None = None
 ) -> None:
-    call = chat_call(branch=".1")
+    call = chat_call()
     assert call.request is not None
     request = msgspec.structs.replace(call.request, max_tokens=max_tokens)
     target = house.target(Actor("loser", [HI]), cancels_billing=cancels_billing)
-    async with target.stream(msgspec.structs.replace(call, request=request)):
-        house.ledger.rule("call", ".1", AttemptOutcome.LOST)
+    lost = call.log.branch()
+    async with await target.send(msgspec.structs.replace(call, request=request, log=lost)):
+        lost.rule(AttemptOutcome.LOST)
 
 
 async def win(house: House) -> None:
-    async with house.target(Actor("winner", [whole("Hi")])).stream(chat_call()) as reply:
+    async with await house.target(Actor("winner", [whole("Hi")])).send(chat_call()) as reply:
         await read(reply)
 
 

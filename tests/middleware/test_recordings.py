@@ -11,9 +11,10 @@ import pytest
 import yaml
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from headstart.middleware.collect import Collector, events_of
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.sse import Frame, SSEDecoder
+from headstart.dialects.dialect import Frame
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript, events_of
 from headstart.types import Ended, ErrorReported, Reasoning, Text, ToolCall
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 
 STREAMS = (
     "openllmetry/groq_test_chat_streaming_legacy.yaml",
@@ -73,9 +74,9 @@ def events_in(raw: bytes) -> list[StreamEvent]:
 
 
 def completion_of(raw: bytes) -> Completion:
-    collector = Collector()
-    collector.feed(events_in(raw))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(events_in(raw))
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion
 
@@ -97,23 +98,23 @@ def test_frames_survive_a_cut_at_every_byte(name: str, end: bytes) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_stream_cut_at_any_event_is_never_whole(name: str) -> None:
-    collector, decoder = Collector(), DIALECT.decoder()
+    transcript, decoder = Transcript(), DIALECT.decoder()
     for frame in frames_of(stream(name))[:-1]:
-        collector.feed(decoder.feed(frame))
-        assert collector.completion(now=0) is None
-    assert collector.finished
-    assert collector.error is None
+        transcript.feed(decoder.feed(frame))
+        assert transcript.completion(now=0) is None
+    assert transcript.finished
+    assert transcript.error is None
 
 
 @pytest.mark.parametrize(("name", "error"), FAILED_STREAMS.items())
 def test_failed_stream_reports_its_error_and_is_never_whole(
     name: str, error: tuple[str, int]
 ) -> None:
-    collector = Collector()
-    collector.feed([*events_in(stream(name)), Ended()])
-    assert collector.error is not None
-    assert (collector.error.code, collector.error.status) == error
-    assert collector.completion(now=0) is None
+    transcript = Transcript()
+    transcript.feed([*events_in(stream(name)), Ended()])
+    assert transcript.error is not None
+    assert (transcript.error.code, transcript.error.status) == error
+    assert transcript.completion(now=0) is None
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -121,14 +122,14 @@ def test_answer_survives_storage_and_both_renderings(name: str) -> None:
     completion = completion_of(stream(name))
     stored = msgspec.json.decode(msgspec.json.encode(completion), type=type(completion))
     assert stored == completion
-    unfolded = Collector()
+    unfolded = Transcript()
     unfolded.feed(events_of(completion))
     assert unfolded.completion(now=0) == completion
 
     rendered = DIALECT.render(stored)
     replay = rendered.sse("id", completion.created, include_usage=True)
     assert completion_of(replay) == completion
-    body = Collector()
+    body = Transcript()
     body.feed(DIALECT.decode_body(200, rendered.json("id", completion.created)))
     assert body.completion(now=0) == completion
 
@@ -188,9 +189,9 @@ def test_openai_sdk_reads_the_replay(name: str) -> None:
 
 def test_cerebras_answer_is_field_equal() -> None:
     answer = interaction("pydantic-ai/test_cerebras_model_simple.yaml")["parsed_body"]
-    collector = Collector()
-    collector.feed(DIALECT.decode_body(200, json.dumps(answer).encode()))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(DIALECT.decode_body(200, json.dumps(answer).encode()))
+    completion = transcript.completion(now=0)
     assert completion is not None
     replay = json.loads(DIALECT.render(completion).json(answer["id"], answer["created"]))
     assert without_nulls(replay) == answer

@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import yaml
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.sse import Frame, SSEDecoder
-from headstart.middleware.translation import translate_events
+from headstart.dialects.answers import translate_events
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript
 from headstart.types import Ended, ErrorReported, Started, Text, ToolCall
 
 if TYPE_CHECKING:
+    from headstart.dialects.dialect import Frame
     from headstart.types import Completion, StreamEvent
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")
 
 DIALECTS: dict[str, Any] = {
-    "openai": OpenAIChat(),
-    "anthropic": AnthropicMessages(),
-    "gemini": GeminiGenerate(),
-    "cohere": CohereChat(),
+    "openai": OPENAI_CHAT,
+    "anthropic": ANTHROPIC_MESSAGES,
+    "gemini": GEMINI_GENERATE,
+    "cohere": COHERE_CHAT,
 }
 TARGETS = ("openai", "anthropic", "gemini")
 
@@ -131,9 +132,9 @@ def recorded(name: str, dialect: str) -> list[StreamEvent]:
 
 
 def collected(events: list[StreamEvent]) -> Completion:
-    collector = Collector()
-    collector.feed(events)
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(events)
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion
 

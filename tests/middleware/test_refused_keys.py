@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
-from headstart.middleware.refused_keys import RefusedKeys
+from headstart.middleware.observers import RefusedKeys
 from headstart.observe import Served
 
 if TYPE_CHECKING:

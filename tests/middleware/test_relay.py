@@ -12,11 +12,12 @@ import pytest
 
 from headstart.config import load_settings
 from headstart.middleware.asgi import not_found
-from headstart.middleware.exchange import has_dot_segment
+from headstart.middleware.endpoints import has_dot_segment
 from headstart.middleware.http_protocol import BoundedHeadProtocol
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.mount import build_gateway
 from headstart.observe import Observers
+from headstart.settings import UpstreamSettings
 from support.fakes import Recorder
 from support.proxied import proxied
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, raw_upstream
@@ -135,7 +136,7 @@ async def test_bytes_that_only_some_servers_let_through_keep_their_meaning(
 ) -> None:
     """Our own server answers them with 400."""
     raw = given.encode() if isinstance(given, str) else given
-    upstream = HTTPUpstream(HTTPOptions("raw", "http://localhost"), {})
+    upstream = HTTPUpstream(UpstreamSettings(name="raw", base_url="http://localhost"))
     query = upstream.url(b"/v1/" + raw.rstrip(b"?"), raw).raw_query_string
     assert query.encode() == sent
 

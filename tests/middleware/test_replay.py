@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.replay import Replays
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.respond import RenderedAnswers
 from headstart.types import (
     CacheKey,
     Choice,
@@ -14,7 +14,7 @@ from headstart.types import (
     Text,
 )
 
-DIALECT = OpenAIChat()
+DIALECT = OPENAI_CHAT
 
 
 def entry(name: str, answer: Completion | RawResponse | None = None) -> Entry:
@@ -29,7 +29,7 @@ def entry(name: str, answer: Completion | RawResponse | None = None) -> Entry:
 
 
 def test_entry_is_rendered_once() -> None:
-    replays = Replays()
+    replays = RenderedAnswers()
     first = replays.rendered(entry("a"), DIALECT)
     assert replays.rendered(entry("a"), DIALECT) is first
     assert replays.nbytes == first.nbytes
@@ -37,7 +37,7 @@ def test_entry_is_rendered_once() -> None:
 
 def test_least_recently_used_goes_first() -> None:
     size = DIALECT.render(entry("a").answer).nbytes  # type: ignore[arg-type]
-    replays = Replays(max_bytes=2 * size)
+    replays = RenderedAnswers(max_bytes=2 * size)
     a, b = (replays.rendered(entry(name), DIALECT) for name in "ab")
     replays.rendered(entry("a"), DIALECT)
     replays.rendered(entry("c"), DIALECT)
@@ -47,11 +47,11 @@ def test_least_recently_used_goes_first() -> None:
 
 
 def test_answer_larger_than_the_bound_is_served_and_not_kept() -> None:
-    replays = Replays(max_bytes=1)
+    replays = RenderedAnswers(max_bytes=1)
     assert b"answer a" in replays.rendered(entry("a"), DIALECT).json("id", 1)
     assert replays.nbytes == 0
 
 
 def test_raw_answer_is_not_rendered() -> None:
     with pytest.raises(TypeError, match="raw answer"):
-        Replays().rendered(entry("a", RawResponse(headers=(), body=b"")), DIALECT)
+        RenderedAnswers().rendered(entry("a", RawResponse(headers=(), body=b"")), DIALECT)

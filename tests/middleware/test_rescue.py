@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.contest import Contest, ContestOptions
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
-from headstart.policies.routing.hedging import ExtraBudget
-from headstart.policies.routing.retries import RetryBudget
-from headstart.types import Ended, Finished, Started, TextDelta, ToolCallDelta, UsageReported
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.settings import Strategy
+from headstart.types import Ended, Finished, Piece, Started, TextDelta, ToolCallDelta, UsageReported
 from support.candidates import CHAT, DIALECTS, UNIX, Actor, House, chat_call, read, text, thought
 
 if TYPE_CHECKING:
@@ -39,11 +39,10 @@ def spoken(*words: str, id: str = "up-1", end: bool = True) -> list[Step]:
 
 def rescued(house: House, *actors: Actor, mode: Any = "restart", prefill: Any = NOBODY) -> Rescued:
     members = [house.target(each, stall_s=0.05) for each in actors]
-    strategy = Contest(
+    strategy = AttemptGroup(
         "route",
         members,
-        ContestOptions("fallback", retries=0),
-        ledger=house.ledger,
+        Strategy(strategy="fallback", retries=0),
         extra=ExtraBudget(0.0, 0.0),
         retrying=RetryBudget(),
         draw=lambda: 0.0,
@@ -63,8 +62,8 @@ async def test_a_broken_answer_goes_on_elsewhere_as_one_stream(end: list[Step]) 
     house = House()
     first = Actor("a", [[*spoken("Once upon", " a ti", end=False), *end]])
     second = Actor("b", [spoken("Once", " upon a", " time", ".", id="up-2")])
-    async with rescued(house, first, second).stream(chat_call()) as reply:
-        stream = b"".join([piece.data async for piece in reply.chunks()])
+    async with await rescued(house, first, second).send(chat_call()) as reply:
+        stream = b"".join([piece.data async for piece in reply.pieces])
         assert first.open == 0
         assert (reply.storable, reply.transforms) == (False, ("rescued",))
     chunks = chunks_of(stream)
@@ -81,7 +80,7 @@ async def test_a_broken_answer_goes_on_elsewhere_as_one_stream(end: list[Step]) 
 async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> None:
     house = House()
     actor = Actor("a", [spoken("Hello", end=False), spoken("Hel", "lo you")])
-    async with rescued(house, actor).stream(chat_call()) as reply:
+    async with await rescued(house, actor).send(chat_call()) as reply:
         assert await read(reply) == "Hello you"
 
 
@@ -99,7 +98,7 @@ async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> Non
 async def test_where_it_cannot_go_on_the_first_error_comes_out(other: list[Step]) -> None:
     house = House()
     actors = Actor("a", [spoken("Once upon", end=False)]), Actor("b", [other])
-    async with rescued(house, *actors).stream(chat_call()) as reply:
+    async with await rescued(house, *actors).send(chat_call()) as reply:
         with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
             await read(reply)
     assert [each.open for each in actors] == [0, 0]
@@ -123,7 +122,7 @@ async def test_some_answers_are_not_rescued(
 ) -> None:
     house, second = House(), Actor("b", [spoken("Once")])
     upstream = rescued(house, Actor("a", [shown]), second, mode=mode)
-    async with upstream.stream(chat_call(**fields)) as reply:
+    async with await upstream.send(chat_call(**fields)) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
     assert second.calls == []
@@ -133,8 +132,8 @@ async def test_an_answer_that_broke_while_it_thought_thinks_no_second_time() -> 
     house = House()
     first = Actor("a", [[*spoken(end=False), thought("Let me see")]])
     second = Actor("b", [[*spoken(end=False), thought("Well"), *spoken("Four.")[1:]]])
-    async with rescued(house, first, second).stream(chat_call()) as reply:
-        events = [event async for piece in reply.chunks() for event in piece.events]
+    async with await rescued(house, first, second).send(chat_call()) as reply:
+        events = [event async for piece in reply.pieces for event in piece.events]
     assert "Well" not in repr(events)
     assert TextDelta(text="Four.") in events
 
@@ -146,15 +145,15 @@ async def test_a_folded_answer_is_simply_begun_anew(mode: str) -> None:
     first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), UpstreamUnreachable("cut")]])
     second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
     upstream = rescued(house, first, second, mode=mode)
-    async with upstream.stream(chat_call(stream=False, fold=True)) as reply:
-        assert b"".join([piece.data async for piece in reply.chunks()]) == body.data
+    async with await upstream.send(chat_call(stream=False, fold=True)) as reply:
+        assert b"".join([piece.data async for piece in reply.pieces]) == body.data
 
 
 async def test_there_is_no_rescue_after_the_deadline() -> None:
     house, second = House(), Actor("b", [spoken("Once")])
     first = Actor("a", [[*spoken("Once", end=False), asyncio.Event()]])
     call = chat_call(deadline=asyncio.get_running_loop().time() + 0.03)
-    async with rescued(house, first, second).stream(call) as reply:
+    async with await rescued(house, first, second).send(call) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
     assert second.calls == []
@@ -163,8 +162,9 @@ async def test_there_is_no_rescue_after_the_deadline() -> None:
 async def test_a_vetoed_answer_is_delivered_when_nobody_gave_another() -> None:
     veto = [text(""), Piece(b"veto", (Finished(reason="content_filter"), Ended()))]
     house = House()
-    async with rescued(house, Actor("a", [veto]), Actor("b", [veto])).stream(chat_call()) as reply:
-        assert [piece async for piece in reply.chunks()] == veto
+    upstream = rescued(house, Actor("a", [veto]), Actor("b", [veto]))
+    async with await upstream.send(chat_call()) as reply:
+        assert [piece async for piece in reply.pieces] == veto
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
@@ -175,7 +175,7 @@ async def test_leaving_ends_the_rescue_too(turns: int) -> None:
     upstream = rescued(house, first, second)
 
     async def ask() -> None:
-        async with upstream.stream(chat_call()) as reply:
+        async with await upstream.send(chat_call()) as reply:
             await read(reply)
 
     async with asyncio.TaskGroup() as group:
@@ -195,8 +195,8 @@ ABLE = {"b": "plain", "c": "prefix", "d": "no"}
 async def went_on(house: House, *actors: Actor, **fields: Any) -> list[dict[str, Any]]:
     """Return the chunks that the client gets where upstreams go on as ABLE says."""
     upstream = rescued(house, *actors, mode="prefill", prefill=ABLE)
-    async with upstream.stream(chat_call(**fields)) as reply:
-        stream = b"".join([piece.data async for piece in reply.chunks()])
+    async with await upstream.send(chat_call(**fields)) as reply:
+        stream = b"".join([piece.data async for piece in reply.pieces])
         assert (reply.storable, reply.transforms) == (False, ("rescued",))
     return chunks_of(stream)
 
@@ -237,8 +237,8 @@ async def test_usage_is_that_of_both_parts() -> None:
     house, asked = House(), []
     first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox.")])
     upstream = rescued(house, first, second, mode="prefill", prefill=ABLE)
-    async with upstream.stream(chat_call()) as reply:
-        async for piece in reply.chunks():
+    async with await upstream.send(chat_call()) as reply:
+        async for piece in reply.pieces:
             asked += [each.usage for each in piece.events if isinstance(each, UsageReported)]
     assert [(each["prompt_tokens"], each["completion_tokens"]) for each in asked] == [(40, 27)]
 
@@ -288,7 +288,7 @@ async def test_a_continuation_that_tells_another_tale_is_no_rescue() -> None:
     upstream = rescued(
         House(), Actor("a", [spoken(BEGUN, end=False)]), other, mode="prefill", prefill=ABLE
     )
-    async with upstream.stream(chat_call()) as reply:
+    async with await upstream.send(chat_call()) as reply:
         with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
             await read(reply)
     assert other.open == 0

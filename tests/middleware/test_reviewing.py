@@ -9,7 +9,7 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.middleware.learning.reviewing import MOST_DOMAINS, Reviews, most_doubtful
+from headstart.middleware.learning.oversight import MOST_DOMAINS, Reviews, most_doubtful
 from support.administered import administered
 from support.learned import make_label
 

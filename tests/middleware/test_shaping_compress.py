@@ -12,10 +12,14 @@ from headstart.compression import tokens
 from headstart.compression.json_text import expand
 from headstart.errors import InvalidRequest
 from headstart.middleware import tokenizers
-from headstart.middleware.shaping import compress as module
-from headstart.middleware.shaping.compress import Compressing, CompressingOptions, Workbench
-from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.observe import Observers, StageFailed
+from headstart.middleware.shaping import prompt_compression as module
+from headstart.middleware.shaping.prompt_compression import (
+    CompressPrompts,
+    TextWorker,
+)
+from headstart.observe import StageFailed
+from headstart.reply import AnswerWithheld
+from headstart.settings import CompressionSettings
 from headstart.types import Finished
 from support.candidates import CHAT, Actor, House, chat_call, read, say, whole
 from support.prompts import ROWS, TABLE, chat
@@ -24,16 +28,17 @@ from support.simulated import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.observe import Observation, Shaped
+    from headstart.attempts import Shaped
+    from headstart.observe import Observation
     from headstart.types import Call
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextWorker]:
     monkeypatch.setattr(tokens, "_encodings", {})
-    bench = Workbench()
+    bench = TextWorker()
     yield bench
     bench.close()
 
@@ -41,25 +46,18 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
 class Scene:
     """One provider, and compression before it."""
 
-    def __init__(self, bench: Workbench, *script: Any, **options: Any) -> None:
+    def __init__(self, bench: TextWorker, *script: Any, **options: Any) -> None:
         self.house = House()
         self.observed: list[Observation] = []
         self.actor = Actor("a", [list(script) or whole("Hi")])
-        observers = Observers()
-        observers.add(self)
-        self.candidate = Compressing(
-            self.house.target(self.actor),
-            {"": CompressingOptions(**options), "quiet": CompressingOptions(mode="off")},
-            bench,
-            ledger=self.house.ledger,
-            observer=observers,
-        )
+        step = CompressPrompts(CompressionSettings(**options), bench)
+        self.candidate = self.house.shaped(self.actor, step, observers=[self])
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)
 
     async def ask(self, call: Call) -> tuple[str, ...]:
-        async with self.candidate.stream(call) as reply:
+        async with await self.candidate.send(call) as reply:
             assert await read(reply) == "Hi"
             return reply.transforms
 
@@ -79,7 +77,7 @@ def call_of(document: dict[str, Any], mode: str | None = None, **fields: Any) ->
     )
 
 
-async def test_a_long_result_goes_up_shorter_and_is_booked(bench: Workbench) -> None:
+async def test_a_long_result_goes_up_shorter_and_is_booked(bench: TextWorker) -> None:
     scene = Scene(bench)
     call = call_of(chat())
     assert await scene.ask(call) == ("compressed:safe",)
@@ -95,7 +93,7 @@ async def test_a_long_result_goes_up_shorter_and_is_booked(bench: Workbench) -> 
 
 @pytest.mark.parametrize("length", ["short", "long"])
 async def test_the_loop_and_the_thread_make_the_same_bytes(
-    length: str, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    length: str, bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.INLINE_BYTES, "safe", 10**9 if length == "short" else 0)
     scene = Scene(bench)
@@ -108,7 +106,7 @@ async def test_the_loop_and_the_thread_make_the_same_bytes(
 
 
 async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizers, "LOAD_AFTER_S", 0.0)
     scene = Scene(bench)
@@ -125,12 +123,11 @@ async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(
         call_of({"model": "m", "messages": [{"role": "user", "content": "x" * 5000}]}),
         call_of(chat(), editable=False),
         call_of(chat(), mode="off"),
-        call_of(chat(), route="quiet"),
     ],
-    ids=["nothing-to-do", "bypass", "asked-not-to", "off-by-route"],
+    ids=["nothing-to-do", "bypass", "asked-not-to"],
 )
 async def test_a_prompt_that_is_left_alone_keeps_its_very_bytes(
-    call: Call, bench: Workbench
+    call: Call, bench: TextWorker
 ) -> None:
     scene = Scene(bench)
     assert await scene.ask(call) == ()
@@ -149,18 +146,18 @@ async def test_a_prompt_that_is_left_alone_keeps_its_very_bytes(
     ],
 )
 async def test_a_caller_may_ask_for_less_and_not_for_more(
-    configured: str, asked: str | None, transforms: tuple[str, ...], bench: Workbench
+    configured: str, asked: str | None, transforms: tuple[str, ...], bench: TextWorker
 ) -> None:
     scene = Scene(bench, mode=configured)
     assert await scene.ask(call_of(chat(), asked, route="another")) == transforms
 
 
-async def test_a_mode_that_is_none_is_the_callers_mistake(bench: Workbench) -> None:
+async def test_a_mode_that_is_none_is_the_callers_mistake(bench: TextWorker) -> None:
     with pytest.raises(InvalidRequest, match="x-headstart-compress"):
-        Scene(bench).candidate.stream(call_of(chat(), "yes"))
+        await Scene(bench).candidate.send(call_of(chat(), "yes"))
 
 
-async def test_a_dry_run_books_and_sends_what_came(bench: Workbench) -> None:
+async def test_a_dry_run_books_and_sends_what_came(bench: TextWorker) -> None:
     scene = Scene(bench, dry_run=True)
     call = call_of(chat())
     assert await scene.ask(call) == ()
@@ -173,7 +170,7 @@ async def test_a_dry_run_books_and_sends_what_came(bench: Workbench) -> None:
 @pytest.mark.parametrize("content", [5, [5], [{"type": "tool_result"}], {"text": TABLE}])
 @pytest.mark.parametrize("dialect", ["openai-chat", "anthropic-messages"])
 async def test_a_malformed_message_is_the_providers_to_refuse(
-    bench: Workbench, dialect: str, content: Any
+    bench: TextWorker, dialect: str, content: Any
 ) -> None:
     scene = Scene(bench)
     document = {"model": "m", "messages": [{"role": "user", "content": content}]}
@@ -183,7 +180,7 @@ async def test_a_malformed_message_is_the_providers_to_refuse(
     assert scene.observed == []
 
 
-async def test_a_closed_bench_costs_nothing_but_the_saving(bench: Workbench) -> None:
+async def test_a_closed_bench_costs_nothing_but_the_saving(bench: TextWorker) -> None:
     bench.close()
     scene = Scene(bench)
     long = chat(TABLE.replace("available", "available, but only on request" * 9))
@@ -192,7 +189,7 @@ async def test_a_closed_bench_costs_nothing_but_the_saving(bench: Workbench) -> 
 
 
 async def test_an_answer_that_is_withheld_says_that_its_prompt_was_compressed(
-    bench: Workbench,
+    bench: TextWorker,
 ) -> None:
     scene = Scene(bench, say(Finished(reason="content_filter")), say(*whole()[-1].events))  # type: ignore[union-attr]
     with pytest.raises(AnswerWithheld) as caught:

@@ -5,24 +5,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.shaping.concise import Concise, ConciseOptions
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.shaping.answer_length import AskBriefly
 from headstart.policies.output.concise import directive
+from headstart.settings import OutputSettings
 from headstart.types import Call
 from support.candidates import Actor, House, whole
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.observe import Shaped
+    from headstart.attempts import Shaped
+    from headstart.dialects.dialect import Dialect
 
 pytestmark = pytest.mark.anyio
 
-DIALECTS: dict[str, Dialect] = {each.name: each for each in (OpenAIChat(), AnthropicMessages())}
+DIALECTS: dict[str, Dialect] = {each.name: each for each in (OPENAI_CHAT, ANTHROPIC_MESSAGES)}
 QUESTION = "Why does the moon move the sea?"
 
 
-def a_call(text: str = QUESTION, dialect: str = OpenAIChat.name, **fields: Any) -> Call:
+def a_call(text: str = QUESTION, dialect: str = OPENAI_CHAT.name, **fields: Any) -> Call:
     asked = [{"role": "user", "content": text}]
     body = msgspec.json.encode({"model": "gpt-4o", "messages": asked, "stream": True, **fields})
     return Call(
@@ -37,13 +38,13 @@ async def ask(
 ) -> tuple[Call, tuple[str, ...], tuple[Shaped, ...]]:
     """Return the call that went up, the answer's transforms and what was booked."""
     house, actor = House(), Actor("a", [whole("Gra", "vity.", usage=usage)])
-    chosen = ConciseOptions(**{"level": 2, "holdout": 0.0, **options})
-    concise = Concise(house.target(actor), chosen, DIALECTS, house.ledger)
-    async with concise.stream(call) as reply:
-        pieces = [piece async for piece in reply.chunks()]
+    step = AskBriefly(OutputSettings(**{"concise": 2, "holdout": 0.0, **options}))
+    concise = house.shaped(actor, step)
+    async with await concise.send(call) as reply:
+        pieces = [piece async for piece in reply.pieces]
         transforms = reply.transforms
     assert pieces == whole("Gra", "vity.", usage=usage)
-    return actor.calls[0], transforms, house.ledger.shaped("call")
+    return actor.calls[0], transforms, tuple(call.log.shaped)
 
 
 async def test_the_model_is_asked_for_a_short_answer_which_says_so() -> None:
@@ -72,13 +73,13 @@ async def test_each_turn_of_a_conversation_begins_with_the_bytes_of_the_one_befo
 
 
 async def test_examples_are_shown_where_they_are_wanted() -> None:
-    sent, _, _ = await ask(a_call(), examples=True, level=3)
+    sent, _, _ = await ask(a_call(), concise_examples=True, concise=3)
     words = msgspec.json.decode(sent.body)["messages"][0]["content"]
     assert words == directive(3, examples=True)
 
 
 async def test_anthropics_system_text_is_no_message() -> None:
-    sent, _, _ = await ask(a_call(dialect=AnthropicMessages.name, system="Be kind."))
+    sent, _, _ = await ask(a_call(dialect=ANTHROPIC_MESSAGES.name, system="Be kind."))
     document = msgspec.json.decode(sent.body)
     assert document["system"] == "Be kind.\n\n" + directive(2, examples=False)
     assert len(document["messages"]) == 1

@@ -7,16 +7,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.errors import UpstreamProtocolError, UpstreamRefused
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.reading import Piece
-from headstart.middleware.shaping import edited
-from headstart.middleware.shaping.edits import INSTRUCTION, Editing
-from headstart.middleware.sse import SSEDecoder
-from headstart.policies.output.worth import ENOUGH
-from headstart.types import Call, Completion, Ended, Finished, ReasoningDelta, Started, TextDelta
+from headstart.middleware.reading import SSEDecoder
+from headstart.middleware.shaping import edits
+from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
+from headstart.policies.output.token_savings import ENOUGH
+from headstart.transcript import Transcript
+from headstart.types import (
+    Call,
+    Completion,
+    Ended,
+    Finished,
+    Piece,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+)
 from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +41,8 @@ CHANGED = DOCUMENT.replace("line 7 of a document that is long enough", "line sev
 WHOLE = f"Here:\n```text\n{CHANGED}\n```"
 DIALECTS: dict[str, Any] = {
     CHAT.name: CHAT,
-    AnthropicMessages.name: AnthropicMessages(),
-    GeminiGenerate.name: GeminiGenerate(),
+    ANTHROPIC_MESSAGES.name: ANTHROPIC_MESSAGES,
+    GEMINI_GENERATE.name: GEMINI_GENERATE,
 }
 
 
@@ -56,21 +64,15 @@ class Scene:
     def __init__(self, *scripts: Any, **options: Any) -> None:
         self.house = House()
         self.actor = Actor("a", list(scripts))
-        self.candidate = Editing(
-            self.house.target(self.actor),
-            DIALECTS,
-            self.house.ledger,
-            lambda: UNIX,
-            **options,
-        )
+        self.candidate = self.house.shaped(self.actor, AskForEdits(**options))
 
     async def ask(self, call: Call) -> tuple[str, tuple[str, ...]]:
-        async with self.candidate.stream(call) as reply:
+        async with await self.candidate.send(call) as reply:
             return await read(reply), reply.transforms
 
     async def pieces(self, call: Call) -> list[Any]:
-        async with self.candidate.stream(call) as reply:
-            return [piece async for piece in reply.chunks()]
+        async with await self.candidate.send(call) as reply:
+            return [piece async for piece in reply.pieces]
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -88,12 +90,12 @@ async def test_blocks_come_out_as_the_whole_document_in_its_border(size: int) ->
 
 def decoded(pieces: list[Any], dialect: Any = CHAT) -> Completion:
     """Return a stream as a client reads its bytes; it must be whole."""
-    decoder, collector = dialect.decoder(), Collector()
+    decoder, transcript = dialect.decoder(), Transcript()
     for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
-        collector.feed(decoder.feed(frame))
-    if dialect.name == GeminiGenerate.name:  # it has no terminal event
-        collector.feed((Ended(),))
-    completion = collector.completion(UNIX)
+        transcript.feed(decoder.feed(frame))
+    if dialect.name == GEMINI_GENERATE.name:  # it has no terminal event
+        transcript.feed((Ended(),))
+    completion = transcript.completion(UNIX)
     assert completion is not None
     return completion
 
@@ -122,8 +124,8 @@ async def test_a_whole_answer_is_one_body_of_the_right_length() -> None:
     )
     scene = Scene([body])
     scene.actor.headers = (*JSON, (b"content-length", b"2"))
-    async with scene.candidate.stream(call_of(stream=False)) as reply:
-        (piece,) = [piece async for piece in reply.chunks()]
+    async with await scene.candidate.send(call_of(stream=False)) as reply:
+        (piece,) = [piece async for piece in reply.pieces]
         assert reply.headers == JSON
     answer = msgspec.json.decode(piece.data)
     assert answer["id"] == "up-1"
@@ -273,7 +275,7 @@ async def test_all_other_calls_pass_untouched(call: Call) -> None:
 async def test_an_answer_too_long_to_be_held_passes_unless_it_has_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(edited, "HELD_BYTES", 300)
+    monkeypatch.setattr(edits, "HELD_BYTES", 300)
     script = whole(*WHOLE.split("7"))
     assert await Scene(script).pieces(call_of()) == script
     scene = Scene(whole(BLOCK, "x" * 300, "y"), whole(WHOLE))

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.reading import Piece
+from headstart.policies.output.answer_limits import ENOUGH
 from headstart.policies.output.continuation import INSTRUCTION, anchor
-from headstart.policies.output.lengths import ENOUGH
-from headstart.types import Ended, Finished, StreamEvent, TextDelta
+from headstart.types import Ended, Finished, Piece, StreamEvent, TextDelta
 from support.candidates import JSON, SSE, Step
 from support.guarded import (
     BEGINNING,
@@ -61,14 +60,14 @@ async def test_what_names_a_limit_or_is_no_plain_text_goes_up_as_it_came(
 
 
 async def test_anthropics_callers_have_a_limit_of_their_own() -> None:
-    place, call = site(events("Hi")), a_call(dialect=AnthropicMessages.name)
-    async with place.guard.stream(call) as reply:
+    place, call = site(events("Hi")), a_call(dialect=ANTHROPIC_MESSAGES.name)
+    async with await place.guard.send(call) as reply:
         assert reply.transforms == ()
     assert place.actor.calls[0].body == call.body
 
 
 async def test_a_limit_is_learned_from_the_answers_that_pass() -> None:
-    place = site(events("Hi", tokens=100), budget="guard")
+    place = site(events("Hi", tokens=100), max_tokens="guard")
     for _ in range(ENOUGH):
         assert (await place.ask(a_call())).transforms == ()
     assert (await place.ask(a_call())).transforms == ("guard",)
@@ -76,8 +75,8 @@ async def test_a_limit_is_learned_from_the_answers_that_pass() -> None:
 
 
 async def test_geminis_limit_stands_in_its_config() -> None:
-    gemini = DIALECTS[GeminiGenerate.name]
-    call = a_call(dialect=GeminiGenerate.name, generationConfig={"temperature": 1})
+    gemini = DIALECTS[GEMINI_GENERATE.name]
+    call = a_call(dialect=GEMINI_GENERATE.name, generationConfig={"temperature": 1})
     said = events(BEGINNING, reason="length", tokens=None)
     place = Site([frames(said, gemini), frames(events(REST, tokens=None), gemini)])
     answer = await place.ask(call)
@@ -175,11 +174,11 @@ async def test_what_cannot_be_continued_is_an_error_and_never_a_short_answer(
 ) -> None:
     cut = events(BEGINNING, reason="length")
     place = Site([frames(cut) if stream else body(cut), second], headers=SSE if stream else JSON)
-    async with place.guard.stream(a_call(stream=stream)) as reply:
+    async with await place.guard.send(a_call(stream=stream)) as reply:
         seen: list[StreamEvent] = []
 
         async def read() -> None:
-            async for piece in reply.chunks():
+            async for piece in reply.pieces:
                 seen.extend(piece.events)
 
         with pytest.raises(UpstreamProtocolError, match="our limit of 40 tokens"):
@@ -198,8 +197,8 @@ async def test_a_provider_that_takes_a_beginning_goes_on_from_it() -> None:
 
 async def test_leaving_early_leaves_no_call_open() -> None:
     place = Site([frames(events(BEGINNING, reason="length")), [*frames(events(REST))[:2], 10_000]])
-    async with place.guard.stream(a_call()) as reply:
-        async for piece in reply.chunks():
+    async with await place.guard.send(a_call()) as reply:
+        async for piece in reply.pieces:
             if any(isinstance(each, TextDelta) and each.text == REST for each in piece.events):
                 break
     assert place.actor.open == 0

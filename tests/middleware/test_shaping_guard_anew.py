@@ -90,7 +90,7 @@ async def test_a_refused_request_is_the_callers_to_know() -> None:
 
 
 async def test_tight_leaves_a_share_of_the_conversations_alone_and_measures_both() -> None:
-    place = Site([frames(events("Hi", tokens=7))], {"budget": "tight"}, learned())
+    place = Site([frames(events("Hi", tokens=7))], {"max_tokens": "tight"}, learned())
     kinds = set()
     for number in range(60):
         asked = [{"role": "user", "content": f"Tides of day {number}?"}]

@@ -16,13 +16,13 @@ import pytest
 
 from headstart.compression.compress import compress
 from headstart.compression.memo import Memo
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.shaping.numbering import number_documents
-from headstart.middleware.shaping.prompts import read_prompt
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.registry import DIALECTS
+from headstart.middleware.shaping.quotes import number_documents
 from support.candidates import chat_call
 
 if TYPE_CHECKING:
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 ROWS = json.dumps([{"order": n, "status": "shipped", "warehouse": "north"} for n in range(40)])
@@ -95,8 +95,10 @@ def prompts(marks: str) -> list[dict[str, Any]]:
     return [marked(messages[:end], marks) for end in ends]
 
 
-def compressed(document: dict[str, Any], mode: Mode, *, clear_history: bool) -> dict[str, Any]:
-    prompt = read_prompt("anthropic-messages", document)
+def compressed(
+    document: dict[str, Any], mode: CompressionMode, *, clear_history: bool
+) -> dict[str, Any]:
+    prompt = DIALECTS["anthropic-messages"].form.read(document)
     assert prompt is not None
     done = compress(prompt.messages, mode=mode, clear_history=clear_history)
     return prompt.with_messages(done.messages)
@@ -104,10 +106,10 @@ def compressed(document: dict[str, Any], mode: Mode, *, clear_history: bool) -> 
 
 def numbered(document: dict[str, Any]) -> dict[str, Any]:
     body = msgspec.json.encode(document)
-    dialect = AnthropicMessages()
+    dialect = ANTHROPIC_MESSAGES
     request = dialect.parse_request(body)
     call = msgspec.structs.replace(chat_call(), body=body, dialect=dialect.name, request=request)
-    done = number_documents(call, Memo())
+    done = number_documents(call, request, Memo())
     assert done is not None
     return dict(msgspec.json.decode(done.call.body))
 
@@ -132,7 +134,7 @@ ALL = ["1", "2", "results", "within results", "automatic"]
 
 @pytest.mark.parametrize("marks", ALL)
 @pytest.mark.parametrize("mode", ["safe", "balanced", "aggressive"])
-def test_a_conversation_costs_less_than_as_it_came(marks: str, mode: Mode) -> None:
+def test_a_conversation_costs_less_than_as_it_came(marks: str, mode: CompressionMode) -> None:
     asked = prompts(marks)
     sent = [flat(compressed(each, mode, clear_history=False)) for each in asked]
     for before, after in pairwise(sent):

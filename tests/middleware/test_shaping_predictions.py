@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headstart.attempts import Shaped
 from headstart.errors import UpstreamRefused
-from headstart.middleware.shaping.predictions import Predicting
-from headstart.observe import Shaped
-from headstart.policies.output.predictions import MIN_CHARS
+from headstart.middleware.shaping.edits import SendPrediction
+from headstart.policies.output.document_edits import MIN_PREDICTED_CHARS
 from headstart.types import Call, Ended, Finished, UsageReported
 from support.candidates import CHAT, Actor, House, chat_call, read, say, text, whole
 
@@ -34,10 +34,10 @@ class Scene:
     def __init__(self, *scripts: Any) -> None:
         self.house = House()
         self.actor = Actor("a", list(scripts) or [whole("Hi")])
-        self.candidate = Predicting(self.house.target(self.actor), self.house.ledger)
+        self.candidate = self.house.shaped(self.actor, SendPrediction())
 
     async def ask(self, call: Call) -> tuple[str, ...]:
-        async with self.candidate.stream(call) as reply:
+        async with await self.candidate.send(call) as reply:
             assert await read(reply) == "Hi"
             return reply.transforms
 
@@ -75,7 +75,7 @@ async def test_a_prediction_that_the_provider_did_not_use_is_not_booked() -> Non
     "call",
     [
         call_of(""),
-        call_of("x" * (MIN_CHARS - 1)),
+        call_of("x" * (MIN_PREDICTED_CHARS - 1)),
         call_of(n=2),
         call_of(tools=[{"type": "function", "function": {"name": "f"}}]),
         call_of(logprobs=True),
@@ -90,7 +90,7 @@ async def test_a_prediction_that_the_provider_did_not_use_is_not_booked() -> Non
 )
 async def test_calls_that_may_not_bear_one_pass_untouched(call: Call) -> None:
     scene = Scene()
-    async with scene.candidate.stream(call) as reply:
+    async with await scene.candidate.send(call) as reply:
         assert reply.transforms == ()
     assert scene.actor.calls == [call]
 

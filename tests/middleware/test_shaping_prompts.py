@@ -10,11 +10,11 @@ import pytest
 
 from headstart.compression.compress import compress
 from headstart.compression.json_text import expand
-from headstart.middleware.shaping.prompts import read_prompt
+from headstart.dialects.registry import DIALECTS as RECORDS
 from support.prompts import ROWS, TABLE, chat, contents, messages
 
 if TYPE_CHECKING:
-    from headstart.compression.result import Mode
+    from headstart.settings import CompressionMode
 
 RESULT = {"type": "tool_result", "content": TABLE}
 USE = {"type": "tool_use", "name": "f", "input": {}}
@@ -26,7 +26,7 @@ DIALECTS = {
 
 
 def compressed(dialect: str, document: dict[str, Any]) -> dict[str, Any]:
-    prompt = read_prompt(dialect, document)
+    prompt = RECORDS[dialect].form.read(document)
     assert prompt is not None
     return prompt.with_messages(compress(prompt.messages).messages)
 
@@ -131,10 +131,6 @@ def test_what_was_sent_begins_what_is_sent_next(dialect: str) -> None:
     assert again[: len(document[field])] == sent[field]
 
 
-def test_a_dialect_that_is_not_known_has_no_prompt() -> None:
-    assert read_prompt("", {"messages": []}) is None
-
-
 @pytest.mark.parametrize(
     ("dialect", "document"),
     [
@@ -156,8 +152,86 @@ def test_a_dialect_that_is_not_known_has_no_prompt() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["safe", "aggressive"])
 def test_what_is_malformed_is_left_to_the_provider(
-    dialect: str, document: dict[str, Any], mode: Mode
+    dialect: str, document: dict[str, Any], mode: CompressionMode
 ) -> None:
-    prompt = read_prompt(dialect, document)
+    prompt = RECORDS[dialect].form.read(document)
     if prompt is not None:
         assert not compress(prompt.messages, mode=mode, clear_history=True).spans
+
+
+# --- more text at the end of the system text ---------------------------------------------------
+
+WORDS = "Answer directly."
+USER = {"role": "user", "content": "Why does the moon move the sea?"}
+BLOCK = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
+
+
+def with_text(document: dict[str, Any], dialect: str, text: str) -> dict[str, Any] | None:
+    return RECORDS[dialect].form.with_system_text(document, text)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([USER], [{"role": "system", "content": WORDS}, USER]),
+        (
+            [{"role": "system", "content": "Be kind."}, USER],
+            [{"role": "system", "content": "Be kind.\n\n" + WORDS}, USER],
+        ),
+        (
+            [{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, USER],
+            [
+                {"role": "system", "content": "A"},
+                {"role": "developer", "content": "B\n\n" + WORDS},
+                USER,
+            ],
+        ),
+        (
+            [{"role": "system", "content": [BLOCK]}, USER],
+            [{"role": "system", "content": [BLOCK, {"type": "text", "text": WORDS}]}, USER],
+        ),
+    ],
+)
+def test_the_words_end_the_system_text(before: list[Any], after: list[Any]) -> None:
+    document = with_text({"model": "m", "messages": before}, "openai-chat", WORDS)
+    assert document == {"model": "m", "messages": after}
+
+
+@pytest.mark.parametrize(
+    ("system", "after"),
+    [
+        (None, WORDS),
+        ("Be kind.", "Be kind.\n\n" + WORDS),
+        ([BLOCK], [BLOCK, {"type": "text", "text": WORDS}]),
+    ],
+)
+def test_anthropics_system_text_keeps_its_form_and_its_marks(system: Any, after: Any) -> None:
+    document = {"messages": [USER]} if system is None else {"messages": [USER], "system": system}
+    changed = with_text(document, "anthropic-messages", WORDS)
+    assert changed is not None
+    assert changed["system"] == after
+    assert changed["messages"] is document["messages"]
+
+
+def test_geminis_instruction_gets_another_part() -> None:
+    part = {"text": "Be kind."}
+    changed = with_text({"systemInstruction": {"parts": [part]}}, "gemini-generate", WORDS)
+    assert changed == {"systemInstruction": {"parts": [part, {"text": WORDS}]}}
+    assert with_text({}, "gemini-generate", WORDS) == {
+        "systemInstruction": {"parts": [{"text": WORDS}]}
+    }
+
+
+def test_a_system_text_of_no_known_form_stays_as_it_is() -> None:
+    odd = {"messages": [{"role": "system", "content": 7}, USER]}
+    assert with_text(odd, "openai-chat", WORDS) is None
+    assert with_text({"systemInstruction": "Be kind."}, "gemini-generate", WORDS) is None
+
+
+def test_a_turn_more_leaves_the_prefix_as_it_was() -> None:
+    turns = [USER, {"role": "assistant", "content": "Gravity."}, {"role": "user", "content": "So?"}]
+    short = with_text({"messages": turns[:1]}, "openai-chat", WORDS)
+    longer = with_text({"messages": turns}, "openai-chat", WORDS)
+    assert short is not None
+    assert longer is not None
+    assert longer["messages"][:2] == short["messages"]

@@ -10,22 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.reading import Piece
+from headstart import transcript
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.shaping import quotes as module
-from headstart.middleware.shaping.compress import Workbench
-from headstart.middleware.shaping.numbering import INSTRUCTION
-from headstart.middleware.shaping.quotes import Quoting
-from headstart.middleware.sse import SSEDecoder
-from headstart.middleware.upstreams import shown
-from headstart.observe import Observers, StageFailed
+from headstart.middleware.shaping.prompt_compression import TextWorker
+from headstart.middleware.shaping.quotes import INSTRUCTION, QuoteByNumber
+from headstart.observe import StageFailed
+from headstart.transcript import Transcript
 from headstart.types import (
     Call,
     Ended,
     ExtraDelta,
     Finished,
+    Piece,
     Started,
     StreamEvent,
     TextDelta,
@@ -44,13 +43,13 @@ ONE = "The tower was built in 1889."
 TWO = "It is made of iron and rivets."
 ASKED = f"<document>\n{ONE} {TWO}\n</document>\nWhen was it built?"
 NUMBERED = f"<document>\n[q1] {ONE} [q2] {TWO}\n</document>\nWhen was it built?"
-ANTHROPIC, GEMINI = AnthropicMessages(), GeminiGenerate()
+ANTHROPIC, GEMINI = ANTHROPIC_MESSAGES, GEMINI_GENERATE
 DIALECTS: dict[str, Any] = {each.name: each for each in (CHAT, ANTHROPIC, GEMINI)}
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Workbench]:
-    bench = Workbench()
+def bench() -> Iterator[TextWorker]:
+    bench = TextWorker()
     yield bench
     bench.close()
 
@@ -72,31 +71,22 @@ def call_of(*messages: Any, stream: bool = True, **fields: Any) -> Call:
 class Scene:
     """One provider that answers with this script, and quotes before it."""
 
-    def __init__(self, bench: Workbench, *script: Any) -> None:
+    def __init__(self, bench: TextWorker, *script: Any) -> None:
         self.house = House()
         self.observed: list[Observation] = []
         self.actor = Actor("a", [list(script) or whole("Hi")])
-        observers = Observers()
-        observers.add(self)
-        self.candidate = Quoting(
-            self.house.target(self.actor),
-            DIALECTS,
-            bench,
-            self.house.ledger,
-            observers,
-            lambda: UNIX,
-        )
+        self.candidate = self.house.shaped(self.actor, QuoteByNumber(bench), observers=[self])
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)
 
     async def ask(self, call: Call) -> tuple[str, tuple[str, ...]]:
-        async with self.candidate.stream(call) as reply:
+        async with await self.candidate.send(call) as reply:
             return await read(reply), reply.transforms
 
     async def pieces(self, call: Call) -> list[Any]:
-        async with self.candidate.stream(call) as reply:
-            return [piece async for piece in reply.chunks()]
+        async with await self.candidate.send(call) as reply:
+            return [piece async for piece in reply.pieces]
 
     async def sent(self, call: Call) -> list[Any]:
         await self.ask(call)
@@ -105,7 +95,7 @@ class Scene:
         return messages
 
 
-async def test_sentences_go_up_numbered_and_the_mark_comes_down_as_text(bench: Workbench) -> None:
+async def test_sentences_go_up_numbered_and_the_mark_comes_down_as_text(bench: TextWorker) -> None:
     scene = Scene(bench, *whole("It says: ⟦q:", "1-2⟧."))
     assert await scene.ask(call_of()) == (f"It says: {ONE} {TWO}.", ("quotes",))
     sent = msgspec.json.decode(scene.actor.calls[0].body)["messages"]
@@ -115,7 +105,7 @@ async def test_sentences_go_up_numbered_and_the_mark_comes_down_as_text(bench: W
     assert row.tokens_after < row.tokens_before
 
 
-async def test_each_turn_sends_the_one_before_to_the_byte(bench: Workbench) -> None:
+async def test_each_turn_sends_the_one_before_to_the_byte(bench: TextWorker) -> None:
     scene = Scene(bench)
     system = {"role": "system", "content": "s"}
     more = f"<document>\n{TWO}\nIt was repainted in 2024.\n</document>\nAnd then?"
@@ -148,7 +138,7 @@ async def test_each_turn_sends_the_one_before_to_the_byte(bench: Workbench) -> N
         (GEMINI, {"contents": [{"role": "user", "parts": [{"text": ASKED}]}]}),
     ],
 )
-async def test_other_dialects_are_numbered_too(dialect: Any, body: Any, bench: Workbench) -> None:
+async def test_other_dialects_are_numbered_too(dialect: Any, body: Any, bench: TextWorker) -> None:
     raw = msgspec.json.encode({"model": "m", **body})
     scene = Scene(bench, *whole("⟦q:2⟧"))
     call = msgspec.structs.replace(
@@ -160,7 +150,7 @@ async def test_other_dialects_are_numbered_too(dialect: Any, body: Any, bench: W
     assert INSTRUCTION in sent
 
 
-async def test_an_answer_without_marks_passes_to_the_byte(bench: Workbench) -> None:
+async def test_an_answer_without_marks_passes_to_the_byte(bench: TextWorker) -> None:
     script = whole("It was ", "in 1889.")
     assert await Scene(bench, *script).pieces(call_of()) == script
     body = Piece(b"{}", (TextDelta(text="no mark"), Finished(reason="stop"), Ended()))
@@ -170,9 +160,9 @@ async def test_an_answer_without_marks_passes_to_the_byte(bench: Workbench) -> N
 
 
 async def test_an_answer_too_long_to_be_remembered_passes(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown, "MOST_BYTES", 200)
+    monkeypatch.setattr(transcript, "KEPT_BYTES", 200)
     script = whole("x" * 300, "⟦q:1⟧")
     assert await Scene(bench, *script).pieces(call_of()) == script
     monkeypatch.setattr(module, "HELD_BYTES", 5)
@@ -186,19 +176,19 @@ SHOWN = f"A {ONE} b ⟦q:9⟧ {ONE} {TWO}\n```\n⟦q:1⟧\n```\n{TWO} ⟦q:"
 
 def streamed(pieces: list[Any], dialect: Any = CHAT) -> str:
     """Return the text of a stream's bytes, as a client reads it; it must be whole."""
-    decoder, collector = dialect.decoder(), Collector()
+    decoder, transcript = dialect.decoder(), Transcript()
     for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
-        collector.feed(decoder.feed(frame))
-    if dialect.name == GeminiGenerate.name:  # it has no terminal event
-        collector.feed((Ended(),))
-    completion = collector.completion(UNIX)
+        transcript.feed(decoder.feed(frame))
+    if dialect.name == GEMINI_GENERATE.name:  # it has no terminal event
+        transcript.feed((Ended(),))
+    completion = transcript.completion(UNIX)
     assert completion is not None
     return "".join(getattr(part, "text", "") for part in completion.choices[0].parts)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(ANSWER)), max_size=12).map(sorted))
-async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: Workbench) -> None:
+async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: TextWorker) -> None:
     chunks = [ANSWER[a:b] for a, b in zip([0, *cuts], [*cuts, len(ANSWER)], strict=True)]
     encoder = CHAT.encoder("up-1", 1, include_usage=False)
     padding = ExtraDelta(fields={"obfuscation": "xx"}, choice=None)
@@ -210,7 +200,7 @@ async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: Wo
 
 
 @pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC, GEMINI], ids=lambda each: each.name)
-async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: Workbench) -> None:
+async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: TextWorker) -> None:
     encoder = dialect.encoder("up-1", 1, include_usage=False)
     groups: list[tuple[StreamEvent, ...]] = [
         (Started(id="up-1", model="m", created=1), TextDelta(text="It ", block=0)),
@@ -233,7 +223,7 @@ async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: Workbenc
     assert streamed(pieces, dialect) == f"It says {ONE}."
 
 
-async def test_a_whole_answer_is_expanded_whole(bench: Workbench) -> None:
+async def test_a_whole_answer_is_expanded_whole(bench: TextWorker) -> None:
     body = Piece(
         b'{"short": 1}',
         (
@@ -245,14 +235,14 @@ async def test_a_whole_answer_is_expanded_whole(bench: Workbench) -> None:
     )
     scene = Scene(bench, body)
     scene.actor.headers = (*JSON, (b"content-length", b"12"))
-    async with scene.candidate.stream(call_of(stream=False)) as reply:
-        (piece,) = [piece async for piece in reply.chunks()]
+    async with await scene.candidate.send(call_of(stream=False)) as reply:
+        (piece,) = [piece async for piece in reply.pieces]
         assert reply.headers == JSON
     assert msgspec.json.decode(piece.data)["choices"][0]["message"]["content"] == SHOWN
     assert scene.house.ledger.shaped("call")
 
 
-async def test_a_tools_arguments_are_never_expanded(bench: Workbench) -> None:
+async def test_a_tools_arguments_are_never_expanded(bench: TextWorker) -> None:
     calls = ToolCallDelta(index=0, id="1", name="f", arguments='{"a":"⟦q:1⟧"}')
     script = [text("See ⟦q:1"), say(calls), say(Finished(reason="tool_calls"), Ended())]
     pieces = await Scene(bench, *script).pieces(call_of())
@@ -278,7 +268,7 @@ async def test_a_tools_arguments_are_never_expanded(bench: Workbench) -> None:
         msgspec.structs.replace(call_of(), dialect="unknown"),
     ],
 )
-async def test_all_other_calls_pass_untouched(call: Call, bench: Workbench) -> None:
+async def test_all_other_calls_pass_untouched(call: Call, bench: TextWorker) -> None:
     scene = Scene(bench, *whole("⟦q:1⟧"))
     assert await scene.ask(call) == ("⟦q:1⟧", ())
     assert scene.actor.calls == [call]
@@ -295,7 +285,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
-async def test_code_and_data_get_no_ids(data: str, bench: Workbench) -> None:
+async def test_code_and_data_get_no_ids(data: str, bench: TextWorker) -> None:
     for border in ("</document>\n<document>", "Document [1]"):
         asked = f"<document>\n{data}\n{border}\n{ONE} {TWO}\n</document>\nWhen was it built?"
         scene = Scene(bench)
@@ -307,7 +297,7 @@ async def test_code_and_data_get_no_ids(data: str, bench: Workbench) -> None:
 
 
 async def test_a_failure_sends_the_prompt_as_it_came(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("numbers ran out")

@@ -11,7 +11,7 @@ import pytest
 
 from headstart import HeadstartMiddleware
 from headstart.errors import RequestTimeout
-from headstart.middleware.body import paced, read_body
+from headstart.middleware.body import read_body
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
@@ -204,7 +204,7 @@ async def test_patience_is_not_saved_up() -> None:
 
     with pytest.raises(RequestTimeout):
         async with asyncio.timeout(PATIENCE_S):
-            await read_body(paced(receive, 0.05), 20_000_000)
+            await read_body(receive, 20_000_000, 0.05)
 
 
 async def test_a_wrapped_apps_server_has_limits_of_its_own() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.dialect import Frame
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.sse import Frame, SSEDecoder
+from headstart.middleware.reading import SSEDecoder
 
 PIECES = (
     b"data: {}",

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from headstart.errors import HeadstartError, UpstreamUnreachable
-from headstart.middleware.upstreams.contest import Contest, ContestOptions
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
-from headstart.policies.routing.hedging import ExtraBudget
-from headstart.policies.routing.measures import Key
-from headstart.policies.routing.retries import RetryBudget
+from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.measures import UpstreamModel
+from headstart.policies.routing.schedule import ExtraBudget
+from headstart.settings import Strategy
 from headstart.types import Ended, ErrorReported, Finished, Started, TextDelta
 from support.candidates import (
     DIALECTS,
@@ -49,13 +50,12 @@ def steps(draw: random.Random) -> list[Step]:
     return [wait, draw.choice([*ends, asyncio.Event()])]
 
 
-def strategy(house: House, draw: random.Random, *members: Any) -> Contest:
+def strategy(house: House, draw: random.Random, *members: Any) -> AttemptGroup:
     name: Any = draw.choice(STRATEGIES)
-    return Contest(
+    return AttemptGroup(
         name,
         members,
-        ContestOptions(name, hedge_floor_s=0.0, first_complete=draw.random() < 0.1),
-        ledger=house.ledger,
+        Strategy(strategy=name, hedge_floor_s=0.0, first_complete=draw.random() < 0.1),
         extra=ExtraBudget(1.0, 1.0),
         retrying=RetryBudget(),
         draw=lambda: 0.0,
@@ -67,7 +67,7 @@ async def outcome(upstream: Rescued, turns: int) -> str:
     """Return the answer, or how there was none; the caller leaves after so many turns."""
 
     async def ask() -> str:
-        async with upstream.stream(chat_call()) as reply:
+        async with await upstream.send(chat_call()) as reply:
             return await read(reply)
 
     async def guarded() -> str:
@@ -103,6 +103,7 @@ async def test_answers_are_whole_calls_end_and_each_is_booked_once(seed: int) ->
         assert sum(each.open for each in actors) == 0
         won = sum(each.outcome == "won" for each in attempts)
         assert won == 1 if got in {ANSWER, OTHER} else won <= 1
-        assert len(house.ledger) == 0
-        assert not any(house.conditions.measures.in_flight(Key(each, "m")) for each in "abcd")
+        assert not any(
+            house.conditions.measures.in_flight(UpstreamModel(each, "m")) for each in "abcd"
+        )
     assert seen == {ANSWER, OTHER, "error", "left"}

@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 
 from headstart.errors import UpstreamError
-from headstart.middleware.supervisor import Supervisor
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
+from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.settings import UpstreamSettings
 from headstart.types import Call
-from support.candidates import DIALECTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -122,14 +122,14 @@ async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
         endpoint="relay",
         editable=False,
     )
-    async with upstream.stream(call) as reply:
-        return b"".join([piece.data async for piece in reply.chunks()])
+    async with await upstream.send(call) as reply:
+        return b"".join([piece.data async for piece in reply.pieces])
 
 
 async def answers_after(ending: str, stray: Stray, method: str = "GET") -> list[bytes]:
     """Return what three calls got that were made after a first one, and its stray bytes."""
     async with hostile(ending, stray) as (peer, url):
-        upstream = HTTPUpstream(HTTPOptions("u", url), DIALECTS)
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
         try:
             # An answer that is not HTTP from its second byte on may fail; the next ones may not.
             with contextlib.suppress(UpstreamError):
@@ -178,7 +178,7 @@ async def test_a_body_after_an_answer_to_head_reaches_no_other_call(stray: str) 
 
 async def test_a_silent_connection_is_used_again() -> None:
     async with hostile("length", Stray()) as (peer, url):
-        upstream = HTTPUpstream(HTTPOptions("u", url), DIALECTS)
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
         for number in range(3):
             await ask(upstream, f"/{number}")
         await upstream.aclose()
@@ -188,10 +188,10 @@ async def test_a_silent_connection_is_used_again() -> None:
 async def test_a_warmed_connection_with_more_on_it_is_not_used() -> None:
     supervisor = Supervisor()
     async with hostile("length", Stray(joined=SECOND, later=((0.001, SECOND),))) as (peer, url):
-        options = HTTPOptions("u", url, warm=True)
-        upstream = HTTPUpstream(options, DIALECTS, spawn=supervisor.spawn)
+        options = UpstreamSettings(name="u", base_url=url, warm=True)
+        upstream = HTTPUpstream(options, spawn=supervisor.spawn)
         upstream._open()
-        upstream.keep_warm()
+        upstream._keep_warm()
         await peer.sent.wait()
         async with asyncio.timeout(10):
             while supervisor.running:

@@ -17,12 +17,12 @@ from headstart.errors import (
     UpstreamUnavailable,
     UpstreamUnreachable,
 )
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.opening import AnswerWithheld
+from headstart.reply import AnswerWithheld
 from headstart.types import (
     Ended,
     ErrorReported,
     Finished,
+    Piece,
     RefusalDelta,
     Started,
     StreamEvent,
@@ -35,7 +35,6 @@ from support.candidates import JSON, Actor, House, chat_call, read, say, text, t
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.interfaces import Chunk
     from support.candidates import Step
 
 pytestmark = pytest.mark.anyio
@@ -60,10 +59,10 @@ async def test_entering_waits_for_the_first_content_and_loses_nothing(content: S
     actor = Actor("a", [[OPENING, come, say(content), DONE]])
     entered = asyncio.Event()
 
-    async def ask() -> list[Chunk]:
-        async with house.target(actor).stream(chat_call()) as reply:
+    async def ask() -> list[Piece]:
+        async with await house.target(actor).send(chat_call()) as reply:
             entered.set()
-            return [piece async for piece in reply.chunks()]
+            return [piece async for piece in reply.pieces]
 
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(ask())
@@ -77,7 +76,7 @@ async def test_entering_waits_for_the_first_content_and_loses_nothing(content: S
 
 async def test_an_answer_is_booked_with_its_tokens_as_soon_as_it_ended() -> None:
     house = House()
-    async with house.target(Actor("a", [whole("Hi", " there")])).stream(chat_call()) as reply:
+    async with await house.target(Actor("a", [whole("Hi", " there")])).send(chat_call()) as reply:
         assert await read(reply) == "Hi there"
         (attempt,) = house.ledger.take("call")
     assert (attempt.outcome, attempt.status, attempt.model) == (AttemptOutcome.WON, 200, "m")
@@ -104,7 +103,7 @@ async def test_what_is_no_answer_does_not_enter(
 ) -> None:
     house, actor = House(), Actor("a", [steps])
     with pytest.raises(error):
-        async with house.target(actor).stream(chat_call()):
+        async with await house.target(actor).send(chat_call()):
             pytest.fail("entered")
     (attempt,) = house.ledger.attempts("call")
     assert (attempt.outcome, attempt.error) == (AttemptOutcome.FAILED, kind)
@@ -115,7 +114,7 @@ async def test_an_error_in_a_200_stream_is_a_proper_error_before_its_first_conte
     house = House()
     frame = say(ErrorReported(message="over capacity", code="overloaded_error", status=503))
     with pytest.raises(UpstreamRefused) as caught:
-        async with house.target(Actor("a", [[OPENING, frame]])).stream(chat_call()):
+        async with await house.target(Actor("a", [[OPENING, frame]])).send(chat_call()):
             pytest.fail("entered")
     assert caught.value.status == 503
     assert b"over capacity" in caught.value.body
@@ -128,7 +127,7 @@ async def test_an_error_status_comes_with_the_providers_own_body() -> None:
     body = b'{"error":{"message":"no such model","code":"model_not_found"}}'
     actor = Actor("a", [[Piece(body)]], status=404, headers=JSON)
     with pytest.raises(UpstreamRefused) as caught:
-        async with house.target(actor).stream(chat_call()):
+        async with await house.target(actor).send(chat_call()):
             pytest.fail("entered")
     assert (caught.value.status, caught.value.body) == (404, body)
     assert house.ledger.attempts("call")[0].error == "no-such-model"
@@ -138,16 +137,16 @@ async def test_an_endless_error_body_is_replaced() -> None:
     pieces = [Piece(b"x" * 8192)] * 1000
     actor = Actor("a", [pieces], status=500, headers=JSON)
     with pytest.raises(UpstreamRefused) as caught:
-        async with House().target(actor).stream(chat_call()):
+        async with await House().target(actor).send(chat_call()):
             pytest.fail("entered")
     assert len(caught.value.body) < 1000
 
 
 async def test_a_vetoed_answer_can_still_be_delivered() -> None:
     with pytest.raises(AnswerWithheld) as caught:
-        async with House().target(Actor("a", [[OPENING, VETO]])).stream(chat_call()):
+        async with await House().target(Actor("a", [[OPENING, VETO]])).send(chat_call()):
             pytest.fail("entered")
-    assert [piece async for piece in caught.value.reply.chunks()] == [OPENING, VETO]
+    assert [piece async for piece in caught.value.reply.pieces] == [OPENING, VETO]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
     steps: list[Piece], kind: str
 ) -> None:
     house, actor = House(), Actor("a", [steps])
-    async with house.target(actor, stall_s=0.05).stream(chat_call()) as reply:
+    async with await house.target(actor, stall_s=0.05).send(chat_call()) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
         assert actor.open == 0, "the broken call is closed though its context is still open"
@@ -173,7 +172,7 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
 async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
     house = House()
     steps = cast("Sequence[Step]", chain([text("Hi")], cycle([1, PING])))
-    async with house.target(Actor("a", [steps]), stall_s=0.02).stream(chat_call()) as reply:
+    async with await house.target(Actor("a", [steps]), stall_s=0.02).send(chat_call()) as reply:
         with pytest.raises(UpstreamTimeout):
             await read(reply)
     (attempt,) = house.ledger.attempts("call")
@@ -189,7 +188,7 @@ async def test_pings_between_words_are_no_silence() -> None:
         yield DONE
 
     house, steps = House(), cast("Sequence[Step]", speaks_slowly())
-    async with house.target(Actor("a", [steps]), stall_s=0.2).stream(chat_call()) as reply:
+    async with await house.target(Actor("a", [steps]), stall_s=0.2).send(chat_call()) as reply:
         assert await read(reply) == "x" * 20
 
 
@@ -197,7 +196,7 @@ async def test_pings_between_words_are_no_silence() -> None:
 async def test_finished_choices_stand_in_for_a_missing_end(last: list[Piece]) -> None:
     house = House()
     steps = [text("Hi"), say(Finished(reason="stop")), *last]
-    async with house.target(Actor("a", [steps])).stream(chat_call()) as reply:
+    async with await house.target(Actor("a", [steps])).send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     assert house.outcomes() == [("a", "won")]
 
@@ -205,7 +204,7 @@ async def test_finished_choices_stand_in_for_a_missing_end(last: list[Piece]) ->
 async def test_a_silent_provider_is_left_at_the_first_token_limit() -> None:
     house, actor = House(), Actor("a", [[OPENING, asyncio.Event()]])
     with pytest.raises(UpstreamTimeout):
-        async with house.target(actor, first_token_s=0.02).stream(chat_call()):
+        async with await house.target(actor, first_token_s=0.02).send(chat_call()):
             pytest.fail("entered")
     (attempt,) = house.ledger.attempts("call")
     assert (attempt.error, attempt.estimated) == ("silent", True)
@@ -218,7 +217,7 @@ async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider()
     for _ in range(6):
         deadline = asyncio.get_running_loop().time() + 0.005
         with pytest.raises(UpstreamTimeout):
-            async with target.stream(chat_call(deadline=deadline)):
+            async with await target.send(chat_call(deadline=deadline)):
                 pytest.fail("entered")
     assert target.outlook(chat_call()).ready
     assert not target.outlook(chat_call()).degraded
@@ -229,10 +228,10 @@ async def test_an_open_breaker_refuses_without_a_call() -> None:
     target = house.target(actor)
     for _ in range(5):
         with pytest.raises(UpstreamUnreachable):
-            async with target.stream(chat_call()):
+            async with await target.send(chat_call()):
                 pytest.fail("entered")
     with pytest.raises(UpstreamUnavailable) as caught:
-        async with target.stream(chat_call()):
+        async with await target.send(chat_call()):
             pytest.fail("entered")
     assert caught.value.retry_after_s is not None
     assert len(actor.calls) == len(house.ledger.attempts("call")) == 5
@@ -245,7 +244,7 @@ async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> No
     target = house.target(actor)
 
     async def ask() -> None:
-        async with target.stream(chat_call()) as reply:
+        async with await target.send(chat_call()) as reply:
             await read(reply)
 
     async with asyncio.TaskGroup() as group:
@@ -261,8 +260,8 @@ async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> No
 
 async def test_a_caller_that_leaves_halfway_is_booked_as_such() -> None:
     house, actor = House(), Actor("a", [whole("a", "b", "c")])
-    async with house.target(actor).stream(chat_call()) as reply:
-        async for _ in reply.chunks():
+    async with await house.target(actor).send(chat_call()) as reply:
+        async for _ in reply.pieces:
             break
     assert house.outcomes() == [("a", "abandoned")]
     assert actor.open == 0
@@ -273,8 +272,8 @@ async def test_a_caller_that_leaves_at_the_terminal_event_leaves_a_success() -> 
     house, actor = House(), Actor("a", [[*whole("Hi", " there"), asyncio.Event()]])
     target = house.target(actor)
     for number in range(6):
-        async with target.stream(chat_call(str(number))) as reply:
-            async for piece in reply.chunks():
+        async with await target.send(chat_call(str(number))) as reply:
+            async for piece in reply.pieces:
                 if any(isinstance(event, Ended) for event in piece.events):
                     (attempt,) = house.ledger.take(str(number))
                     break
@@ -293,18 +292,17 @@ async def test_whole_answers_enter_at_their_end() -> None:
     events = (TextDelta(text="Hi"), Finished(reason="stop"), Ended())
     actor = Actor("a", [[Piece(body[:20]), Piece(body[20:]), Piece(b"", events)]], headers=JSON)
     house = House()
-    async with house.target(actor).stream(chat_call(stream=False)) as reply:
-        assert b"".join([piece.data async for piece in reply.chunks()]) == body
+    async with await house.target(actor).send(chat_call(stream=False)) as reply:
+        assert b"".join([piece.data async for piece in reply.pieces]) == body
     (attempt,) = house.ledger.attempts("call")
     assert (attempt.outcome, attempt.ttft_s) == ("won", None)
 
 
 async def test_a_body_that_nobody_can_read_enters_at_its_first_byte_and_passes() -> None:
-    call = chat_call(editable=False)
+    house, call = House(), chat_call(editable=False)
     actor = Actor("a", [[Piece(b"\x00"), Piece(b"\x01")]], headers=JSON)
-    house = House()
-    async with house.target(actor).stream(call) as reply:
-        assert b"".join([piece.data async for piece in reply.chunks()]) == b"\x00\x01"
+    async with await house.target(actor).send(call) as reply:
+        assert b"".join([piece.data async for piece in reply.pieces]) == b"\x00\x01"
     assert house.outcomes() == [("a", "won")]
 
 
@@ -316,10 +314,10 @@ async def test_a_providers_own_limits_are_obeyed() -> None:
     )
     house = House()
     target = house.target(actor)
-    async with target.stream(chat_call()) as reply:
+    async with await target.send(chat_call()) as reply:
         await read(reply)
     with pytest.raises(UpstreamUnavailable):
-        async with target.stream(chat_call()):
+        async with await target.send(chat_call()):
             pytest.fail("entered")
     assert len(actor.calls) == 1
 
@@ -329,7 +327,7 @@ async def test_a_conversation_is_warm_where_it_was_served() -> None:
     target = house.target(Actor("a", [whole("Hi")]))
     call = chat_call(affinity="talk")
     assert not target.outlook(call).warm
-    async with target.stream(call) as reply:
+    async with await target.send(call) as reply:
         await read(reply)
     assert target.outlook(call).warm
 
@@ -340,7 +338,7 @@ async def test_what_was_billed_for_nothing_is_booked() -> None:
     )
     house = House()
     with pytest.raises(AnswerWithheld):
-        async with house.target(Actor("a", [[veto]])).stream(chat_call()):
+        async with await house.target(Actor("a", [[veto]])).send(chat_call()):
             pytest.fail("entered")
     (attempt,) = house.ledger.attempts("call")
     assert attempt.cost_usd == pytest.approx(1000 / 1e6)
@@ -350,7 +348,7 @@ async def test_lengths_are_learned_by_route_and_without_one_by_endpoint() -> Non
     house = House()
     for route, words in (("short", 1), ("long", 40), ("", 10)):
         target = house.target(Actor("a", [whole(*["four"] * words, usage=False)]))
-        async with target.stream(chat_call(route=route)) as reply:
+        async with await target.send(chat_call(route=route)) as reply:
             await read(reply)
     measured = house.conditions.measures.expected_length
     assert [round(measured(place)) for place in ("short", "long", "chat")] == [1, 40, 10]

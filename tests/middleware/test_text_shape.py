@@ -11,19 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.event_stream import EventStream
-from headstart.middleware.sse import SSEDecoder
-from headstart.middleware.text_shape import TextShape, learn_shape
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.reading import EventStream, SSEDecoder, TextShape, learn_shape
 from headstart.types import Ended, ErrorReported, ReasoningDelta, TextDelta
 from support.events import decoded
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.types import StreamEvent
 
-OPENAI, ANTHROPIC = OpenAIChat(), AnthropicMessages()
+OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
 START = (
     b'event: content_block_start\ndata: {"type":"content_block_start","index":1,'
     b'"content_block":{"type":"text","text":""}}\n\n'

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.middleware.dialects.answer_json import MOST_TOKENS
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.dialects.answers import MOST_TOKENS
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import UpstreamDialect
+    from headstart.dialects.dialect import UpstreamDialect
 
 DIALECTS: list[UpstreamDialect] = [
-    OpenAIChat(), AnthropicMessages(), GeminiGenerate(), CohereChat(),
+    OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, COHERE_CHAT,
 ]  # fmt: skip
 FIELDS = (
     "prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens", "cached_tokens",

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.middleware.collect import events_of
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.translation import (
-    translate_events,
-    translate_headers,
-    translate_status,
-    with_retry_after,
-)
+from headstart.dialects.answers import translate_events, translate_headers, translate_status
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import with_retry_after
+from headstart.transcript import events_of
 from headstart.types import (
     Choice,
     Completion,
@@ -37,10 +33,10 @@ from support.completions import some_text
 from support.events import crumbled, decoded, encoded, folded, said
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.types import Part, StreamEvent
 
-OPENAI, ANTHROPIC, GEMINI = OpenAIChat(), AnthropicMessages(), GeminiGenerate()
+OPENAI, ANTHROPIC, GEMINI = OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE
 
 
 def texts_and_calls(completion: Completion) -> tuple[str, list[tuple[str, object]]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.errors import UpstreamUnreachable
-from headstart.middleware.supervisor import Supervisor
-from headstart.middleware.upstreams.http import HTTPOptions, HTTPUpstream
-from support.candidates import DIALECTS, chat_call, read
+from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.settings import UpstreamSettings
+from support.candidates import chat_call, read
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 
@@ -46,7 +47,7 @@ async def cancel_a_call(upstream: HTTPUpstream, provider: Provider) -> None:
     before = len(provider.calls)
 
     async def ask() -> None:
-        async with upstream.stream(chat_call()):
+        async with await upstream.send(chat_call()):
             pytest.fail("entered")
 
     async with asyncio.TaskGroup() as group:
@@ -69,11 +70,11 @@ async def test_the_next_call_finds_a_connection_where_that_is_wanted(
 ) -> None:
     provider = Provider()
     async with serving(provider) as url:
-        options = HTTPOptions("u", url, warm=warm)
-        upstream = HTTPUpstream(options, DIALECTS, spawn=supervisor.spawn)
+        options = UpstreamSettings(name="u", base_url=url, warm=warm)
+        upstream = HTTPUpstream(options, spawn=supervisor.spawn)
         await cancel_a_call(upstream, provider)
         await settled(supervisor)
-        async with upstream.stream(chat_call()) as reply:
+        async with await upstream.send(chat_call()) as reply:
             assert await read(reply) == "Hello from upstream"
         await upstream.aclose()
     methods, ports = zip(*provider.asked, strict=True)
@@ -85,9 +86,10 @@ async def test_the_next_call_finds_a_connection_where_that_is_wanted(
 async def test_an_answer_that_was_read_leaves_its_connection(supervisor: Supervisor) -> None:
     provider = Provider()
     async with serving(provider) as url:
-        upstream = HTTPUpstream(HTTPOptions("u", url, warm=True), DIALECTS, spawn=supervisor.spawn)
+        settings = UpstreamSettings(name="u", base_url=url, warm=True)
+        upstream = HTTPUpstream(settings, spawn=supervisor.spawn)
         for _ in range(2):
-            async with upstream.stream(chat_call()) as reply:
+            async with await upstream.send(chat_call()) as reply:
                 await read(reply)
         await upstream.aclose()
     assert [method for method, _ in provider.asked] == ["POST", "POST"]
@@ -101,12 +103,12 @@ async def test_a_provider_that_is_gone_is_the_next_calls_trouble(supervisor: Sup
         await function(*args)
 
     async with serving(provider) as url:
-        options = HTTPOptions("u", url, warm=True)
-        upstream = HTTPUpstream(options, DIALECTS, spawn=partial(supervisor.spawn, later))
+        options = UpstreamSettings(name="u", base_url=url, warm=True)
+        upstream = HTTPUpstream(options, spawn=partial(supervisor.spawn, later))
         await cancel_a_call(upstream, provider)
     gone.set()
     await settled(supervisor)
     with pytest.raises(UpstreamUnreachable):
-        async with upstream.stream(chat_call()):
+        async with await upstream.send(chat_call()):
             pytest.fail("entered")
     await upstream.aclose()

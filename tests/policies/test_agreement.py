@@ -6,15 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.policies.agreement.answers import answer_text
-from headstart.policies.agreement.fitted import WITH_COSINE, WORDS_ALONE
 from headstart.policies.agreement.judge import (
     ENCODED_CHARS,
+    WITH_COSINE,
+    WORDS_ALONE,
     Agreement,
     Method,
     judge,
     texts_to_encode,
 )
-from headstart.policies.agreement.likeness import FEATURES, WITHOUT_COSINE
+from headstart.policies.agreement.wording import LIKENESS_FEATURES, WITHOUT_COSINE
 from headstart.types import (
     Choice,
     Completion,
@@ -331,7 +332,7 @@ def test_only_texts_that_need_a_cosine_are_encoded_and_only_their_beginning() ->
 
 
 def test_a_fit_has_a_weight_for_each_feature() -> None:
-    assert len(WITH_COSINE.weights) == len(FEATURES)
+    assert len(WITH_COSINE.weights) == len(LIKENESS_FEATURES)
     assert len(WORDS_ALONE.weights) == len(WITHOUT_COSINE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.caller_headers import (
+from headstart.policies.callers import (
     is_secret,
     is_secret_parameter,
     telling_cookies,

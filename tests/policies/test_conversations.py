@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headstart.policies.conversations import MOST_CHARS, MOST_TURNS, asks, split_conversation
+from headstart.policies.key import MOST_CHARS, MOST_TURNS, asks, split_conversation
 
 
 def said(*texts: str) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
+from headstart.dialects.dialect import Use
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.policies.admission import Admission
-from headstart.policies.fields import GEMINI_GENERATE, Use
 from headstart.policies.key import KeyContext, chat_key
 from headstart.types import (
     CONTENT_BLOCKS,
@@ -22,6 +22,7 @@ from headstart.types import (
     Text,
     Turn,
 )
+from support.gemini_stream import OPERATIONS
 
 # The request fields of generateContent, from the published API reference.
 DOCUMENTED = [
@@ -42,7 +43,7 @@ STREAM = b"/v1beta/models/gemini-2.5-flash:streamGenerateContent"
 
 def asked(*contents: Any, path: bytes = PATH, query: bytes = b"", **fields: Any) -> ChatRequest:
     document = {"contents": list(contents) or [ASK], **fields}
-    return GeminiGenerate().parse(path, query, json.dumps(document).encode())
+    return OPERATIONS.parse(path, query, json.dumps(document).encode())
 
 
 def key(*contents: Any, path: bytes = PATH, query: bytes = b"", **fields: Any) -> CacheKey:
@@ -77,14 +78,14 @@ def test_a_picture_may_come_in_either_alphabet() -> None:
 
 
 def test_every_documented_field_has_a_use() -> None:
-    assert set(DOCUMENTED) <= GEMINI_GENERATE.keys()
+    assert set(DOCUMENTED) <= GEMINI_GENERATE.key.fields.keys()
 
 
 @pytest.mark.parametrize(
     "field", sorted({*DOCUMENTED, "unknown", "messages"} - {"contents", "generationConfig"})
 )
 def test_fields_that_change_the_answer_separate_keys(field: str) -> None:
-    separates = GEMINI_GENERATE.get(field, Use.KEYED) is Use.KEYED
+    separates = GEMINI_GENERATE.key.fields.get(field, Use.KEYED) is Use.KEYED
     documents: list[dict[str, Any]] = [{field: {"x": number}} for number in (1, 2)]
     one, other = (key(**document) for document in documents)
     assert (one.partition != other.partition) is separates

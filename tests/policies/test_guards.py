@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.parse import MOST_VECTORS, Parse, parse_prompt
+from headstart.policies.guards.table import GUARDS, MOST_VECTORS, parse_prompt
 from headstart.policies.guards.words import listed, split_words, stem
-from headstart.policies.match import GUARDS
+
+if TYPE_CHECKING:
+    from headstart.policies.guards.parse import Parse
+    from headstart.settings import GuardName
 
 ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}
 """Words that the fake encoder takes for synonyms."""
@@ -226,14 +231,14 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("guard", "one", "other"), VETOED)
-def test_guard_vetoes_in_both_directions(guard: str, one: str, other: str) -> None:
+def test_guard_vetoes_in_both_directions(guard: GuardName, one: str, other: str) -> None:
     a, b = parse(one), parse(other)
     assert GUARDS[guard](a, b)
     assert GUARDS[guard](b, a)
 
 
 @pytest.mark.parametrize(("guard", "one", "other"), KEPT)
-def test_guard_leaves_rewordings_alone(guard: str, one: str, other: str) -> None:
+def test_guard_leaves_rewordings_alone(guard: GuardName, one: str, other: str) -> None:
     a, b = parse(one), parse(other)
     assert not GUARDS[guard](a, b)
     assert not GUARDS[guard](b, a)
@@ -244,7 +249,7 @@ def test_guard_leaves_rewordings_alone(guard: str, one: str, other: str) -> None
     "text",
     ["", "?!", "Hello", "$5", "II", "12%", "один два", "日本語で", "🙂", "my stop, our stop"],
 )
-def test_a_prompt_never_vetoes_itself(guard: str, text: str) -> None:
+def test_a_prompt_never_vetoes_itself(guard: GuardName, text: str) -> None:
     assert not GUARDS[guard](parse(text), parse(text))
 
 

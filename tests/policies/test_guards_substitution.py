@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.parse import Parse, pack_parse, parse_prompt, unpack_parse
-from headstart.policies.guards.substitution import exchanged_maxsim, words_substituted
-from headstart.policies.guards.vectors import from_nibbles, quantize_rows, to_nibbles, unit_rows
+from headstart.policies.guards.parse import (
+    Parse,
+    from_nibbles,
+    pack_parse,
+    quantize_rows,
+    to_nibbles,
+    unit_rows,
+    unpack_parse,
+)
+from headstart.policies.guards.scope import exchanged_maxsim, words_substituted
+from headstart.policies.guards.table import parse_prompt
 from headstart.policies.guards.words import split_words
 
 AXES = {"capital": 0, "town": 0, "peru": 1, "chile": 2, "old": 3, "big": 4}

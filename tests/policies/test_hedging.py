@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.attempts import Outlook
-from headstart.policies.routing.hedging import (
-    BURST,
-    START,
-    UNKNOWN_S,
-    WINDOW,
+from headstart.attempts import RoutingEstimate
+from headstart.policies.routing.measures import Measures, UpstreamModel
+from headstart.policies.routing.ordering import Availability, CallShape, predict_call
+from headstart.policies.routing.schedule import (
+    BUDGET_BURST,
+    BUDGET_START,
+    BUDGET_WINDOW,
+    UNKNOWN_DELAY_S,
     ExtraBudget,
     hedge_delay_s,
     hedge_usd,
 )
-from headstart.policies.routing.measures import Key, Measures
-from headstart.policies.routing.outlooks import Ask, Standing, outlook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,8 @@ BODY = (0.4, 0.55, 0.65, 0.75, 0.8, 0.9, 1.1, 1.3)
 STALLING = (0.4, 0.55, 0.65, 0.75, 0.9, 7.0, 20.0, 25.0)
 
 
-def look(late: tuple[float, ...] = BODY, *, samples: int = 100, **more: bool) -> Outlook:
-    return Outlook(name="a", samples=samples, late_ttft_s=late, **more)
+def look(late: tuple[float, ...] = BODY, *, samples: int = 100, **more: bool) -> RoutingEstimate:
+    return RoutingEstimate(name="a", samples=samples, late_ttft_s=late, **more)
 
 
 READY = look()
@@ -62,8 +62,8 @@ def test_the_delay_keeps_its_floor_and_half_of_the_deadline() -> None:
 
 
 def test_with_few_samples_the_delay_is_a_default() -> None:
-    assert hedge_delay_s([look(samples=5), READY]) == UNKNOWN_S
-    assert hedge_delay_s([look((), samples=0), READY]) == UNKNOWN_S
+    assert hedge_delay_s([look(samples=5), READY]) == UNKNOWN_DELAY_S
+    assert hedge_delay_s([look((), samples=0), READY]) == UNKNOWN_DELAY_S
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ def test_with_few_samples_the_delay_is_a_default() -> None:
         [look(degraded=True), look(degraded=True)],
     ],
 )
-def test_nobody_is_hedged_without_another_or_while_all_are_degraded(looks: list[Outlook]) -> None:
+def test_nobody_is_hedged_without_another_or_while_all_are_degraded(
+    looks: list[RoutingEstimate],
+) -> None:
     assert hedge_delay_s(looks) is None
 
 
@@ -101,12 +103,13 @@ def test_no_window_holds_more_extra_calls_than_its_budget(kind: str, share: floa
             spent += 1
         extra.append(spent)
     run = list(itertools.accumulate(extra, initial=0))
-    for size in (1, 10, 100, WINDOW):
+    for size in (1, 10, 100, BUDGET_WINDOW):
         most = max(run[i] - run[i - size] for i in range(size, len(run)))
-        assert most <= min(share * size + BURST, share * WINDOW) + 1e-6
-    start = min(START, share * WINDOW)
+        assert most <= min(share * size + BUDGET_BURST, share * BUDGET_WINDOW) + 1e-6
+    start = min(BUDGET_START, share * BUDGET_WINDOW)
     assert all(
-        total <= max(start, share * count) + 1e-6 for count, total in enumerate(run[: WINDOW + 1])
+        total <= max(start, share * count) + 1e-6
+        for count, total in enumerate(run[: BUDGET_WINDOW + 1])
     )
     assert run[-1] > 0
 
@@ -142,7 +145,7 @@ def test_a_hedge_wastes_the_dearer_of_two_and_nothing_where_a_price_is_unknown(
     wasted: float,
 ) -> None:
     first, second = (
-        Outlook(name="a", cost_usd=cost, waste_usd=waste)
+        RoutingEstimate(name="a", cost_usd=cost, waste_usd=waste)
         for cost, waste in zip(costs, wastes, strict=True)
     )
     assert hedge_usd(first, second) == (earned, wasted)
@@ -190,7 +193,7 @@ def test_what_was_spent_long_ago_no_longer_counts() -> None:
         budget.earn(1.0)
     assert budget.spend(1.0)
     assert budget.calls_used == pytest.approx(1 / 40)
-    for _ in range(WINDOW):
+    for _ in range(BUDGET_WINDOW):
         budget.earn(1.0)
     assert budget.calls_used == budget.usd_used == 0.0
 
@@ -198,11 +201,13 @@ def test_what_was_spent_long_ago_no_longer_counts() -> None:
 def hedge_rate(*, learn_censored: bool) -> float:
     """Return how often hedging by learned p95s fires when losers are cancelled."""
     noise, measures = random.Random(6), Measures()
-    keys = [Key("a", "m"), Key("b", "m")]
+    keys = [UpstreamModel("a", "m"), UpstreamModel("b", "m")]
     fired, calls = 0, 6000
     for number in range(calls):
         now = number * 0.1
-        looks = [outlook(k.upstream, k, Ask(100), Standing(), measures, now) for k in keys]
+        looks = [
+            predict_call(k.upstream, k, CallShape(100), Availability(), measures, now) for k in keys
+        ]
         delay_s = hedge_delay_s(looks)
         assert delay_s is not None
         one_s, other_s = (0.4 * math.exp(0.5 * noise.gauss(0, 1)) for _ in keys)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.policies.canonical import decoded_digest
-from headstart.policies.fields import OPENAI_CHAT, Use
+from headstart.dialects.dialect import Use
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.request_form import decoded_digest
 from headstart.policies.key import (
     KeyContext,
     chat_key,
@@ -109,7 +110,7 @@ def shuffled(value: Any, reverse: bool = True) -> Any:
 
 
 def test_every_documented_field_is_classified() -> None:
-    assert set(DOCUMENTED) <= OPENAI_CHAT.keys()
+    assert set(DOCUMENTED) <= OPENAI_CHAT.key.fields.keys()
 
 
 @given(
@@ -121,7 +122,7 @@ def test_a_field_changes_the_key_unless_its_table_says_otherwise(
     name: str, values: tuple[Any, Any]
 ) -> None:
     before, after = (key({**document(), name: value}) for value in values)
-    if OPENAI_CHAT.get(name, Use.KEYED) is Use.KEYED:
+    if OPENAI_CHAT.key.fields.get(name, Use.KEYED) is Use.KEYED:
         assert before.partition != after.partition
         assert before.exact != after.exact
     else:

@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Encoding, Nearby, Neighbor, Terms, Verdict
+from headstart.decisions import Encoding, MatchContext, Neighbor, RankedNeighbor, Verdict
 from headstart.embeddings.encoder import OnnxEncoder
 from headstart.errors import ConfigError
-from headstart.policies.match import GUARDS, StaticMatch
+from headstart.policies.guards.table import GUARDS
+from headstart.policies.match import StaticMatch
 
 if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
@@ -93,7 +94,7 @@ def test_foreign_evidence_is_an_error() -> None:
 
 
 def judged(policy: MatchPolicy[Parse], one: Parse, other: Parse, similarity: float) -> Verdict:
-    nearby = Nearby(Terms(), [Neighbor(id="n", similarity=similarity)], 0)
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="n", similarity=similarity)], 0)
     return policy.judge(one, other, nearby, policy.veto(one, other))
 
 

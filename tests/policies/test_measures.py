@@ -12,20 +12,22 @@ from headstart.policies.routing.measures import (
     BUCKETS,
     ENOUGH,
     OUTPUT_TOKENS,
-    Key,
     Measures,
+    UpstreamModel,
     bucket_of,
 )
 
-A, B = Key("a", "m"), Key("b", "m")
+A, B = UpstreamModel("a", "m"), UpstreamModel("b", "m")
 
 
-def taught(ttft_s: float, *, key: Key = A, prompt: int = 100, times: int = 50) -> Measures:
+def taught(
+    ttft_s: float, *, key: UpstreamModel = A, prompt: int = 100, times: int = 50
+) -> Measures:
     return teach(Measures(), ttft_s, key=key, prompt=prompt, times=times)
 
 
 def teach(
-    measures: Measures, ttft_s: float, *, key: Key = A, prompt: int = 100, times: int = 50
+    measures: Measures, ttft_s: float, *, key: UpstreamModel = A, prompt: int = 100, times: int = 50
 ) -> Measures:
     for number in range(times):
         measures.first(key, prompt, ttft_s, number * 0.1)
@@ -40,10 +42,10 @@ def test_buckets_grow_fourfold_and_hold_every_length() -> None:
 def test_nothing_is_known_of_an_upstream_that_was_never_asked() -> None:
     measures = Measures()
     assert measures.ttft_s(A, 100, 0.95, 0.0) is None
-    assert measures.expected_ttft_s(A, 100, 0.0) is None
+    assert measures.first_token(A, 100, 0.0).mean_s is None
     assert measures.tokens_per_s(A) is None
     assert measures.gap_p99_s(A) is None
-    assert measures.samples(A, 100, 0.0) == measures.in_flight(A) == 0
+    assert measures.first_token(A, 100, 0.0).samples == measures.in_flight(A) == 0
     assert measures.first_token_limit_s(A, 100, 0.0) == 30.0
     assert measures.stall_limit_s(A) == 30.0
     assert measures.expected_length("chat") == OUTPUT_TOKENS
@@ -66,19 +68,19 @@ def test_a_bucket_of_few_samples_borrows_from_the_nearest_that_has_enough() -> N
 def test_where_none_has_enough_the_one_with_most_samples_speaks() -> None:
     measures = teach(taught(0.2, times=3), 1.0, prompt=500, times=6)
     assert measures.ttft_s(A, 100, 0.5, 1.0) == pytest.approx(1.0, rel=0.05)
-    assert measures.samples(A, 100, 1.0) == 6
+    assert measures.first_token(A, 100, 1.0).samples == 6
 
 
 def test_three_slow_calls_in_a_row_raise_the_expectation_at_once_and_it_comes_back() -> None:
     measures = taught(0.2, times=200)
-    usual = measures.expected_ttft_s(A, 100, 20.0)
+    usual = measures.first_token(A, 100, 20.0).mean_s
     assert usual == pytest.approx(0.2, rel=0.05)
     measures.first(A, 100, 2.0, 20.0)
     measures.first(A, 100, 2.0, 20.0)
-    assert measures.expected_ttft_s(A, 100, 20.0) == pytest.approx(usual, rel=0.1)
+    assert measures.first_token(A, 100, 20.0).mean_s == pytest.approx(usual, rel=0.1)
     measures.censored(A, 100, 2.0, 20.1)
-    assert measures.expected_ttft_s(A, 100, 20.1) == pytest.approx(2.0, rel=0.15)
-    assert measures.expected_ttft_s(A, 100, 200.0) == pytest.approx(usual, rel=0.15)
+    assert measures.first_token(A, 100, 20.1).mean_s == pytest.approx(2.0, rel=0.15)
+    assert measures.first_token(A, 100, 200.0).mean_s == pytest.approx(usual, rel=0.15)
 
 
 def test_calls_that_pile_up_beyond_the_usual_raise_the_expectation() -> None:
@@ -86,15 +88,15 @@ def test_calls_that_pile_up_beyond_the_usual_raise_the_expectation() -> None:
     for _ in range(200):
         measures.began(A, now)
         measures.ended(A, now)
-    calm = measures.expected_ttft_s(A, 100, now) or 0.0
+    calm = measures.first_token(A, 100, now).mean_s or 0.0
     for _ in range(30):
         measures.began(A, now)
     assert measures.in_flight(A) == 30
-    assert (measures.expected_ttft_s(A, 100, now) or 0.0) > 3 * calm
+    assert (measures.first_token(A, 100, now).mean_s or 0.0) > 3 * calm
     for _ in range(31):
         measures.ended(A, now)
     assert measures.in_flight(A) == 0
-    assert measures.expected_ttft_s(A, 100, now) == pytest.approx(calm)
+    assert measures.first_token(A, 100, now).mean_s == pytest.approx(calm)
 
 
 def test_a_prompt_is_expected_to_count_as_those_before_it_did() -> None:
@@ -113,7 +115,7 @@ def test_the_usual_number_in_flight_costs_nothing() -> None:
         measures.began(A, number * 0.1)
         if measures.in_flight(A) > 40 or (measures.in_flight(A) > 30 and noise.random() < 0.5):
             measures.ended(A, number * 0.1)
-    assert measures.expected_ttft_s(A, 100, 200.0) == pytest.approx(0.2, rel=0.05)
+    assert measures.first_token(A, 100, 200.0).mean_s == pytest.approx(0.2, rel=0.05)
 
 
 def test_speed_is_tokens_over_their_time_and_a_burst_says_nothing() -> None:
@@ -129,8 +131,7 @@ def test_speed_is_tokens_over_their_time_and_a_burst_says_nothing() -> None:
 
 def test_a_limit_on_silence_follows_what_was_measured() -> None:
     measures = taught(20.0)
-    for _ in range(200):
-        measures.gap(A, 1.5)
+    measures.gaps(A, [1.5] * 200)
     assert measures.first_token_limit_s(A, 100, 5.0) == pytest.approx(80.0, rel=0.06)
     assert measures.stall_limit_s(A) == pytest.approx(15.0, rel=0.06)
 
@@ -148,18 +149,18 @@ def test_memory_is_bounded_and_the_least_recently_used_leave() -> None:
     measures = Measures()
     for number in range(1000):
         measures.first(A, 100, 0.2, 0.0)
-        measures.first(Key("a", f"made up {number}"), 100, 0.2, 0.0)
+        measures.first(UpstreamModel("a", f"made up {number}"), 100, 0.2, 0.0)
         measures.length(f"route {number}", 10, 0.0)
-    assert measures.samples(A, 100, 0.0) == 1000
-    assert measures.samples(Key("a", "made up 0"), 100, 0.0) == 0
-    assert measures.samples(Key("a", "made up 999"), 100, 0.0) == 1
+    assert measures.first_token(A, 100, 0.0).samples == 1000
+    assert measures.first_token(UpstreamModel("a", "made up 0"), 100, 0.0).samples == 0
+    assert measures.first_token(UpstreamModel("a", "made up 999"), 100, 0.0).samples == 1
 
 
 def test_made_up_models_put_none_out_that_answers_whole() -> None:
     measures = Measures()
     measures.prompt(A, 100, 130, 0.0)
     for number in range(1000):
-        measures.began(Key("a", f"made up {number}"), 0.0)
+        measures.began(UpstreamModel("a", f"made up {number}"), 0.0)
     assert measures.prompt_tokens(A, 1000) == 1300
 
 
@@ -180,7 +181,7 @@ def test_a_snapshot_brings_back_what_was_learned() -> None:
     for number in range(300):
         measures.first(A, 100, 0.3 * math.exp(noise.gauss(0, 0.5)), number)
         measures.speed(A, 100, 1.0, number)
-        measures.gap(A, 0.02)
+        measures.gaps(A, [0.02])
         measures.length("chat", 120, number)
         measures.prompt(A, 100, 130, number)
     measures.censored(B, 100, 4.0, 300.0)
@@ -195,7 +196,7 @@ def test_a_snapshot_brings_back_what_was_learned() -> None:
     assert loaded.gap_p99_s(A) == pytest.approx(0.02, rel=0.06)
     assert loaded.expected_length("chat") == pytest.approx(120)
     assert loaded.prompt_tokens(A, 1000) == 1300
-    assert loaded.samples(B, 100, 7.0) == 1
+    assert loaded.first_token(B, 100, 7.0).samples == 1
     assert loaded.in_flight(A) == 1
 
 
@@ -218,12 +219,11 @@ def test_a_snapshot_brings_back_what_was_learned() -> None:
 def test_a_snapshot_of_something_else_is_left_alone(data: bytes) -> None:
     measures = taught(0.2)
     assert not measures.load(data, 0.0)
-    assert measures.samples(A, 100, 4.9) == 50
+    assert measures.first_token(A, 100, 4.9).samples == 50
 
 
 def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_called() -> None:
     measures = Measures()
-    for _ in range(200):
-        measures.gap(A, 0.02)
+    measures.gaps(A, [0.02] * 200)
     assert measures.stall_limit_s(A) == 5.0
     assert measures.stall_limit_s(A, calls_tools=True) == 30.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headstart.attempts import Outlook
+from headstart.attempts import RoutingEstimate
 from headstart.policies.routing.ordering import EXPLORE, as_given, by_cost, by_speed
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Order(Protocol):
     def __call__(
-        self, outlooks: Sequence[Outlook], *, draw: Callable[[], float]
+        self, outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float]
     ) -> tuple[int, ...]: ...
 
 
@@ -34,8 +34,8 @@ def look(
     cost_usd: float | None = 0.01,
     warm: bool = False,
     warm_s: float = 0.0,
-) -> Outlook:
-    return Outlook(
+) -> RoutingEstimate:
+    return RoutingEstimate(
         name="x",
         ready=ready,
         ready_in_s=ready_in_s,
@@ -51,7 +51,7 @@ def look(
     )
 
 
-def closed(ready_in_s: float) -> Outlook:
+def closed(ready_in_s: float) -> RoutingEstimate:
     return look(ready=False, ready_in_s=ready_in_s)
 
 

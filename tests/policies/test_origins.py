@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.origins import OriginRules, forwarded
+from headstart.policies.callers import OriginRules, forwarded
 
 LOCAL = OriginRules()
 HOST = (b"host", b"127.0.0.1:8080")

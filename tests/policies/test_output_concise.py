@@ -7,7 +7,7 @@ import pytest
 from headstart.canonical_request import (
     CanonicalRequest,
     Message,
-    ReasoningWish,
+    ReasoningOptions,
     ResponseFormat,
     TextPart,
     Tool,
@@ -16,7 +16,6 @@ from headstart.policies.output.concise import (
     directive,
     refuse_concise,
     refuses_concise,
-    with_directive,
 )
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ QUESTION = "Why does the moon move the sea?"
         (asked(QUESTION, response_format=ResponseFormat(kind="schema")), "format"),
         (asked(QUESTION, system="Reply in JSON."), "format"),
         (asked("What is the moon? Answer as a YAML document"), "format"),
-        (asked(QUESTION, reasoning=ReasoningWish(effort="high")), "reasoning"),
-        (asked(QUESTION, reasoning=ReasoningWish(effort="none")), None),
+        (asked(QUESTION, reasoning=ReasoningOptions(effort="high")), "reasoning"),
+        (asked(QUESTION, reasoning=ReasoningOptions(effort="none")), None),
         (asked(QUESTION, model="o3-mini"), "reasoning"),
         (asked(QUESTION, model="openai/gpt-5-mini"), "reasoning"),
         (asked(QUESTION, model="deepseek-reasoner"), "reasoning"),
@@ -101,74 +100,6 @@ def test_the_words_are_the_same_for_every_request(level: int) -> None:
 
 USER = {"role": "user", "content": QUESTION}
 BLOCK = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ([USER], [{"role": "system", "content": WORDS}, USER]),
-        (
-            [{"role": "system", "content": "Be kind."}, USER],
-            [{"role": "system", "content": "Be kind.\n\n" + WORDS}, USER],
-        ),
-        (
-            [{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, USER],
-            [
-                {"role": "system", "content": "A"},
-                {"role": "developer", "content": "B\n\n" + WORDS},
-                USER,
-            ],
-        ),
-        (
-            [{"role": "system", "content": [BLOCK]}, USER],
-            [{"role": "system", "content": [BLOCK, {"type": "text", "text": WORDS}]}, USER],
-        ),
-    ],
-)
-def test_the_words_end_the_system_text(before: list[Any], after: list[Any]) -> None:
-    document = with_directive({"model": "m", "messages": before}, "openai-chat", WORDS)
-    assert document == {"model": "m", "messages": after}
-
-
-@pytest.mark.parametrize(
-    ("system", "after"),
-    [
-        (None, WORDS),
-        ("Be kind.", "Be kind.\n\n" + WORDS),
-        ([BLOCK], [BLOCK, {"type": "text", "text": WORDS}]),
-    ],
-)
-def test_anthropics_system_text_keeps_its_form_and_its_marks(system: Any, after: Any) -> None:
-    document = {"messages": [USER]} if system is None else {"messages": [USER], "system": system}
-    changed = with_directive(document, "anthropic-messages", WORDS)
-    assert changed is not None
-    assert changed["system"] == after
-    assert changed["messages"] is document["messages"]
-
-
-def test_geminis_instruction_gets_another_part() -> None:
-    part = {"text": "Be kind."}
-    changed = with_directive({"systemInstruction": {"parts": [part]}}, "gemini-generate", WORDS)
-    assert changed == {"systemInstruction": {"parts": [part, {"text": WORDS}]}}
-    assert with_directive({}, "gemini-generate", WORDS) == {
-        "systemInstruction": {"parts": [{"text": WORDS}]}
-    }
-
-
-def test_a_system_text_of_no_known_form_stays_as_it_is() -> None:
-    odd = {"messages": [{"role": "system", "content": 7}, USER]}
-    assert with_directive(odd, "openai-chat", WORDS) is None
-    assert with_directive({"systemInstruction": "Be kind."}, "gemini-generate", WORDS) is None
-    assert with_directive({"messages": [USER]}, "cohere-chat", WORDS) is None
-
-
-def test_a_turn_more_leaves_the_prefix_as_it_was() -> None:
-    turns = [USER, {"role": "assistant", "content": "Gravity."}, {"role": "user", "content": "So?"}]
-    short = with_directive({"messages": turns[:1]}, "openai-chat", WORDS)
-    longer = with_directive({"messages": turns}, "openai-chat", WORDS)
-    assert short is not None
-    assert longer is not None
-    assert longer["messages"][:2] == short["messages"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.registry import DIALECTS
 from headstart.policies.output.continuation import INSTRUCTION, Join, anchor, continuing
 
+CHAT = DIALECTS["openai-chat"].form
+GEMINI = DIALECTS["gemini-generate"].form
 SAID = "Tides follow the moon. Twice a day the sea rises along the shore, and the quick bro"
 
 
@@ -136,14 +139,14 @@ def test_the_last_words_are_words() -> None:
 
 def test_the_rest_is_asked_for_in_the_callers_dialect() -> None:
     chat = {"model": "m", "messages": [{"role": "user", "content": "Tides?"}]}
-    asked = continuing(chat, "The moon ", "no")["messages"]
+    asked = continuing(chat, CHAT, "The moon ", "no")["messages"]
     assert asked[0] is chat["messages"][0]
     assert asked[1:] == [
         {"role": "assistant", "content": "The moon "},
         {"role": "user", "content": INSTRUCTION + "The moon"},
     ]
     gemini = {"contents": [{"role": "user", "parts": [{"text": "Tides?"}]}]}
-    assert [turn["role"] for turn in continuing(gemini, "The", "no")["contents"]] == [
+    assert [turn["role"] for turn in continuing(gemini, GEMINI, "The", "no")["contents"]] == [
         "user",
         "model",
         "user",
@@ -152,7 +155,7 @@ def test_the_rest_is_asked_for_in_the_callers_dialect() -> None:
 
 def test_a_prefilled_answer_ends_without_space_since_providers_refuse_it() -> None:
     chat = {"messages": [{"role": "user", "content": "Tides?"}]}
-    assert continuing(chat, "The ", "plain")["messages"][1:] == [
+    assert continuing(chat, CHAT, "The ", "plain")["messages"][1:] == [
         {"role": "assistant", "content": "The"}
     ]
-    assert continuing(chat, "The ", "prefix")["messages"][-1]["prefix"] is True
+    assert continuing(chat, CHAT, "The ", "prefix")["messages"][-1]["prefix"] is True

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from headstart.policies.output.lengths import ENOUGH, LEAST_LIMIT, Key, Lengths
+from headstart.policies.output.answer_limits import ENOUGH, LEAST_LIMIT, LengthKey, Lengths
 
-KEY = Key("route", "m")
+KEY = LengthKey("route", "m")
 
 
 def learned(count: int, *, seed: int = 1) -> Lengths:
@@ -19,7 +19,7 @@ def learned(count: int, *, seed: int = 1) -> Lengths:
 def test_no_limit_is_learned_from_too_few_answers() -> None:
     assert learned(ENOUGH - 1).limit(KEY, "guard") is None
     assert learned(ENOUGH).limit(KEY, "guard") is not None
-    assert learned(ENOUGH).limit(Key("route", "other"), "guard") is None
+    assert learned(ENOUGH).limit(LengthKey("route", "other"), "guard") is None
 
 
 def test_limits_follow_the_quantiles_of_what_was_seen() -> None:
@@ -72,5 +72,5 @@ def test_a_snapshot_of_another_version_is_left_alone(data: bytes) -> None:
 def test_memory_is_bounded() -> None:
     lengths = learned(ENOUGH)
     for number in range(300):
-        lengths.add(Key("route", str(number)), 10)
+        lengths.add(LengthKey("route", str(number)), 10)
     assert lengths.limit(KEY, "guard") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.personal import holds_identity, is_personal
+from headstart.policies.admission import holds_identity, is_personal
 
 
 @pytest.mark.parametrize(

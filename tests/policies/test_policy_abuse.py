@@ -7,13 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headstart.decisions import Encoding, Label, LabelSource, Nearby, Neighbor, Rule, Terms
-from headstart.policies.history import compare_histories
-from headstart.policies.match import GUARDS
+from headstart.decisions import (
+    Encoding,
+    Label,
+    LabelSource,
+    MatchContext,
+    Neighbor,
+    RankedNeighbor,
+    Rule,
+)
+from headstart.policies.conversation_match import compare_histories
+from headstart.policies.guards.table import GUARDS
+from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
 from headstart.policies.ratchet.settings import EXACT_JUDGE, SOFT_GUARDS, Promise
-from headstart.policies.verified import VerifiedMatch
 from headstart.types import Turn
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
@@ -72,7 +80,7 @@ def test_no_label_teaches_a_guard_away(one: str, other: str, guard: str) -> None
     domain = Domain(PROMISE)
     match = VerifiedMatch(PROMISE, lambda _: domain)
     query, candidate = parsed(match, one), parsed(match, other)
-    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=0.999)], 0)
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=0.999)], 0)
     for number in range(900):
         verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
         caller = f"caller {number % 30}"

@@ -7,8 +7,15 @@ import random
 
 import pytest
 
-from headstart.policies.routing.averages import Peak, Ratio
-from headstart.policies.routing.quantiles import LATE, LONGEST_S, SHORTEST_S, Bins, Quantiles
+from headstart.policies.routing.measures import (
+    LATE,
+    LONGEST_S,
+    SHORTEST_S,
+    Bins,
+    Peak,
+    Quantiles,
+    Ratio,
+)
 
 HALF_LIFE_S = 600.0
 

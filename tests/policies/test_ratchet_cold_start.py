@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Label, LabelSource, Nearby, Neighbor, Rule, Terms
-from headstart.policies.guards.parse import parse_prompt
-from headstart.policies.ratchet import snapshot
+from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor, Rule
+from headstart.policies.guards.table import parse_prompt
+from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.cold_start import (
     BAND,
     ENOUGH_COMPARED,
@@ -19,11 +19,9 @@ from headstart.policies.ratchet.cold_start import (
     Trust,
     cold_start_threshold,
 )
-from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.domain import Domain, SnapshotError, load_snapshot
 from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
 from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
-from headstart.policies.ratchet.snapshot import SnapshotError
-from headstart.policies.verified import VerifiedMatch
 from policies.test_verified import QUESTION, encoded
 
 PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
@@ -207,14 +205,14 @@ def test_an_older_snapshot_of_what_was_learned_is_used() -> None:
     restored = Domain.restore(PROMISE, older(domain))
     assert restored.rule is Rule.LEARNED
     assert restored.threshold() == domain.threshold()
-    assert snapshot.load(older(domain), VERSION)[0].lessons == 900
+    assert load_snapshot(older(domain), VERSION)[0].lessons == 900
 
 
 def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() -> None:
     domain = after(0, 15)
     match = VerifiedMatch(PROMISE, lambda _: domain)
     parse = parse_prompt(QUESTION, encoded(QUESTION))
-    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=1.0)], 0)
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=1.0)], 0)
     verdict = match.judge(parse, parse, nearby)
     assert (verdict.serve, verdict.veto, verdict.threshold) == (False, "unlearned", None)
     assert verdict.rule is Rule.COLD_START

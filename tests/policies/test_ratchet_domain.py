@@ -11,17 +11,21 @@ import pytest
 from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import ConfigError
 from headstart.policies.ratchet import settings
-from headstart.policies.ratchet.alarm import Alarm
 from headstart.policies.ratchet.cold_start import (
     STRICT,
+    expected_hit_rate,
 )
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.expectations import expected_hit_rate
-from headstart.policies.ratchet.features import NAMES, VERSION, pack_features, unpack_features
-from headstart.policies.ratchet.memory import Row, no_memory, remembered
-from headstart.policies.ratchet.settings import EXACT_JUDGE, MAX_STANDINGS, MEMORY, Promise
-from headstart.policies.ratchet.snapshot import SnapshotError
-from headstart.policies.ratchet.standings import Standings
+from headstart.policies.ratchet.domain import Domain, SnapshotError
+from headstart.policies.ratchet.evidence import Alarm
+from headstart.policies.ratchet.features import (
+    NAMES,
+    VERSION,
+    EntryRecords,
+    pack_features,
+    unpack_features,
+)
+from headstart.policies.ratchet.settings import EXACT_JUDGE, MEMORY, MOST_ENTRY_RECORDS, Promise
+from headstart.policies.ratchet.threshold import Row, no_memory, remembered
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -113,7 +117,7 @@ def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
     source = taught(1500)
     domain = Domain(PROMISE, source.snapshot())
     assert domain.rule is Rule.LEARNED
-    assert domain.standing("e1").q == 0.0 < source.standing("e1").q
+    assert domain.entry_record("e1").q == 0.0 < source.entry_record("e1").q
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk"])
@@ -151,7 +155,7 @@ def test_only_what_the_learned_rule_could_have_served_is_a_candidate(
     domain = Domain(PROMISE)
     domain.apply(label(0, 1.0, True, veto=veto))
     assert domain.status().candidates == candidates
-    assert domain.standing("e0").q > 0
+    assert domain.entry_record("e0").q > 0
 
 
 def test_null_audits_measure_the_judge() -> None:
@@ -214,10 +218,10 @@ def test_a_stored_miss_joins_the_group_of_its_equal() -> None:
     domain.apply(label(2, 1.0, True, id="b", entry="a"))
     domain.apply(label(3, 1.0, False, id="c", entry="a"))
     domain.apply(label(4, 1.0, True, id="d", entry="a", stored=False))
-    assert domain.standing("a").group == domain.standing("b").group == "x"
-    assert domain.standing("x").size == 3
-    assert domain.standing("c").group == "c"
-    assert domain.standing("d").group == "d"
+    assert domain.entry_record("a").group == domain.entry_record("b").group == "x"
+    assert domain.entry_record("x").size == 3
+    assert domain.entry_record("c").group == "c"
+    assert domain.entry_record("d").group == "d"
 
 
 def test_contributions_add_up_to_the_score() -> None:
@@ -229,12 +233,12 @@ def test_contributions_add_up_to_the_score() -> None:
 
 
 def test_standings_are_bounded() -> None:
-    standings = Standings()
-    for n in range(MAX_STANDINGS + 10):
+    standings = EntryRecords()
+    for n in range(MOST_ENTRY_RECORDS + 10):
         standings.learn(str(n), 0.1, 0.1)
-    assert len(standings) == MAX_STANDINGS
+    assert len(standings) == MOST_ENTRY_RECORDS
     assert standings.of("0").q == 0.0
-    assert standings.of(str(MAX_STANDINGS)).q > 0
+    assert standings.of(str(MOST_ENTRY_RECORDS)).q > 0
 
 
 def row(principal: int) -> Row:

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headstart.decisions import Encoding, Label, LabelSource, Nearby, Neighbor, Rule, Terms, Verdict
+from headstart.decisions import (
+    Encoding,
+    Label,
+    LabelSource,
+    MatchContext,
+    Neighbor,
+    RankedNeighbor,
+    Rule,
+    Verdict,
+)
 from headstart.errors import ConfigError
-from headstart.policies.match import GUARDS
+from headstart.policies.guards.table import GUARDS
+from headstart.policies.match import VerifiedMatch, version_of
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
-from headstart.policies.verified import VerifiedMatch, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,7 +55,7 @@ def parse(text: str) -> Parse:
 
 def judge(match: VerifiedMatch, query: str, candidate: str, similarity: float) -> Verdict:
     one, other = parse(query), parse(candidate)
-    nearby = Nearby(Terms(), [Neighbor(id="x", similarity=similarity)], 0)
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=similarity)], 0)
     return match.judge(one, other, nearby, match.veto(one, other))
 
 

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from headstart.decisions import Label, LabelSource
-from headstart.identifiers import new_ulid, ulid_time
 from headstart.policies import vetoes as vetoes_module
 from headstart.policies.vetoes import Vetoes, question_of
-from headstart.types import CacheKey
+from headstart.types import CacheKey, new_ulid, ulid_time
 
 WRONG = Label(
     id="asked",

@@ -9,7 +9,8 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from headstart.report import Accounts, Report
+from headstart.report.accounts import Accounts
+from headstart.report.values import Report
 
 
 def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:

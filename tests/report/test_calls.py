@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
 from headstart.decisions import Outcome
-from headstart.observe import Served, Shaped
-from headstart.report import Accounts, Report, render_page
+from headstart.observe import Served
+from headstart.report.accounts import Accounts
+from headstart.report.page import render_page
+
+if TYPE_CHECKING:
+    from headstart.report.values import Report
 
 WON = Attempt(
     upstream="groq",

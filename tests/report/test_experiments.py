@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from headstart.cli.report_tables import print_tables
+from headstart.attempts import Shaped
+from headstart.cli.report import print_tables
 from headstart.decisions import Outcome
-from headstart.observe import Served, Shaped
-from headstart.report import Accounts, Report, render_page
+from headstart.observe import Served
+from headstart.report.accounts import Accounts
+from headstart.report.page import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from headstart.report.values import Report
 
 
 def answered(kind: str, tokens: int, *, status: int = 200) -> Served:

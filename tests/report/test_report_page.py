@@ -10,9 +10,10 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from headstart.report import Accounts, render_page
+from headstart.report.accounts import Accounts
+from headstart.report.page import render_page
+from headstart.report.sections import dollars, duration, estimate, percent, verdict
 from headstart.report.values import Interval
-from headstart.report.wording import dollars, duration, estimate, percent, verdict
 
 VOID = {"meta", "br"}
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.simulator import AnswerKey, Oracle, Scripted, read_answer_key
-from headstart.simulator.chat_request import Message
-from headstart.simulator.facts import FORMS, draw_facts, tell
-from headstart.simulator.prose import split_tokens
+from headstart.lab.simulator import AnswerKey, Oracle, Scripted, read_answer_key
+from headstart.lab.simulator.answer_key import FORMS, draw_facts, tell
+from headstart.lab.simulator.chat_request import AskedMessage
+from headstart.lab.simulator.oracle import split_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,8 @@ def _key(classes: Mapping[str, str], *, vary: bool = False) -> AnswerKey:
     return AnswerKey(rows, vary=vary)
 
 
-def _asked(text: str) -> list[Message]:
-    return [Message(role="user", content=text)]
+def _asked(text: str) -> list[AskedMessage]:
+    return [AskedMessage(role="user", content=text)]
 
 
 def _answers(key: AnswerKey, classes: Mapping[str, str], occasion: str = "") -> list[str]:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.simulator.endpoints import OPENAI
-from headstart.simulator.faults import Cut, ErrorFrame, Gzip, Stall, Status, decode_fault
-from headstart.simulator.reply import Piece, Reply
+from headstart.lab.simulator.app import OPENAI
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Stall, Status, decode_fault
+from headstart.lab.simulator.wire import ScriptedReply, TimedPiece
 
 if TYPE_CHECKING:
-    from headstart.simulator.faults import Fault
+    from headstart.lab.simulator.faults import Fault
 
 
-def _reply() -> Reply:
-    pieces = tuple(Piece(at_s, b"data: {}\n\n", delta=True) for at_s in (1.0, 1.5, 2.0))
-    return Reply(status=200, headers=(), pieces=pieces, stream=True, head_at_s=1.0)
+def _reply() -> ScriptedReply:
+    pieces = tuple(TimedPiece(at_s, b"data: {}\n\n", delta=True) for at_s in (1.0, 1.5, 2.0))
+    return ScriptedReply(status=200, headers=(), pieces=pieces, stream=True, head_at_s=1.0)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.simulator import Oracle, Profile, Simulator
-from headstart.simulator.faults import (
+from headstart.lab.simulator import Oracle, ProviderProfile, Simulator
+from headstart.lab.simulator.faults import (
     ContentType,
     Cut,
     Empty,
@@ -23,11 +23,11 @@ from headstart.simulator.faults import (
     Status,
     decode_fault,
 )
-from headstart.simulator.prose import split_tokens
+from headstart.lab.simulator.oracle import split_tokens
 from support.simulated import Wire, chat, exchange, send_raw, simulated, until
 
 if TYPE_CHECKING:
-    from headstart.simulator.faults import Fault
+    from headstart.lab.simulator.faults import Fault
 
 pytestmark = pytest.mark.anyio
 
@@ -256,12 +256,12 @@ async def test_faults_that_break_connections_need_our_server() -> None:
         "type": "http", "method": "GET", "raw_path": b"/v1/echo", "query_string": b"",
         "headers": [],
     }  # fmt: skip
-    with pytest.raises(RuntimeError, match=r"use headstart\.simulator\.serve"):
+    with pytest.raises(RuntimeError, match=r"use headstart\.lab\.simulator\.serve"):
         await Simulator(fault=Cut(how="close"))(scope, receive, send)
 
 
 async def test_faults_strike_every_endpoint() -> None:
-    simulator = Simulator(Profile(model="m"), fault=Status(status=500))
+    simulator = Simulator(ProviderProfile(model="m"), fault=Status(status=500))
     async with simulated(simulator) as url:
         assert (await exchange(url, {"not": "a chat"})).status == 500
     assert simulator.stats.snapshot().errors == 1

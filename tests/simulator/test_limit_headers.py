@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from headstart.simulator import Profile, Simulator
-from headstart.simulator.limit_headers import limit_headers
-from headstart.simulator.rate_limit import Allowance, RateLimit, Window
+from headstart.lab.simulator import ProviderProfile, Simulator
+from headstart.lab.simulator.profiles import RateAllowance, RateLimit, RateWindow, limit_headers
 from support.simulated import chat, exchange, simulated
 
-SOME = Allowance(
-    requests=Window(limit=60, remaining=0, reset_s=90.0),
-    tokens=Window(limit=1000, remaining=10, reset_s=0.5),
+SOME = RateAllowance(
+    requests=RateWindow(limit=60, remaining=0, reset_s=90.0),
+    tokens=RateWindow(limit=1000, remaining=10, reset_s=0.5),
     retry_after_s=1.5,
 )
 NOW = 1_800_000_000.0
@@ -63,7 +62,7 @@ def test_more_than_a_minute_allows_passes_when_the_bucket_is_full() -> None:
 
 @pytest.mark.anyio
 async def test_gemini_says_in_the_body_when_to_come_back() -> None:
-    simulator = Simulator(Profile(model="m", requests_per_minute=1), clock=lambda: NOW)
+    simulator = Simulator(ProviderProfile(model="m", requests_per_minute=1), clock=lambda: NOW)
     body = {"contents": [{"parts": [{"text": "hello"}]}]}
     async with simulated(simulator) as url:
         path = "/v1beta/models/m:generateContent"

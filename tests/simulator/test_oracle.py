@@ -2,16 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.simulator import Oracle
-from headstart.simulator.chat_request import Message
-from headstart.simulator.oracle import TOPICS, Topic
-from headstart.simulator.prose import split_tokens
+from headstart.lab.simulator import Oracle
+from headstart.lab.simulator.chat_request import AskedMessage
+from headstart.lab.simulator.oracle import TOPICS, Topic, split_tokens
 
 ORACLE = Oracle()
 
 
-def _user(text: str) -> Message:
-    return Message(role="user", content=text)
+def _user(text: str) -> AskedMessage:
+    return AskedMessage(role="user", content=text)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +85,13 @@ def test_answers_to_unknown_prompts_can_have_a_fixed_length() -> None:
 
 
 def test_a_system_prompt_does_not_change_the_class() -> None:
-    system = Message(role="system", content="Be brief.")
+    system = AskedMessage(role="system", content="Be brief.")
     asked = [system, _user("Why is the sky blue?")]
     assert ORACLE.truth_of_messages(asked).class_id == "sky-blue"
 
 
 def test_the_same_last_question_after_another_turn_is_another_class() -> None:
-    answered = Message(role="assistant", content="Paris.")
+    answered = AskedMessage(role="assistant", content="Paris.")
     first = [_user("Capital of France?"), answered, _user("Why is the sky blue?")]
     second = [_user("Capital of Italy?"), answered, _user("Why is the sky blue?")]
     classes = {ORACLE.truth_of_messages(turns).class_id for turns in (first, second)}

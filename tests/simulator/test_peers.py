@@ -9,7 +9,7 @@ from benchmarks.peers import bench
 from benchmarks.peers_breaks import breaks
 from benchmarks.peers_site import Provider, Site, Target
 from benchmarks.peers_table import table
-from headstart.simulator import serve
+from headstart.lab.simulator import serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from headstart.simulator import Simulator, find_profile
-from headstart.simulator.chat_request import ChatBody, Message
-from headstart.simulator.prefix_cache import LIFETIME_S, PrefixCache
+from headstart.lab.simulator import Simulator, find_profile
+from headstart.lab.simulator.app import LIFETIME_S, PrefixCache
+from headstart.lab.simulator.chat_request import AskedMessage, ChatBody
 from support.simulated import chat, exchange, simulated
 
 
 def _chat(tokens: int, question: str = "", model: str = "m") -> ChatBody:
-    system = Message(role="system", content="abcd" * tokens)
-    return ChatBody(model=model, messages=(system, Message(role="user", content=question)))
+    system = AskedMessage(role="system", content="abcd" * tokens)
+    return ChatBody(model=model, messages=(system, AskedMessage(role="user", content=question)))
 
 
 def test_a_shared_prefix_is_cached_in_whole_blocks() -> None:

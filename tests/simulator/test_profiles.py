@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.simulator import PROFILES, find_profile
-from headstart.simulator.profiles import Profile
+from headstart.lab.simulator import PROFILES, find_profile
+from headstart.lab.simulator.profiles import ProviderProfile
 
 CALLS = 20_000
 
@@ -23,7 +23,7 @@ def test_draws_are_a_pure_function_of_seed_and_call() -> None:
 
 
 def test_first_token_times_are_lognormal_around_the_median() -> None:
-    profile = Profile(model="m", ttft_ms=1000, ttft_sigma=0.5)
+    profile = ProviderProfile(model="m", ttft_ms=1000, ttft_sigma=0.5)
     times = [profile.draw(0, call).ttft_s for call in range(CALLS)]
     assert _percentile(times, 0.50) == pytest.approx(1.00, rel=0.05)
     assert _percentile(times, 0.95) == pytest.approx(2.28, rel=0.05)
@@ -87,7 +87,7 @@ def test_the_instant_profile_never_waits() -> None:
 def test_every_profile_says_what_was_assumed(name: str) -> None:
     profile = PROFILES[name]
     assert profile.notes
-    assert set(profile.assumed) <= set(Profile.__struct_fields__)
+    assert set(profile.assumed) <= set(ProviderProfile.__struct_fields__)
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest_name() -> None:

@@ -7,9 +7,9 @@ import json
 import aiohttp
 import pytest
 
-from headstart.simulator import Profile, Simulator
-from headstart.simulator.faults import Stall, Status, Trickle
-from headstart.simulator.player import Outcome
+from headstart.lab.simulator import ProviderProfile, Simulator
+from headstart.lab.simulator.faults import Stall, Status, Trickle
+from headstart.lab.simulator.player import PlayOutcome
 from support.simulated import chat, exchange, send_raw, simulated, until
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ async def test_a_cancelled_call_is_dated_and_billed_by_the_providers_rule() -> N
         await until(lambda: simulator.stats.snapshot().cancelled == 1)
     (record,) = simulator.stats.records()
     assert (record.at, record.cancelled_at, record.ended_s) == (1000.0, 1007.0, 7.0)
-    assert record.outcome is Outcome.CANCELLED
+    assert record.outcome is PlayOutcome.CANCELLED
     assert (record.endpoint, record.model, record.status, record.fault) == (
         "chat", "m", 200, "Stall",
     )  # fmt: skip
@@ -54,7 +54,7 @@ async def test_errors_cost_nothing_and_whole_answers_all() -> None:
 
 
 async def test_an_unstreamed_call_is_billed_whole_when_it_is_cancelled() -> None:
-    simulator = Simulator(Profile(model="m", ttft_ms=HOUR * 1000))
+    simulator = Simulator(ProviderProfile(model="m", ttft_ms=HOUR * 1000))
     async with simulated(simulator) as url:
         async with await send_raw(url, chat(max_tokens=5)):
             await until(lambda: simulator.stats.snapshot().in_flight == 1)

@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 import pytest
 from click.testing import CliRunner
 
-from headstart.cli.simulate import simulate
 from headstart.errors import ConfigError
-from headstart.simulator import PROFILES
+from headstart.lab.commands.simulate import simulate
+from headstart.lab.simulator import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headstart.simulator import Oracle, Profile, Simulator
+from headstart.lab.simulator import Oracle, ProviderProfile, Simulator
 from support.simulated import chat, exchange, simulated
 
 pytestmark = pytest.mark.anyio
@@ -243,7 +243,7 @@ async def test_keys_are_required_when_configured() -> None:
 
 async def test_past_the_rate_limit_it_says_when_to_come_back() -> None:
     now = 1_000_000.0
-    limited = Simulator(Profile(model="m", requests_per_minute=2), clock=lambda: now)
+    limited = Simulator(ProviderProfile(model="m", requests_per_minute=2), clock=lambda: now)
     ask = "/v1/chat/completions"
     remaining = []
     for _ in range(2):
@@ -313,14 +313,14 @@ async def test_unknown_paths_are_404_in_dialect() -> None:
 
 
 async def test_a_failing_profile_answers_503() -> None:
-    always = Simulator(Profile(model="m", error=1.0))
+    always = Simulator(ProviderProfile(model="m", error=1.0))
     status, _, answer = await _post(always, "/v1/chat/completions", chat(ASK))
     assert status == 503
     assert answer["error"]["type"] == "server_error"
 
 
 async def test_the_same_seed_meets_the_same_delays() -> None:
-    profile = Profile(model="m", ttft_ms=500, ttft_sigma=0.7)
+    profile = ProviderProfile(model="m", ttft_ms=500, ttft_sigma=0.7)
 
     async def delays(seed: int) -> list[str]:
         simulator = Simulator(profile, seed=seed, speed=1000)
@@ -337,7 +337,7 @@ async def test_the_same_seed_meets_the_same_delays() -> None:
 
 
 async def test_a_timed_stream_arrives_whole() -> None:
-    profile = Profile(model="m", ttft_ms=300, tokens_per_s=(50, 50))
+    profile = ProviderProfile(model="m", ttft_ms=300, tokens_per_s=(50, 50))
     simulator = Simulator(profile, speed=100)
     chunks = await _stream(simulator, chat(ASK))
     text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from headstart.simulator import Oracle, Profile, Simulator
-from headstart.simulator.faults import (
+from headstart.lab.simulator import Oracle, ProviderProfile, Simulator
+from headstart.lab.simulator.faults import (
     Cut,
     Empty,
     ErrorFrame,
@@ -19,11 +19,11 @@ from headstart.simulator.faults import (
     Stall,
     Status,
 )
-from headstart.simulator.prose import split_tokens
+from headstart.lab.simulator.oracle import split_tokens
 from support.simulated import Wire, chat, exchange, simulated
 
 if TYPE_CHECKING:
-    from headstart.simulator.faults import Fault
+    from headstart.lab.simulator.faults import Fault
 
 pytestmark = pytest.mark.anyio
 
@@ -331,9 +331,9 @@ async def test_an_answer_can_be_continued_where_the_profile_says_so() -> None:
     half = "".join(TOKENS[:5])
     asked = ask("anthropic")
     asked.body["messages"].append({"role": "assistant", "content": half})
-    continued = await tell(asked, Simulator(Profile(model="m", prefill="continued")))
+    continued = await tell(asked, Simulator(ProviderProfile(model="m", prefill="continued")))
     assert half + "".join(map(text_of, events(continued))) == SAID
-    refused = await tell(asked, Simulator(Profile(model="m", prefill="refused")))
+    refused = await tell(asked, Simulator(ProviderProfile(model="m", prefill="refused")))
     assert refused.status == 400
     assert "prefill" in json.loads(refused.body)["error"]["message"]
 

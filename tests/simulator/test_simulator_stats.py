@@ -8,8 +8,8 @@ import aiohttp
 import anyio
 import pytest
 
-from headstart.simulator import Profile, Simulator
-from headstart.simulator.faults import Cut, Stall, Status
+from headstart.lab.simulator import ProviderProfile, Simulator
+from headstart.lab.simulator.faults import Cut, Stall, Status
 from support.simulated import chat, exchange, send_raw, simulated, until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_a_cancelled_client_call_is_seen_before_its_headers() -> None:
 
 
 async def test_a_slow_answer_that_is_not_streamed_can_be_cancelled() -> None:
-    simulator = Simulator(Profile(model="m", ttft_ms=HOUR * 1000))
+    simulator = Simulator(ProviderProfile(model="m", ttft_ms=HOUR * 1000))
     async with simulated(simulator) as url:
         async with await send_raw(url, chat()):
             await until(lambda: simulator.stats.snapshot().in_flight == 1)
@@ -71,7 +71,7 @@ async def test_a_slow_answer_that_is_not_streamed_can_be_cancelled() -> None:
 
 
 async def test_a_thousand_streams_wait_side_by_side() -> None:
-    simulator = Simulator(Profile(model="m", ttft_ms=1, tokens_per_s=(20, 20)))
+    simulator = Simulator(ProviderProfile(model="m", ttft_ms=1, tokens_per_s=(20, 20)))
     async with simulated(simulator) as url:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:

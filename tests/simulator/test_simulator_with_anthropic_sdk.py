@@ -7,8 +7,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from headstart.simulator import Oracle, Simulator
-from headstart.simulator.faults import ErrorFrame, Status
+from headstart.lab.simulator import Oracle, Simulator
+from headstart.lab.simulator.faults import ErrorFrame, Status
 from support.simulated import simulated
 
 pytestmark = pytest.mark.anyio

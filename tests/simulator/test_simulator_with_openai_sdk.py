@@ -10,8 +10,8 @@ import openai
 import pydantic
 import pytest
 
-from headstart.simulator import Oracle, Simulator
-from headstart.simulator.faults import Cut, ErrorFrame, Status
+from headstart.lab.simulator import Oracle, Simulator
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Status
 from support.simulated import simulated
 
 if TYPE_CHECKING:

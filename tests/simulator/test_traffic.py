@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from headstart.simulator import Oracle, traffic
+from headstart.lab.simulator import Oracle, traffic
 
 SHARES = {"repeat_share": 0.4, "reword_share": 0.2, "trap_share": 0.05}
 

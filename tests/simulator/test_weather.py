@@ -7,9 +7,8 @@ import random
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.simulator import Profile, Simulator, Spell, find_weather
-from headstart.simulator.faults import Cut, Status
-from headstart.simulator.weather import WEATHERS, conditions, read_weather
+from headstart.lab.simulator import ProviderProfile, Simulator, Spell, find_weather
+from headstart.lab.simulator.faults import WEATHERS, Cut, Status, read_weather, weather_effect
 from support.simulated import chat, exchange, simulated
 
 DOWN = Status(status=503)
@@ -37,16 +36,16 @@ def test_the_strength_of_a_spell(spell: Spell, at_s: float, strength: float) -> 
 def test_a_share_of_requests_is_struck_and_grows() -> None:
     spell = Spell(to_s=100, fault=DOWN, share=0.4, worsens=True)
     rng = random.Random(0)
-    struck = sum(conditions([spell], 50, rng.random()).fault is DOWN for _ in range(10_000))
+    struck = sum(weather_effect([spell], 50, rng.random()).fault is DOWN for _ in range(10_000))
     assert struck / 10_000 == pytest.approx(0.2, abs=0.02)
 
 
 def test_slowness_multiplies_and_the_first_fault_wins() -> None:
     cut = Cut()
-    found = conditions([Spell(slower=2), Spell(slower=3, fault=DOWN), Spell(fault=cut)], 0, 0.5)
+    found = weather_effect([Spell(slower=2), Spell(slower=3, fault=DOWN), Spell(fault=cut)], 0, 0.5)
     assert found.slower == 6
     assert found.fault is DOWN
-    assert conditions([Spell(from_s=1, fault=cut)], 0, 0.5).fault is None
+    assert weather_effect([Spell(from_s=1, fault=cut)], 0, 0.5).fault is None
 
 
 def test_worsening_weather_needs_an_end() -> None:
@@ -56,7 +55,7 @@ def test_worsening_weather_needs_an_end() -> None:
 
 @pytest.mark.parametrize("name", WEATHERS)
 def test_every_named_weather_turns_bad_sometime(name: str) -> None:
-    around = [conditions(find_weather(name), at_s, 0.0) for at_s in range(0, 700, 7)]
+    around = [weather_effect(find_weather(name), at_s, 0.0) for at_s in range(0, 700, 7)]
     assert any(one.fault for one in around)
 
 
@@ -86,7 +85,7 @@ async def test_an_outage_ends_by_the_simulated_clock() -> None:
 
 @pytest.mark.anyio
 async def test_a_slow_spell_slows_both_the_first_token_and_the_rest() -> None:
-    profile = Profile(model="m", ttft_ms=1000, tokens_per_s=(100, 100))
+    profile = ProviderProfile(model="m", ttft_ms=1000, tokens_per_s=(100, 100))
     simulator = Simulator(profile, weather=[Spell(slower=5)], speed=1000)
     async with simulated(simulator) as url:
         await exchange(url, chat(max_tokens=10, stream=True))

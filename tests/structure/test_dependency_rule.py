@@ -17,29 +17,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALUES = {
-    "types", "decisions", "interfaces", "errors", "observe", "identifiers", "sockets", "attempts",
-    "canonical_request",
+    "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
+    "transcript",
+    "canonical_request", "settings",
 }  # fmt: skip
 SETTINGS = {"config"}
-COMPONENTS = {"report", "lab", "bench", *ROOMS, "simulator"}
+COMPONENTS = {"dialects", "report", *ROOMS}
 ROOT_MODULES = {"factory", "mount", "sidecar", "cli", "__init__"}
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
 
 MAY_IMPORT = {
     **dict.fromkeys(VALUES, VALUES),
-    **dict.fromkeys(SETTINGS, VALUES | SETTINGS),
-    # Components take plain values: none of them sees Settings, and decisions do no I/O.
-    "policies": VALUES,
+    **dict.fromkeys(SETTINGS, VALUES | SETTINGS | {"dialects"}),
+    # Components take plain values or one table of settings, and decisions do no I/O.
+    "dialects": VALUES,
+    "policies": VALUES | {"dialects"},
     "compression": VALUES,
     "embeddings": VALUES,
-    "simulator": VALUES,
     "report": VALUES,
-    "bench": VALUES,
-    # It plays what the cache does, and draws on the page of the report.
-    "lab": VALUES | {"policies", "embeddings", "report"},
-    "middleware": VALUES | {"policies", "compression", "embeddings"},
+    "middleware": VALUES | {"dialects", "policies", "compression", "embeddings"},
     # The composition root and what stands on it.
     **dict.fromkeys(ROOT_MODULES, ANYTHING),
+    # Nothing else imports the laboratory, so the package works without its folder.
+    "lab": ANYTHING,
+}
+LAB_MAY_IMPORT = {
+    # The provider of the tests knows nothing of the code that it tests.
+    "simulator": VALUES,
+    # Labelled prompts play against the cache's decisions; the page has the look of the report.
+    "": VALUES | {"policies", "embeddings", "report"},
+    "commands": ANYTHING,
+}
+"""By the folder in ``lab/``: the parts of the package beside the laboratory."""
+LAB_ROOMS_MAY_IMPORT = {
+    "simulator": {"simulator"},
+    "": {""},
+    "commands": {"", "simulator", "commands"},
 }
 
 IMPURE = {
@@ -90,13 +103,43 @@ def test_module_imports_only_what_its_place_allows(path: Path) -> None:
     assert not forbidden, f"headstart.{part} must not import {sorted(forbidden)}"
 
 
-@pytest.mark.parametrize("room", ["policies", "compression", "lab", "bench"])
-def test_decisions_are_pure(room: str) -> None:
+def test_no_component_sees_all_settings() -> None:
+    seen = {
+        str(path.relative_to(PACKAGE))
+        for part in COMPONENTS | VALUES - {"settings"}
+        for path in (modules(PACKAGE / part) or [PACKAGE / f"{part}.py"])
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "headstart.settings"
+        if any(alias.name == "Settings" for alias in node.names)
+    }
+    assert not seen, "hand on the one table that is needed, not Settings"
+
+
+@pytest.mark.parametrize("path", modules(PACKAGE / "lab"), ids=lambda path: path.name)
+def test_laboratory_keeps_its_own_rooms_apart(path: Path) -> None:
+    room = path.relative_to(PACKAGE / "lab").parent.as_posix().removeprefix(".")
+    for name in imported(path):
+        if name.startswith("headstart.lab."):
+            inner = name.split(".")[2]
+            imported_room = inner if inner in LAB_MAY_IMPORT else ""
+            assert imported_room in LAB_ROOMS_MAY_IMPORT[room], name
+        elif name.startswith("headstart."):
+            assert name.split(".")[1] in LAB_MAY_IMPORT[room] | {"lab"}, name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *modules(PACKAGE / "dialects"),
+        *modules(PACKAGE / "policies"),
+        *modules(PACKAGE / "compression"),
+        *sorted((PACKAGE / "lab").glob("*.py")),
+    ],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_decisions_are_pure(path: Path) -> None:
     used = {
-        (path.name, name)
-        for path in modules(PACKAGE / room)
-        for name in imported(path)
-        if name.split(".")[0] in IMPURE
+        name for name in imported(path) if name.split(".")[0] in IMPURE and name != "urllib.parse"
     }
     assert used == set()
 

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
+from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.recent import RecentRequests
-from headstart.middleware.sidecar import behind_gateway
-from headstart.policies.origins import OriginRules
+from headstart.middleware.observers import RecentRequests
+from headstart.policies.callers import OriginRules
 from support.proxied import Reply, reply_of
 from support.sidecar import sidecar
 

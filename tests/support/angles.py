@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.decisions import Comparison, Encoding, Nearby, Unsaid, Verdict
-from headstart.lab.labelled import Labelled, Pair
-from headstart.lab.stream import Prepared
+from headstart.decisions import Encoding, HistoryComparison, RankedNeighbor, UnmatchedTurn, Verdict
+from headstart.lab.labelled import LabelledPrompt, Pair
+from headstart.lab.stream import PreparedPrompt
 from headstart.types import CacheKey, Turn
 
 if TYPE_CHECKING:
@@ -46,17 +46,21 @@ class ByAngle:
 
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
-    ) -> Comparison:
+    ) -> HistoryComparison:
         """Each turn's counterparts are the other side's; no turn is a conflict."""
         if not one or not other:
-            return Comparison("empty")
+            return HistoryComparison("empty")
         counterparts = tuple(turn.text for turn in other)
-        return Comparison(None, tuple(Unsaid(turn.text, counterparts) for turn in one))
+        return HistoryComparison(
+            None, tuple(UnmatchedTurn(turn.text, counterparts) for turn in one)
+        )
 
     def reworded(self, turn: str, counterpart: str) -> bool:
         return self.veto(turn, counterpart) is None
 
-    def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
+    def judge(
+        self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
+    ) -> Verdict:
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < self.threshold:
             veto = "threshold"
@@ -65,10 +69,10 @@ class ByAngle:
         )
 
 
-def prepare(text: str) -> Prepared[str]:
+def prepare(text: str) -> PreparedPrompt[str]:
     angle = np.deg2rad(ANGLES[text.rstrip(" 0123456789")])
     vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
-    return Prepared(vector, text, usable=text != "endless")
+    return PreparedPrompt(vector, text, usable=text != "endless")
 
 
 def key(text: str | None, history: str = "") -> CacheKey:
@@ -93,5 +97,5 @@ def pair(a: str, b: str, *, same: bool, category: str | None = None, history: st
 
 def labelled(
     text: str | None, label: str, history: str = "", category: str | None = None
-) -> Labelled:
-    return Labelled(prompt=key(text, history), label=label, category=category)
+) -> LabelledPrompt:
+    return LabelledPrompt(prompt=key(text, history), label=label, category=category)

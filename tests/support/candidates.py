@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.reading import Piece
-from headstart.middleware.upstreams.conditions import Conditions
-from headstart.middleware.upstreams.ledger import Ledger
-from headstart.middleware.upstreams.target import Target, TargetOptions
+from headstart.attempts import AttemptLog
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
+from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.middleware.upstreams.target import Target
+from headstart.observe import Observers
 from headstart.policies.cost import Price
+from headstart.reply import Reply
+from headstart.settings import UpstreamSettings
+from headstart.transcript import Transcript
 from headstart.types import (
     Call,
     Ended,
     Finished,
+    Piece,
     ReasoningDelta,
     Started,
     StreamEvent,
@@ -25,13 +29,15 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from headstart.attempts import Outlook
-    from headstart.interfaces import UpstreamReply
+    from headstart.attempts import Attempt, RoutingEstimate, Shaped
+    from headstart.middleware.shaping.steps import Step as ShapingStep
+    from headstart.observe import Observer
+    from headstart.reply import Closing
     from headstart.types import Headers
 
-CHAT = OpenAIChat()
+CHAT = OPENAI_CHAT
 DIALECTS = {CHAT.name: CHAT}
 SSE: Headers = ((b"content-type", b"text/event-stream"),)
 JSON: Headers = ((b"content-type", b"application/json"),)
@@ -65,6 +71,30 @@ def thought(words: str) -> Piece:
     return say(ReasoningDelta(text=words))
 
 
+LOGS: dict[str, AttemptLog] = {}
+"""The logs of the calls of a test, by the id of the call."""
+
+
+class Books:
+    """Looks into the logs of a test's calls, which begin with it."""
+
+    def __init__(self) -> None:
+        LOGS.clear()
+
+    def attempts(self, id: str) -> tuple[Attempt, ...]:
+        return log_of(id).attempts
+
+    def take(self, id: str) -> tuple[Attempt, ...]:
+        return log_of(id).take()
+
+    def shaped(self, id: str) -> tuple[Shaped, ...]:
+        return log_of(id).take_shaped()
+
+
+def log_of(id: str) -> AttemptLog:
+    return LOGS.setdefault(id, AttemptLog())
+
+
 def chat_call(id: str = "call", *, stream: bool = True, **fields: object) -> Call:
     flag = "true" if stream else "false"
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":%s}' % flag.encode()
@@ -79,29 +109,31 @@ def chat_call(id: str = "call", *, stream: bool = True, **fields: object) -> Cal
         endpoint="chat",
         request=CHAT.parse_request(body),
         prompt_tokens=10,
+        log=log_of(id),
         **fields,  # type: ignore[arg-type]
     )
 
 
-@dataclass
-class Acted:
-    """The reply of a script."""
+def reply_of(
+    name: str,
+    steps: Sequence[Step],
+    status: int = 200,
+    headers: Headers = SSE,
+    closing: Closing | None = None,
+) -> Reply:
+    """Return the reply of a script."""
+    transcript = Transcript()
+    return Reply(
+        name, status, headers, act(steps, transcript), closing=closing, transcript=transcript
+    )
 
-    upstream: str
-    steps: Sequence[Step]
-    status: int = 200
-    headers: Headers = SSE
-    transforms: tuple[str, ...] = ()
-    storable: bool = True
 
-    def chunks(self) -> AsyncIterator[Piece]:
-        return act(self.steps)
-
-
-async def act(steps: Sequence[Step]) -> AsyncIterator[Piece]:
+async def act(steps: Sequence[Step], transcript: Transcript | None = None) -> AsyncGenerator[Piece]:
     for step in steps:
         match step:
             case Piece():
+                if transcript is not None:
+                    transcript.add(step)
                 yield step
             case int():
                 for _ in range(step):
@@ -126,34 +158,54 @@ class Actor:
     open: int = 0
     closed: list[BaseException | None] = field(default_factory=list)
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[Acted]:
+    async def send(self, call: Call) -> Reply:
         steps = self.scripts[min(len(self.calls), len(self.scripts) - 1)]
         self.calls.append(call)
         self.open += 1
-        error: BaseException | None = None
         try:
             async for _ in act(self.before):
                 pass
-            yield Acted(self.name, steps, self.status, self.headers)
-        except BaseException as caught:
-            error = caught
+        except BaseException as error:
+            await self.close(error)
             raise
-        finally:
-            self.open -= 1
-            self.closed.append(error)
+        return reply_of(self.name, steps, self.status, self.headers, self.close)
+
+    async def close(self, error: BaseException | None) -> None:
+        self.open -= 1
+        self.closed.append(error)
 
 
 @dataclass
 class House:
     """Targets that share books and figures."""
 
-    conditions: Conditions = field(default_factory=Conditions)
-    ledger: Ledger = field(default_factory=Ledger)
+    conditions: UpstreamStates = field(default_factory=UpstreamStates)
+    ledger: Books = field(default_factory=Books)
 
-    def target(self, actor: Actor, price: Price | None = PRICE, **options: object) -> Target:
-        chosen = TargetOptions(actor.name, price=lambda model: price, **options)  # type: ignore[arg-type]
-        return Target(actor, chosen, self.conditions, self.ledger, DIALECTS, lambda: UNIX)
+    def target(self, actor: Actor, price: Price | None = PRICE, **options: Any) -> Target:
+        chosen = {"cancels_billing": True, **options}
+        key = {name: chosen.pop(name) for name in ("key", "context_tokens") if name in chosen}
+        return Target(
+            actor,
+            UpstreamSettings(name=actor.name, **chosen),
+            self.conditions,
+            DIALECTS,
+            lambda: UNIX,
+            price=lambda model: price,
+            **key,
+        )
+
+    def shaped(
+        self,
+        actor: Actor,
+        step: ShapingStep,
+        *,
+        observers: Sequence[Observer] = (),
+        now: float = UNIX,
+    ) -> ShapedCandidate:
+        """Return a target behind one step."""
+        context = StepContext(Observers(observers), lambda: now)
+        return ShapedCandidate(self.target(actor), [step], context)
 
     def outcomes(self, id: str = "call") -> list[tuple[str, str]]:
         return [(each.upstream, each.outcome.value) for each in self.ledger.attempts(id)]
@@ -167,23 +219,23 @@ class Candid:
     """A Candidate with an outlook of the test's choosing, in front of a real one."""
 
     inner: Target
-    expects: Callable[[Call], Outlook]
+    expects: Callable[[Call], RoutingEstimate]
 
     def __post_init__(self) -> None:
         self.name = self.inner.name
         self.identity = self.inner.identity
         self.names = self.inner.names
-        self.stream = self.inner.stream
+        self.send = self.inner.send
 
-    def outlook(self, call: Call) -> Outlook:
+    def outlook(self, call: Call) -> RoutingEstimate:
         return self.expects(call)
 
 
-async def read(reply: UpstreamReply) -> str:
+async def read(reply: Reply) -> str:
     """Return the text of an answer, read to its end."""
     words = [
         event.text
-        async for piece in reply.chunks()
+        async for piece in reply.pieces
         for event in piece.events
         if isinstance(event, TextDelta)
     ]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.errors import UpstreamRefused
-from headstart.middleware.upstreams.cascade import Cascade, CascadeOptions
+from headstart.middleware.upstreams.cascade import Cascade
+from headstart.settings import JudgeInCode, Strategy
 from support.candidates import DIALECTS, UNIX, Actor, House, chat_call, read, whole
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ def cascade(
         "cascade",
         house.target(fast) if isinstance(fast, Actor) else fast,
         house.target(slow) if isinstance(slow, Actor) else slow,
-        CascadeOptions(**options),
-        ledger=house.ledger,
+        Strategy(judges=tuple(map(JudgeInCode, own)), **options),
         dialects=DIALECTS,
         draw=lambda: draw,
         clock=lambda: UNIX,
-        judges=own,
     )
 
 
@@ -65,5 +64,5 @@ def asking(prompt: str, **fields: Any) -> Call:
 
 
 async def ask(upstream: Cascade, call: Call | None = None) -> tuple[str, tuple[str, ...]]:
-    async with upstream.stream(call or chat_call()) as reply:
+    async with await upstream.send(call or chat_call()) as reply:
         return await read(reply), reply.transforms

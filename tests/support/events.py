@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.sse import SSEDecoder
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript
 from headstart.types import Choice, Completion, Reasoning, Text, TextDelta, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.types import StreamEvent
 
 
@@ -33,9 +33,9 @@ def decoded(dialect: Dialect, stream: bytes) -> list[StreamEvent]:
 
 def folded(events: Sequence[StreamEvent]) -> Completion:
     """Fold events to the answer that they tell."""
-    collector = Collector()
-    collector.feed(events)
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(events)
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion
 

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from headstart.decisions import Comparison, Encoding, Verdict
+from headstart.decisions import Encoding, HistoryComparison, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import EncoderError, StoreError
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
@@ -17,7 +17,7 @@ from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.decisions import Label, Nearby
+    from headstart.decisions import Label, RankedNeighbor
     from headstart.observe import Observation
     from headstart.types import Logged, Record, Turn, VectorRow
 
@@ -91,13 +91,15 @@ class FakeMatchPolicy:
         one: Sequence[Turn],
         other: Sequence[Turn],
         max_error: float | None,
-    ) -> Comparison:
-        return Comparison(None if one == other else "unsaid")
+    ) -> HistoryComparison:
+        return HistoryComparison(None if one == other else "unsaid")
 
     def reworded(self, turn: str, counterpart: str) -> bool:
         return self.veto(turn, counterpart) is None
 
-    def judge(self, query: str, candidate: str, nearby: Nearby, veto: str | None = None) -> Verdict:
+    def judge(
+        self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
+    ) -> Verdict:
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < 0.9:
             veto = "threshold"

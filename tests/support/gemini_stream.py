@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.sse import SSEDecoder
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.middleware.reading import SSEDecoder
+from headstart.transcript import Transcript
 from headstart.types import Ended
 
 if TYPE_CHECKING:
     from headstart.types import Completion, StreamEvent
 
-DIALECT = GeminiGenerate()
+DIALECT = GEMINI_GENERATE
+assert DIALECT.operations is not None
+OPERATIONS = DIALECT.operations
 USAGE = {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}
 
 
@@ -39,10 +41,10 @@ def events_in(raw: bytes) -> list[StreamEvent]:
 
 def collected(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> Completion:
     """Return the answer that the events of a stream that ended add up to."""
-    collector = Collector()
-    collector.feed(events)
-    assert collector.finished
-    collector.feed((Ended(),))
-    completion = collector.completion(now=0)
+    transcript = Transcript()
+    transcript.feed(events)
+    assert transcript.finished
+    transcript.feed((Ended(),))
+    completion = transcript.completion(now=0)
     assert completion is not None
     return completion

@@ -7,57 +7,58 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.middleware.collect import Collector
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
-from headstart.middleware.reading import FrameReader, Piece
-from headstart.middleware.shaping.guard import Guard, GuardOptions
-from headstart.observe import Observers
-from headstart.policies.output.lengths import ENOUGH, Key, Lengths
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.reading import FrameReader
+from headstart.middleware.shaping.answer_length import LimitAnswers
+from headstart.policies.output.answer_limits import ENOUGH, LengthKey, Lengths
+from headstart.settings import OutputSettings
+from headstart.transcript import Transcript
 from headstart.types import (
     Call,
     Ended,
     Finished,
+    Piece,
     Started,
     StreamEvent,
     TextDelta,
     UsageReported,
 )
-from support.candidates import JSON, SSE, Actor, House, Step
+from support.candidates import JSON, SSE, Actor, House, Step, log_of
 
 if TYPE_CHECKING:
-    from headstart.interfaces import Chunk
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
     from headstart.observe import Observation
     from headstart.types import Completion
 
 DIALECTS: dict[str, Dialect] = {
-    each.name: each for each in (OpenAIChat(), AnthropicMessages(), GeminiGenerate())
+    each.name: each for each in (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE)
 }
-CHAT = DIALECTS[OpenAIChat.name]
+CHAT = DIALECTS[OPENAI_CHAT.name]
 BEGINNING = "Tides follow the moon. Twice a day the sea rises along the shore and the wa"
 REST = "ter falls again some six hours later."
-KEY = Key("route", "m")
+KEY = LengthKey("route", "m")
 
 
-def a_call(*, stream: bool = True, dialect: str = OpenAIChat.name, **fields: Any) -> Call:
+def a_call(*, stream: bool = True, dialect: str = OPENAI_CHAT.name, **fields: Any) -> Call:
     asked = [{"role": "user", "content": "Tides?"}]
     document = {"model": "m", "messages": asked, "stream": stream, **fields}
     path = b"/v1/chat/completions"
-    if dialect == GeminiGenerate.name:
+    if dialect == GEMINI_GENERATE.name:
         document = {"contents": [{"role": "user", "parts": [{"text": "Tides?"}]}], **fields}
         path = b"/v1beta/models/m:" + (b"streamGenerateContent" if stream else b"generateContent")
     body = msgspec.json.encode(document)
     reader = DIALECTS[dialect]
     request = (
-        reader.parse(path, b"alt=sse" if stream else b"", body)
-        if isinstance(reader, GeminiGenerate)
+        reader.operations.parse(path, b"alt=sse" if stream else b"", body)
+        if reader.operations is not None
         else reader.parse_request(body)
     )
     return Call(
         id="call", method="POST", path=path, query_string=b"", headers=(), body=body,
         dialect=dialect, endpoint="chat", request=request, prompt_tokens=10,
+        log=log_of("call"),
     )  # fmt: skip
 
 
@@ -80,9 +81,9 @@ def frames(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
 
 def body(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
     """Return a whole answer: its bytes come before what they mean."""
-    collector = Collector()
-    collector.feed(said)
-    completion = collector.completion(7.0)
+    transcript = Transcript()
+    transcript.feed(said)
+    completion = transcript.completion(7.0)
     assert completion is not None
     return [Piece(dialect.render(completion).json("up-1", 7)), Piece(b"", tuple(said))]
 
@@ -100,22 +101,17 @@ class Site:
     def __post_init__(self) -> None:
         self.house = House()
         self.actor = Actor("a", list(self.scripts), headers=self.headers)
-        self.guard = Guard(
-            self.house.target(self.actor),
-            GuardOptions("route", **{"budget": 40, **self.options}),
-            self.lengths,
-            dialects=DIALECTS,
-            ledger=self.house.ledger,
-            observer=Observers([self]),
-            clock=lambda: 7.0,
-        )
+        options = {"max_tokens": 40, **self.options}
+        prefill = options.pop("prefill", {})
+        step = LimitAnswers("route", self.lengths, OutputSettings(**options), prefill)
+        self.guard = self.house.shaped(self.actor, step, observers=[self], now=7.0)
 
     def notify(self, observation: Observation) -> None:
         self.seen.append(observation)
 
     async def ask(self, call: Call) -> Answer:
-        async with self.guard.stream(call) as reply:
-            pieces = [piece async for piece in reply.chunks()]
+        async with await self.guard.send(call) as reply:
+            pieces = [piece async for piece in reply.pieces]
             return Answer(call, pieces, reply.transforms, reply.storable)
 
     def asked(self) -> list[dict[str, Any]]:
@@ -125,7 +121,7 @@ class Site:
 @dataclass
 class Answer:
     call: Call
-    pieces: list[Chunk]
+    pieces: list[Piece]
     transforms: tuple[str, ...]
     storable: bool
 
@@ -157,11 +153,11 @@ class Answer:
 
 
 def _completion(said: Any) -> Completion:
-    collector = Collector()
-    collector.feed(said)
-    if not collector.ended:
-        collector.feed([Ended()])
-    completion = collector.completion(7.0)
+    transcript = Transcript()
+    transcript.feed(said)
+    if not transcript.ended:
+        transcript.feed([Ended()])
+    completion = transcript.completion(7.0)
     assert completion is not None
     return completion
 

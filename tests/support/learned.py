@@ -15,7 +15,8 @@ from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
 from headstart.policies.ratchet.settings import Promise
 
 if TYPE_CHECKING:
-    from headstart.interfaces import Observer, Store
+    from headstart.interfaces import Store
+    from headstart.observe import Observer
 
 PROMISE = Promise(max_error=0.05)
 

@@ -11,7 +11,7 @@ import sys
 
 import anyio
 
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.learned import digest, make_domains, make_label
 

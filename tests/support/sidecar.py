@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from headstart.config import load_settings
+from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
-from headstart.simulator import Simulator
 from support.fakes import Recorder
 from support.proxied import CHAT, Reply, reply_of
 from support.serving import serving
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Outcome
     from headstart.factory import Parts
+    from headstart.lab.simulator.faults import Fault
     from headstart.middleware.asgi_types import ASGIApp
-    from headstart.simulator.faults import Fault
 
 PROMPT = "How can I sign up for ChatGPT?"
 REWORDED = "I want to sign up for ChatGPT"

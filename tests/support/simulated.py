@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.lowlevel
 
-from headstart.simulator import Simulator, serve
+from headstart.lab.simulator import Simulator, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

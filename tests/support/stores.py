@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from headstart.embeddings.stores.opening import open_store
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Committed
 from support.entries import NOW
 

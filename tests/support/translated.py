@@ -12,14 +12,14 @@ import openai.types.chat.completion_create_params as chat_api
 import pydantic
 
 from headstart.canonical_request import Quirks
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_chat import OPENAI_CHAT
 
 if TYPE_CHECKING:
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.dialects.dialect import Dialect
 
-OPENAI = OpenAIChat()
-ANTHROPIC = AnthropicMessages()
+OPENAI = OPENAI_CHAT
+ANTHROPIC = ANTHROPIC_MESSAGES
 DIALECTS: dict[str, Dialect] = {"openai": OPENAI, "anthropic": ANTHROPIC}
 _SCHEMAS: dict[str, pydantic.TypeAdapter[Any]] = {
     "openai": pydantic.TypeAdapter(chat_api.CompletionCreateParams),

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import headstart
 from headstart import Endpoint, HeadstartMiddleware, Settings, gateway
-from headstart.middleware.dialects.anthropic_messages import AnthropicMessages
-from headstart.middleware.dialects.cohere_chat import CohereChat
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.dialects.openai_chat import OpenAIChat
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
+    from headstart.dialects.dialect import Dialect, UpstreamDialect
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.embeddings.index import FaissIndex
     from headstart.embeddings.stores.memory import MemoryStore
@@ -29,20 +30,18 @@ if TYPE_CHECKING:
         Candidate,
         Encoder,
         MatchPolicy,
-        Observer,
         Store,
         Upstream,
         VectorIndex,
     )
-    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.middleware.shaping.shaper import Shaper
+    from headstart.middleware.shaping.steps import ShapedCandidate
     from headstart.middleware.upstreams.app import AppUpstream
+    from headstart.middleware.upstreams.attempt_group import AttemptGroup
     from headstart.middleware.upstreams.cascade import Cascade
-    from headstart.middleware.upstreams.contest import Contest
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.rescue import Rescued
     from headstart.middleware.upstreams.target import Target
-    from headstart.observe import Observation
+    from headstart.observe import Observation, Observer
     from headstart.policies.admission import Admission
     from headstart.policies.match import StaticMatch
     from headstart.types import ChatRequest, Completion
@@ -128,10 +127,10 @@ def conform(
     provider: HTTPUpstream,
     wrapped: AppUpstream,
     target: Target,
-    contest: Contest,
+    contest: AttemptGroup,
     cascade: Cascade,
     rescued: Rescued,
-    shaper: Shaper,
+    shaped: ShapedCandidate,
 ) -> None:
     stores: list[Store] = [memory, sqlite, redis]
     index: VectorIndex = faiss
@@ -139,9 +138,9 @@ def conform(
     may: AdmissionPolicy = admission
     match: MatchPolicy[Any] = static
     upstreams: list[Upstream] = [provider, wrapped]
-    candidates: list[Candidate] = [target, contest, cascade, rescued, shaper]
-    dialects: list[Dialect] = [OpenAIChat(), AnthropicMessages(), GeminiGenerate()]
-    spoken: list[UpstreamDialect] = [*dialects, CohereChat()]
+    candidates: list[Candidate] = [target, contest, cascade, rescued, shaped]
+    dialects: list[Dialect] = [OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE]
+    spoken: list[UpstreamDialect] = [*dialects, COHERE_CHAT]
     observer: Observer = Printer()
     del stores, index, encoder, may, match, upstreams, candidates, spoken, observer
 

@@ -1,64 +1,45 @@
-"""A store in this process's memory, for tests and for deployments that need nothing kept."""
+"""A store in this process's memory, for tests and for deployments that keep nothing."""
 
 from __future__ import annotations
 
 import secrets
-import time
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from headstart.embeddings.stores.codec import (
-    Limits,
-    Sealed,
-    decode_served,
-    encode_label,
-    encode_served,
-    open_entry,
-    seal,
-)
-from headstart.embeddings.stores.labels import (
+from headstart.embeddings.stores.records import (
+    BATCH_ROWS,
+    BOOK_ROWS,
     DOCUMENTS,
     LABEL_ROWS,
-    LabelReader,
+    LOG_ROWS,
+    EncodedPut,
+    LogRow,
+    RecordStore,
+    after_cursor,
+    decode,
+    encode,
     row_cursor,
     row_number,
-)
-from headstart.embeddings.stores.log import (
-    AT_ONCE,
-    BOOK_ROWS,
-    LOG_ROWS,
-    LogRow,
-    after_cursor,
-    follow_log,
     stored_ids,
 )
-from headstart.observe import Committed, Observers
-from headstart.types import Delete, Entry, Logged, Put, Record, StoreStats, VectorRow
+from headstart.observe import Served
+from headstart.types import Delete, Entry, StoreStats, VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from headstart.decisions import Label
-    from headstart.interfaces import Observer
-    from headstart.observe import Served
+    from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
 
 
-class MemoryStore:
-    """Entries in memory, encoded as a durable store would, so that ``max_bytes`` means the same."""
+class MemoryStore(RecordStore):
+    """Keeps entries in memory, encoded as in a durable store: ``max_bytes`` means the same."""
 
-    def __init__(
-        self,
-        *,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
-        observer: Observer | None = None,
-    ) -> None:
-        self._limits = limits or Limits()
-        self._clock = clock
-        self._observer = observer or Observers()
-        self._entries: dict[str, Sealed] = {}
+    def __init__(self, **options: Unpack[StoreOptions]) -> None:
+        super().__init__(**options)
+        self._entries: dict[str, EncodedPut] = {}
         self._by_exact: dict[str, str] = {}
         self._used: OrderedDict[str, None] = OrderedDict()
         self._ends: list[tuple[float, str]] = []
@@ -69,50 +50,26 @@ class MemoryStore:
         self._labels: deque[tuple[str, bytes]] = deque()
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
         self._labelled = 0
-        self._label_reader = LabelReader(self._read_labels)
         self._documents: dict[str, bytes] = {}
         self._secret = secrets.token_bytes(32)
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing: there is nothing to open."""
 
     async def aclose(self) -> None:
-        """Nothing to flush; the entries go with the object."""
+        """Do nothing: the entries go with the object."""
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
         return self._load(self._by_exact.get(exact, ""))
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
-        """Return entries in the order of ``ids``; None where one is gone."""
+        """Return entries in the order of ``ids``; None for an entry that is gone."""
         return [self._load(id) for id in ids]
-
-    async def append(self, records: Sequence[Record]) -> str:
-        """Store and delete at once. Raises StoreError when an entry cannot be stored."""
-        sealed = [
-            seal(record.entry, record.vector, self._limits) if isinstance(record, Put) else record
-            for record in records
-        ]
-        self._purge()
-        for record in sealed:
-            if isinstance(record, Delete):
-                self._remove(record.ids)
-            else:
-                self._store(record)
-        self._evict()
-        for record in sealed:
-            if isinstance(record, Sealed):
-                self._observer.notify(Committed(id=record.id, bytes=record.size))
-        return self._log[-1].cursor
 
     async def cursor(self) -> str:
         """Return the log's end."""
         return self._log[-1].cursor
-
-    async def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield records appended after ``after``. Raises StoreError when it is pruned."""
-        async for logged in follow_log(after or self._log[-1].cursor, self._read_log, poll_s):
-            yield logged
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield the vectors of the entries that live now, oldest first."""
@@ -134,12 +91,12 @@ class MemoryStore:
                 self._used.move_to_end(id)
 
     async def stats(self) -> StoreStats:
-        """Count entries and their bytes; expired ones count until the next append."""
+        """Count entries and their bytes. Expired entries count until the next append."""
         return StoreStats(entries=len(self._entries), bytes=self._bytes)
 
     async def label(self, labels: Sequence[Label]) -> None:
-        """Append labels; the last ``LABEL_ROWS`` are kept."""
-        for domain, value in [(label.domain, encode_label(label)) for label in labels]:
+        """Append labels. The store keeps the last ``LABEL_ROWS``."""
+        for domain, value in [(label.domain, encode(label)) for label in labels]:
             self._labels.append((domain, value))
             self._labelled += 1
             self._of_domain[domain].append(self._labelled)
@@ -149,14 +106,8 @@ class MemoryStore:
             if not self._of_domain[domain]:
                 del self._of_domain[domain]
 
-    async def labels(
-        self, after: str = "", limit: int = 1000, *, domain: str | None = None
-    ) -> Sequence[tuple[str, Label]]:
-        """Return labels after a cursor. Raises StoreError when it is none of a label."""
-        return await self._label_reader.labels(after, limit, domain)
-
     async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document; the last ``DOCUMENTS`` written are kept."""
+        """Keep a document. The store keeps the last ``DOCUMENTS`` that were written."""
         self._documents.pop(name, None)
         self._documents[name] = value
         if len(self._documents) > DOCUMENTS:
@@ -167,51 +118,61 @@ class MemoryStore:
         return self._documents.get(name)
 
     async def secret(self) -> bytes:
-        """Return 32 random bytes, other ones in each object."""
+        """Return 32 random bytes, different in each object."""
         return self._secret
 
     async def book(self, rows: Sequence[Served]) -> None:
-        """Append to the books, which keep the last ``BOOK_ROWS``."""
-        self._books.extend(encode_served(row) for row in rows)
+        """Append to the books, which keep the last ``BOOK_ROWS`` rows."""
+        self._books.extend(encode(row) for row in rows)
 
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
-        """Yield the rows booked until now."""
+        """Yield the rows that were booked until now."""
         for value in tuple(self._books):
-            served = decode_served(value)
+            served = decode(Served, value)
             if served is not None and served.at >= since:
                 yield served
 
-    def _lives(self, sealed: Sealed) -> bool:
-        return sealed.expires is None or sealed.expires > self._clock()
+    def _lives(self, put: EncodedPut) -> bool:
+        return put.expires is None or put.expires > self._clock()
 
-    def _rows(self, stored: Iterable[Sealed | None]) -> list[VectorRow]:
-        """Return what an index needs of the entries that live and have a vector."""
+    def _rows(self, stored: Iterable[EncodedPut | None]) -> list[VectorRow]:
+        """Return the index rows of the live entries that have a vector."""
         return [
             row
-            for sealed in stored
-            if sealed is not None and self._lives(sealed) and (row := sealed.row()) is not None
+            for put in stored
+            if put is not None and self._lives(put) and (row := put.row()) is not None
         ]
 
     def _load(self, id: str) -> Entry | None:
-        sealed = self._entries.get(id)
-        return open_entry(sealed.value) if sealed is not None and self._lives(sealed) else None
+        put = self._entries.get(id)
+        return None if put is None or not self._lives(put) else decode(Entry, put.value)
 
-    def _store(self, sealed: Sealed) -> None:
-        self._remove((self._by_exact.get(sealed.exact, ""), sealed.id))
-        self._entries[sealed.id] = sealed
-        self._by_exact[sealed.exact] = sealed.id
-        self._used[sealed.id] = None
-        self._bytes += sealed.size
-        if sealed.expires is not None:
-            heappush(self._ends, (sealed.expires, sealed.id))
-        self._write_log(sealed.id, deleted=False)
+    async def _append(self, records: Sequence[EncodedRecord]) -> str:
+        self._purge()
+        for record in records:
+            if isinstance(record, Delete):
+                self._remove(record.ids)
+            else:
+                self._store(record)
+        self._evict()
+        return self._log[-1].cursor
+
+    def _store(self, put: EncodedPut) -> None:
+        self._remove((self._by_exact.get(put.exact, ""), put.id))
+        self._entries[put.id] = put
+        self._by_exact[put.exact] = put.id
+        self._used[put.id] = None
+        self._bytes += put.size
+        if put.expires is not None:
+            heappush(self._ends, (put.expires, put.id))
+        self._write_log(put.id, deleted=False)
 
     def _remove(self, ids: Sequence[str]) -> None:
         for id in ids:
-            sealed = self._entries.pop(id, None)
-            if sealed is not None:
-                del self._by_exact[sealed.exact], self._used[id]
-                self._bytes -= sealed.size
+            put = self._entries.pop(id, None)
+            if put is not None:
+                del self._by_exact[put.exact], self._used[id]
+                self._bytes -= put.size
                 self._write_log(id, deleted=True)
 
     def _purge(self) -> None:
@@ -220,11 +181,11 @@ class MemoryStore:
             _, id = heappop(self._ends)
             if id in self._entries and not self._lives(self._entries[id]):
                 self._remove((id,))
-        if len(self._ends) > 2 * len(self._entries) + AT_ONCE:  # most are of entries long gone
+        if (
+            len(self._ends) > 2 * len(self._entries) + BATCH_ROWS
+        ):  # most belong to entries long gone
             self._ends = [
-                (sealed.expires, id)
-                for id, sealed in self._entries.items()
-                if sealed.expires is not None
+                (put.expires, id) for id, put in self._entries.items() if put.expires is not None
             ]
             heapify(self._ends)
 
@@ -252,8 +213,10 @@ class MemoryStore:
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         behind = self._logged - int(cursor)
+        if not behind:
+            return (), {}
         first = max(len(self._log) - 1 - behind, 0)
-        last = min(first + AT_ONCE, len(self._log))
+        last = min(first + BATCH_ROWS, len(self._log))
         rows = after_cursor([self._log[place] for place in range(first, last)], cursor)
         live = (self._entries.get(id) for id in stored_ids(rows))
         return rows, {row.id: row for row in self._rows(live)}

@@ -1,93 +1,277 @@
 """Entries in Redis 8, shared by any number of nodes.
 
-Each write is one script, so nodes agree on what replaced and evicted what. Timeouts are short and
-a server that hangs is left alone for a moment: a dead Redis costs a request next to nothing.
+Each write is one script, so nodes agree about replaced and evicted entries. Timeouts are short, and
+after a timeout all calls fail at once for a moment: a dead Redis costs a request almost no time.
+
+All keys have the same prefix, which keeps them on one node of a cluster:
+
+===============  =======================================================================
+entry:<id>       hash: exact, partition, encoder, expires, value, vector; with a TTL
+exact:<exact>    id of the entry under an exact key; with the same TTL
+order            sorted set of ids by a number that only grows: oldest first
+used, expires    sorted sets of ids by Unix seconds
+sizes, bytes     hash of bytes by id, and their sum, which also counts down after a TTL
+log, books       capped streams
+labels           capped stream: domain and envelope of each label
+labels:<domain>  stream: the ids in ``labels`` of one domain
+document:<name>  string
+documents        sorted set of names by a number that only grows: least recently written first
+count            the last number in ``order`` or ``documents``
+schema, secret   strings, written once
+===============  =======================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from headstart.embeddings.stores import redis_scripts
-from headstart.embeddings.stores.codec import (
-    Limits,
-    Sealed,
-    decode_served,
-    encode_label,
-    encode_served,
-    open_entry,
-    seal,
-)
-from headstart.embeddings.stores.labels import DOCUMENTS, LABEL_ROWS, LabelReader
-from headstart.embeddings.stores.log import (
-    AT_ONCE,
+from headstart.embeddings.stores.records import (
+    BATCH_ROWS,
     BOOK_ROWS,
+    DOCUMENTS,
+    LABEL_ROWS,
     LOG_ROWS,
     LogRow,
+    RecordStore,
     after_cursor,
-    follow_log,
+    decode,
+    encode,
     stored_ids,
 )
-from headstart.embeddings.stores.redis_connection import connect
-from headstart.embeddings.stores.redis_scripts import (
-    PREFIX,
-    after_label,
-    changes,
-    label_cursor,
-    log_row,
-)
 from headstart.errors import ConfigError, StoreError
-from headstart.observe import Committed, Observers
-from headstart.types import Entry, Logged, Put, Record, StoreStats, VectorRow
+from headstart.observe import Served
+from headstart.types import Delete, Entry, StoreStats, VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from headstart.decisions import Label
-    from headstart.interfaces import Observer
-    from headstart.observe import Served
+    from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
 
+PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
 PAUSE_S = 1.0
-"""After a timeout every call fails at once for this long."""
+"""After a timeout all calls fail at once for this time."""
+CONNECTIONS = 32
+"""The largest number of connections. More calls wait for one, no longer than for an answer."""
+TIMEOUT_S = 0.5
 
 
-class RedisStore:
-    """A Store behind ``url`` (``redis://`` or ``rediss://``). Raises ConfigError if it is no URL.
+def connect(url: str) -> Redis:
+    """Return a client that connects on first use. Raises ConfigError if ``url`` is not valid."""
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT_S,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            # One retry, if the server has closed a pooled connection; none after a timeout.
+            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            # Without this, redis-py reads package metadata from disk for each connection.
+            driver_info=None,
+        )
+        return Redis.from_pool(pool)
+    except ValueError:
+        # Not chained: the parser's message may quote a part of the password.
+        raise ConfigError(
+            "cache.store: the Redis URL cannot be read; write redis://USER:PASSWORD@HOST:PORT/DB"
+            " with special characters percent-encoded"
+        ) from None
 
-    The server must not evict keys by itself (``maxmemory-policy noeviction``): ``limits`` do.
+
+OPEN = """
+local schema, secret, log = KEYS[1] .. 'schema', KEYS[1] .. 'secret', KEYS[1] .. 'log'
+redis.call('SET', schema, ARGV[1], 'NX')
+redis.call('SET', secret, ARGV[2], 'NX')
+if redis.call('EXISTS', log) == 0 then redis.call('XADD', log, '*', 'deleted', '') end
+local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
+return {redis.call('GET', schema), redis.call('GET', secret), last[1][1]}
+"""
+"""KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret and the log's end."""
+
+FIND = """
+local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
+return id and redis.call('HGET', KEYS[1] .. 'entry:' .. id, 'value')
+"""
+"""KEYS: prefix. ARGV: exact key. Returns the entry's envelope or nil."""
+
+APPEND = """
+local prefix, args = KEYS[1], cmsgpack.unpack(ARGV[1])
+local order, used, expires = prefix .. 'order', prefix .. 'used', prefix .. 'expires'
+local sizes, bytes, log = prefix .. 'sizes', prefix .. 'bytes', prefix .. 'log'
+
+local function note(field, id)
+    return redis.call('XADD', log, 'MAXLEN', '~', args.log_rows, '*', field, id)
+end
+
+local function remove(id)
+    local size = redis.call('HGET', sizes, id)
+    if not size then return end
+    local exact = redis.call('HGET', prefix .. 'entry:' .. id, 'exact')
+    if exact then redis.call('DEL', prefix .. 'exact:' .. exact) end
+    redis.call('DEL', prefix .. 'entry:' .. id)
+    for _, set in ipairs({order, used, expires}) do redis.call('ZREM', set, id) end
+    redis.call('HDEL', sizes, id)
+    redis.call('DECRBY', bytes, size)
+    note('deleted', id)
+end
+
+local function put(record)
+    local id, exact = record.id, prefix .. 'exact:' .. record.exact
+    remove(redis.call('GET', exact) or '')
+    remove(id)
+    local entry = prefix .. 'entry:' .. id
+    redis.call('HSET', entry, 'exact', record.exact, 'partition', record.partition,
+        'encoder', record.encoder, 'value', ARGV[record.value])
+    if record.vector then redis.call('HSET', entry, 'vector', ARGV[record.vector]) end
+    redis.call('SET', exact, id)
+    if record.expires then
+        redis.call('HSET', entry, 'expires', record.expires)
+        redis.call('PEXPIRE', entry, record.ttl_ms)
+        redis.call('PEXPIRE', exact, record.ttl_ms)
+        redis.call('ZADD', expires, record.expires, id)
+    end
+    redis.call('ZADD', order, redis.call('INCR', prefix .. 'count'), id)
+    redis.call('ZADD', used, args.now, id)
+    redis.call('HSET', sizes, id, record.size)
+    redis.call('INCRBY', bytes, record.size)
+    note('stored', id)
+end
+
+local function over(max, value) return max and value > max end
+
+local ended = redis.call('ZRANGEBYSCORE', expires, '-inf', args.now, 'LIMIT', 0, args.at_once)
+for _, id in ipairs(ended) do remove(id) end
+for _, record in ipairs(args.records) do
+    if record.deleted then remove(record.deleted) else put(record) end
+end
+for _ = 1, args.at_once do
+    local entries, size = redis.call('ZCARD', order), tonumber(redis.call('GET', bytes) or 0)
+    if not over(args.max_entries, entries) and not over(args.max_bytes, size) then break end
+    local oldest = redis.call('ZRANGE', used, 0, 0)[1]
+    if not oldest then break end
+    remove(oldest)
+end
+local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
+return last[1] and last[1][1] or ''
+"""
+"""KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records name a blob by its
+place, because cmsgpack cannot read binary strings. Returns the log's end."""
+
+LABEL = """
+local labels = KEYS[1] .. 'labels'
+for place = 2, #ARGV, 2 do
+    local id = redis.call('XADD', labels, '*', 'domain', ARGV[place], 'value', ARGV[place + 1])
+    redis.call('XADD', labels .. ':' .. ARGV[place], id, '', '')
+end
+local excess = redis.call('XLEN', labels) - tonumber(ARGV[1])
+if excess <= 0 then return end
+for _, row in ipairs(redis.call('XRANGE', labels, '-', '+', 'COUNT', excess)) do
+    local domain = labels .. ':' .. row[2][2]
+    redis.call('XDEL', domain, row[1])
+    if redis.call('XLEN', domain) == 0 then redis.call('DEL', domain) end
+end
+redis.call('XTRIM', labels, 'MAXLEN', ARGV[1])
+"""
+"""KEYS: prefix. ARGV: the number of labels to keep, then domain and envelope of each new label."""
+
+DOMAIN_LABELS = """
+local labels, found = KEYS[1] .. 'labels', {}
+local ids = redis.call('XRANGE', labels .. ':' .. ARGV[1], ARGV[2], '+', 'COUNT', ARGV[3])
+for _, id in ipairs(ids) do
+    found[#found + 1] = redis.call('XRANGE', labels, id[1], id[1])[1]
+end
+return found
+"""
+"""KEYS: prefix. ARGV: domain, first id and a number. Returns rows of the stream ``labels``."""
+
+KEEP = """
+local names, document = KEYS[1] .. 'documents', KEYS[1] .. 'document:'
+redis.call('SET', document .. ARGV[1], ARGV[2])
+redis.call('ZADD', names, redis.call('INCR', KEYS[1] .. 'count'), ARGV[1])
+for _ = 1, redis.call('ZCARD', names) - tonumber(ARGV[3]) do
+    redis.call('UNLINK', document .. redis.call('ZPOPMIN', names)[1])
+end
+"""
+"""KEYS: prefix. ARGV: name and value of a document, and the number of documents to keep."""
+
+
+def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
+    if isinstance(record, Delete):
+        yield from ({"deleted": id} for id in record.ids)
+        return
+    change = {
+        "id": record.id,
+        "exact": record.exact,
+        "partition": record.partition,
+        "encoder": record.encoder,
+        "size": record.size,
+        "value": _add_blob(blobs, record.value),
+    }
+    if record.vector is not None:
+        change["vector"] = _add_blob(blobs, record.vector)
+    if record.expires is not None:
+        change["expires"] = record.expires
+        # It is relative, because the server's clock may differ; readers check ``expires``.
+        change["ttl_ms"] = max(math.ceil((record.expires - now) * 1000), 1)
+    yield change
+
+
+def _add_blob(blobs: list[bytes], blob: bytes) -> int:
+    """Return the place of the blob in ARGV; place 1 holds the arguments."""
+    blobs.append(blob)
+    return len(blobs) + 1
+
+
+def label_cursor(id: bytes) -> str:
+    """Return the cursor of a row of the stream ``labels``. Cursors compare as strings."""
+    milliseconds, _, number = str(id, "ascii").partition("-")
+    return f"{milliseconds:0>15}-{number:0>10}"
+
+
+def after_label(cursor: str) -> str:
+    """Return the start of a range of the stream ``labels`` that continues after a cursor."""
+    if not cursor:
+        return "-"
+    milliseconds, _, number = cursor.partition("-")
+    return f"({milliseconds.lstrip('0') or 0}-{number.lstrip('0') or 0}"
+
+
+def log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
+    """Return the LogRow of a row of the stream ``log``."""
+    ((field, id),) = fields.items()
+    return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8"))
+
+
+class RedisStore(RecordStore):
+    """A Store behind ``url`` (``redis://`` or ``rediss://``). Raises ConfigError for a bad URL.
+
+    The server must not evict keys by itself (``maxmemory-policy noeviction``): ``limits`` do that.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
-        observer: Observer | None = None,
-    ) -> None:
-        self._limits = limits or Limits()
-        self._clock = clock
-        self._observer = observer or Observers()
+    def __init__(self, url: str, **options: Unpack[StoreOptions]) -> None:
+        super().__init__(**options)
         self._client = connect(url)
-        self._open = self._client.register_script(redis_scripts.OPEN)
-        self._find = self._client.register_script(redis_scripts.FIND)
-        self._append = self._client.register_script(redis_scripts.APPEND)
-        self._label = self._client.register_script(redis_scripts.LABEL)
-        self._domain_labels = self._client.register_script(redis_scripts.DOMAIN_LABELS)
-        self._keep = self._client.register_script(redis_scripts.KEEP)
-        self._label_reader = LabelReader(self._read_labels)
+        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP)
+        self._scripts = {text: self._client.register_script(text) for text in scripts}
         self._paused_until = 0.0
 
     async def open(self) -> None:
-        """Reach the server. Raises StoreError, or ConfigError when it holds a newer schema."""
+        """Reach the server. Raises StoreError, or ConfigError if it has a newer schema."""
         try:
             schema, _, _ = await self._begin()
         except StoreError as error:
@@ -101,55 +285,24 @@ class RedisStore:
             )
 
     async def aclose(self) -> None:
-        """Close the connections; what was appended is with the server."""
+        """Close the connections. The server has everything that was appended."""
         await self._client.aclose()
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
-        with self._failing_fast():
-            value = await self._find(keys=[PREFIX], args=[exact])
-        return self._unpack(value)
+        return self._unpack(await self._run(FIND, exact))
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
-        """Return entries in the order of ``ids``; None where one is gone."""
+        """Return entries in the order of ``ids``; None for an entry that is gone."""
         return [self._unpack(value) for (value,) in await self._fields(ids, "value")]
-
-    async def append(self, records: Sequence[Record]) -> str:
-        """Write records in one script. Raises StoreError: then they may have been written."""
-        now = self._clock()
-        sealed = [
-            seal(record.entry, record.vector, self._limits) if isinstance(record, Put) else record
-            for record in records
-        ]
-        blobs: list[bytes] = []
-        arguments = {
-            "now": now,
-            "records": [change for record in sealed for change in changes(record, now, blobs)],
-            "max_entries": self._limits.max_entries,
-            "max_bytes": self._limits.max_bytes,
-            "log_rows": LOG_ROWS,
-            "at_once": AT_ONCE,
-        }
-        with self._failing_fast():
-            packed = msgspec.msgpack.encode(arguments)
-            cursor = await self._append(keys=[PREFIX], args=[packed, *blobs])
-        for record in sealed:
-            if isinstance(record, Sealed):
-                self._observer.notify(Committed(id=record.id, bytes=record.size))
-        return str(cursor, "ascii")
 
     async def cursor(self) -> str:
         """Return the log's end."""
         _, _, cursor = await self._begin()
         return str(cursor, "ascii")
 
-    async def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield records of all nodes after ``after``. Raises StoreError when it is pruned."""
-        async for logged in follow_log(after or await self.cursor(), self._read_log, poll_s):
-            yield logged
-
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of live entries, oldest first, one round trip a batch and its ids."""
+        """Yield the vectors of live entries, oldest first, in two round trips a batch."""
         last: float = 0
         while page := await self._page(last, batch):
             last = page[-1][1]
@@ -171,7 +324,7 @@ class RedisStore:
                 await self._client.zadd(f"{PREFIX}used", dict.fromkeys(ids, self._clock()), xx=True)
 
     async def stats(self) -> StoreStats:
-        """Count entries and their bytes; expired ones count until the next append."""
+        """Count entries and their bytes. Expired entries count until the next append."""
         with self._failing_fast():
             async with self._client.pipeline() as pipe:
                 pipe.zcard(f"{PREFIX}order")
@@ -180,64 +333,73 @@ class RedisStore:
         return StoreStats(entries=entries, bytes=int(size or 0))
 
     async def secret(self) -> bytes:
-        """Return the 32 random bytes of the node that came first."""
+        """Return the 32 random bytes that the first node made."""
         _, secret, _ = await self._begin()
         return secret
 
     async def book(self, rows: Sequence[Served]) -> None:
-        """Append to the books, which keep about the last ``BOOK_ROWS``."""
+        """Append to the books, which keep about the last ``BOOK_ROWS`` rows."""
         with self._failing_fast():
             async with self._client.pipeline() as pipe:
                 for row in rows:
-                    pipe.xadd(f"{PREFIX}books", {"value": encode_served(row)}, maxlen=BOOK_ROWS)
+                    pipe.xadd(f"{PREFIX}books", {"value": encode(row)}, maxlen=BOOK_ROWS)
                 await pipe.execute()
 
     async def label(self, labels: Sequence[Label]) -> None:
-        """Append labels in one script; the last ``LABEL_ROWS`` are kept."""
-        new = [item for label in labels for item in (label.domain, encode_label(label))]
-        with self._failing_fast():
-            await self._label(keys=[PREFIX], args=[LABEL_ROWS, *new])
-
-    async def labels(
-        self, after: str = "", limit: int = 1000, *, domain: str | None = None
-    ) -> Sequence[tuple[str, Label]]:
-        """Return labels of all nodes after a cursor, in one round trip."""
-        return await self._label_reader.labels(after, limit, domain)
+        """Append labels in one script. The store keeps the last ``LABEL_ROWS``."""
+        new = [item for label in labels for item in (label.domain, encode(label))]
+        await self._run(LABEL, LABEL_ROWS, *new)
 
     async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document; the last ``DOCUMENTS`` written are kept."""
-        with self._failing_fast():
-            await self._keep(keys=[PREFIX], args=[name, value, DOCUMENTS])
+        """Keep a document. The store keeps the last ``DOCUMENTS`` that were written."""
+        await self._run(KEEP, name, value, DOCUMENTS)
 
     async def kept(self, name: str) -> bytes | None:
-        """Return a kept document, whichever node wrote it, or None."""
+        """Return a document, whichever node wrote it, or None."""
         with self._failing_fast():
             value = await self._client.get(f"{PREFIX}document:{name}")
         return cast("bytes | None", value)
 
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
-        """Yield booked rows in the order of booking, one round trip a batch."""
+        """Yield the rows of the books in their order, one round trip a batch."""
         start = "-"
         while True:
-            page = await self._stream("books", start, AT_ONCE)
+            page = await self._stream("books", start, BATCH_ROWS)
             if not page:
                 return
             for _, fields in page:
-                served = decode_served(fields[b"value"])
+                served = decode(Served, fields[b"value"])
                 if served is not None and served.at >= since:
                     yield served
             start = f"({str(page[-1][0], 'ascii')}"
 
+    async def _append(self, records: Sequence[EncodedRecord]) -> str:
+        now = self._clock()
+        blobs: list[bytes] = []
+        arguments = {
+            "now": now,
+            "records": [change for record in records for change in changes(record, now, blobs)],
+            "max_entries": self._limits.max_entries,
+            "max_bytes": self._limits.max_bytes,
+            "log_rows": LOG_ROWS,
+            "at_once": BATCH_ROWS,
+        }
+        return str(await self._run(APPEND, msgspec.msgpack.encode(arguments), *blobs), "ascii")
+
     async def _begin(self) -> tuple[bytes, bytes, bytes]:
-        """Return schema, secret and log end, made now if they are not there."""
-        with self._failing_fast():
-            found: tuple[bytes, bytes, bytes] = await self._open(
-                keys=[PREFIX], args=[SCHEMA_VERSION, secrets.token_bytes(32)]
-            )
+        """Return schema, secret and the log's end; make them if they are missing."""
+        found: tuple[bytes, bytes, bytes] = await self._run(
+            OPEN, SCHEMA_VERSION, secrets.token_bytes(32)
+        )
         return found
 
+    async def _run(self, script: str, *arguments: str | bytes | int) -> Any:
+        """Run a script on the server."""
+        with self._failing_fast():
+            return await self._scripts[script](keys=[PREFIX], args=arguments)
+
     async def _fields(self, ids: Sequence[str], *names: str) -> list[list[bytes | None]]:
-        """Return fields of entries in one round trip; all None where an entry is gone."""
+        """Return fields of entries in one round trip; None where an entry is gone."""
         with self._failing_fast():
             async with self._client.pipeline(transaction=False) as pipe:
                 for id in ids:
@@ -246,7 +408,7 @@ class RedisStore:
         return found
 
     async def _page(self, last: float, batch: int) -> Sequence[tuple[bytes, float]]:
-        """Return ids after a place in ``order``, with theirs."""
+        """Return ids after a place in ``order``, each with its own place."""
         with self._failing_fast():
             page = await self._client.zrange(
                 f"{PREFIX}order", f"({last:.0f}", "+inf",
@@ -279,26 +441,25 @@ class RedisStore:
         if domain is None:
             page = await self._stream("labels", start, limit)
             return [(label_cursor(id), fields[b"value"]) for id, fields in page]
-        with self._failing_fast():
-            found = await self._domain_labels(keys=[PREFIX], args=[domain, start, limit])
+        found = await self._run(DOMAIN_LABELS, domain, start, limit)
         return [(label_cursor(id), value) for id, (_, _, _, value) in found]
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
-        page = await self._stream("log", cursor, AT_ONCE)
+        page = await self._stream("log", cursor, BATCH_ROWS)
         rows = after_cursor([log_row(*item) for item in page], cursor)
         ids = stored_ids(rows)
         vectors = await self._vectors(ids) if ids else ()
         return rows, {vector.id: vector for vector in vectors}
 
     def _unpack(self, value: bytes | None) -> Entry | None:
-        entry = None if value is None else open_entry(value)
+        entry = None if value is None else decode(Entry, value)
         if entry is None or (entry.expires is not None and entry.expires <= self._clock()):
             return None
         return entry
 
     @contextlib.contextmanager
     def _failing_fast(self) -> Iterator[None]:
-        """Raise StoreError for what redis-py raises, and at once in the pause after a timeout."""
+        """Turn errors of redis-py into StoreError; raise one at once while the store pauses."""
         if time.monotonic() < self._paused_until:
             raise StoreError("Redis did not answer a moment ago")
         try:

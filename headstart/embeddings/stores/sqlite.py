@@ -1,104 +1,92 @@
-"""Entries in one SQLite file, durable against the death of the process; several may share it.
+"""Entries in one SQLite file, which several processes may share.
 
-Acknowledged means committed under WAL with ``synchronous = NORMAL``: a kill -9 loses nothing of
-it, a power cut may lose the last moments. The loop never touches the file: one thread writes in
-group commits, another reads.
+A write that was acknowledged was committed under WAL with ``synchronous = NORMAL``. It survives the
+death of the process; a power cut may lose the last moments. The event loop never touches the file:
+one thread writes in group commits, another thread reads.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
 import anyio
 from anyio.to_thread import run_sync
 
-from headstart.embeddings.stores.codec import (
-    Limits,
-    Sealed,
-    encode_label,
-    encode_served,
-    seal,
+from headstart.embeddings.stores.batch_worker import BatchWorker
+from headstart.embeddings.stores.records import (
+    BATCH_ROWS,
+    BOOK_ROWS,
+    DOCUMENTS,
+    LABEL_ROWS,
+    LOG_ROWS,
+    EncodedPut,
+    LogRow,
+    RecordStore,
+    StoreLimits,
+    after_cursor,
+    decode,
+    encode,
+    row_cursor,
+    row_number,
+    stored_ids,
 )
-from headstart.embeddings.stores.labels import LabelReader, row_number
-from headstart.embeddings.stores.log import LogRow, after_cursor, follow_log
 from headstart.embeddings.stores.sqlite_file import open_file
-from headstart.embeddings.stores.sqlite_reader import (
-    find_entry,
-    load_entries,
-    log_end,
-    page_entries,
-    read_books,
-    read_document,
-    read_labels,
-    read_log,
-    read_secret,
-    read_totals,
-    run_queries,
-    scan_vectors,
-)
-from headstart.embeddings.stores.sqlite_writer import Write, Writer
-from headstart.embeddings.stores.worker import Worker
 from headstart.errors import StoreError
-from headstart.observe import Committed, Observers
-from headstart.types import Entry, Logged, Put, Record, StoreStats, VectorRow
+from headstart.observe import Served
+from headstart.types import Entry, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from headstart.decisions import Label
-    from headstart.embeddings.stores.sqlite_file import OnCorrupt
-    from headstart.interfaces import Observer
-    from headstart.observe import Served
+    from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
+    from headstart.settings import OnCorrupt
 
+A = ParamSpec("A")
 T = TypeVar("T")
 
 TICK_S = 1.0
-"""Without other writes, what has expired is purged this often."""
+"""How often expired entries are removed while nothing is written."""
 
 
-class SQLiteStore:
+class SQLiteStore(RecordStore):
     """A Store in the file ``path``, which is created with mode 0600.
 
-    ``on_corrupt="fresh"`` moves a damaged file aside instead of refusing to start. ``busy_s`` is
-    how long to wait for another process's lock.
+    ``on_corrupt="fresh"`` renames a damaged file instead of refusing to start. ``busy_s`` is the
+    time to wait for another process's lock.
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
-        observer: Observer | None = None,
         on_corrupt: OnCorrupt = "fail",
         busy_s: float = 5.0,
+        **options: Unpack[StoreOptions],
     ) -> None:
+        super().__init__(**options)
         self._path = Path(path)
-        self._limits = limits or Limits()
-        self._clock = clock
-        self._observer = observer or Observers()
         self._on_corrupt: OnCorrupt = on_corrupt
         self._busy_s = busy_s
-        self._writer: Worker[Write, str] | None = None
-        self._reader: Worker[Callable[[sqlite3.Connection], object], object] | None = None
+        self._writer: BatchWorker[SQLiteWrite, str] | None = None
+        self._reader: BatchWorker[Callable[[sqlite3.Connection], object], object] | None = None
         self._connections: tuple[sqlite3.Connection, ...] = ()
-        self._label_reader = LabelReader(self._read_labels)
 
     async def open(self) -> None:
         """Open or create the file and start both threads. Raises ConfigError."""
         writing, reading = self._connections = await run_sync(
             partial(open_file, self._path, on_corrupt=self._on_corrupt, busy_s=self._busy_s)
         )
-        writer = Writer(writing, self._limits, self._clock)
-        self._writer = Worker("headstart-store-writer", writer.commit, tick_s=TICK_S)
-        self._reader = Worker("headstart-store-reader", partial(run_queries, reading))
+        writer = SQLiteWriter(writing, self._limits, self._clock)
+        self._writer = BatchWorker("headstart-store-writer", writer.commit, tick_s=TICK_S)
+        self._reader = BatchWorker("headstart-store-reader", partial(_run_queries, reading))
 
     async def aclose(self) -> None:
-        """Commit what was appended, then close. Cancellation waits for it."""
+        """Commit everything that was appended, then close. A cancellation waits for it."""
         with anyio.CancelScope(shield=True):
             if self._reader is not None and self._writer is not None:
                 await self._reader.aclose()
@@ -109,108 +97,92 @@ class SQLiteStore:
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
-        return await self._read(partial(find_entry, exact=exact, now=self._clock()))
+        (entry,) = await self._read(_load, BY_EXACT, (exact,), self._clock())
+        return entry
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
-        """Return entries in the order of ``ids``; None where one is gone."""
-        return await self._read(partial(load_entries, ids=ids, now=self._clock()))
-
-    async def append(self, records: Sequence[Record]) -> str:
-        """Write records in the next group commit. Raises StoreError: then none was written."""
-        sealed = [
-            seal(record.entry, record.vector, self._limits) if isinstance(record, Put) else record
-            for record in records
-        ]
-        cursor = await self._write(Write(records=sealed))
-        for record in sealed:
-            if isinstance(record, Sealed):
-                self._observer.notify(Committed(id=record.id, bytes=record.size))
-        return cursor
+        """Return entries in the order of ``ids``; None for an entry that is gone."""
+        return await self._read(_load, BY_ID, ids, self._clock())
 
     async def cursor(self) -> str:
-        """Return the log's end, with what other processes committed."""
-        return await self._read(log_end)
-
-    async def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
-        """Yield records of all processes after ``after``. Raises StoreError when it is pruned."""
-        async for logged in follow_log(after or await self.cursor(), self._read_log, poll_s):
-            yield logged
+        """Return the log's end, with the commits of other processes."""
+        return str(await self._read(_read_value, "SELECT max(seq) FROM log"))
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of live entries, oldest first; one short query a batch."""
+        """Yield the vectors of live entries, oldest first, with one short query a batch."""
         last = 0
         while True:
-            rows, last = await self._read(
-                partial(scan_vectors, after=last, batch=batch, now=self._clock())
-            )
+            rows = await self._read(_fetch, SCAN, (self._clock(), last, batch))
             if not rows:
                 return
-            yield rows
+            yield [_vector_row(row) for row in rows]
+            last = rows[-1][0]
 
     async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
-        """Yield live entries, oldest first; one short query a batch."""
+        """Yield live entries, oldest first, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(
-                partial(page_entries, after=last, batch=batch, now=self._clock())
-            )
+            page, last = await self._read(_page, Entry, PAGE, (last, self._clock(), batch))
             yield page
 
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now, in the next group commit."""
         now = self._clock()
-        await self._write(Write(touched=[(now, id) for id in ids]))
+        await self._write(SQLiteWrite(touched=[(now, id) for id in ids]))
 
     async def stats(self) -> StoreStats:
-        """Count entries and their bytes; expired ones count until they are purged."""
-        return await self._read(read_totals)
+        """Count entries and their bytes. Expired entries count until they are removed."""
+        ((entries, size),) = await self._read(_fetch, TOTALS)
+        return StoreStats(entries=entries, bytes=size)
 
     async def label(self, labels: Sequence[Label]) -> None:
-        """Append labels in the next group commit; the last ``LABEL_ROWS`` are kept."""
-        await self._write(Write(labels=[(label.domain, encode_label(label)) for label in labels]))
-
-    async def labels(
-        self, after: str = "", limit: int = 1000, *, domain: str | None = None
-    ) -> Sequence[tuple[str, Label]]:
-        """Return labels of all processes after a cursor, in the order of their commits."""
-        return await self._label_reader.labels(after, limit, domain)
+        """Append labels in the next group commit. The store keeps the last ``LABEL_ROWS``."""
+        rows = [(label.domain, encode(label)) for label in labels]
+        await self._write(SQLiteWrite(labels=rows))
 
     async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document in the next group commit; the last ``DOCUMENTS`` written are kept."""
-        await self._write(Write(documents=[(name, value)]))
+        """Keep a document in the next group commit. The last ``DOCUMENTS`` written are kept."""
+        await self._write(SQLiteWrite(documents=[(name, value)]))
 
     async def kept(self, name: str) -> bytes | None:
-        """Return a kept document, whichever process wrote it, or None."""
-        return await self._read(partial(read_document, name=name))
+        """Return a document, whichever process wrote it, or None."""
+        value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
+        return None if value is None else bytes(value)
 
     async def secret(self) -> bytes:
-        """Return the 32 random bytes made with the file."""
-        return await self._read(read_secret)
+        """Return the 32 random bytes that were made with the file."""
+        return bytes(await self._read(_read_value, "SELECT value FROM secret"))
 
     async def book(self, rows: Sequence[Served]) -> None:
-        """Append to the books in the next group commit; they keep the last ``BOOK_ROWS``."""
-        await self._write(Write(booked=[(row.at, encode_served(row)) for row in rows]))
+        """Append to the books in the next group commit. They keep the last ``BOOK_ROWS`` rows."""
+        await self._write(SQLiteWrite(booked=[(row.at, encode(row)) for row in rows]))
 
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
-        """Yield booked rows in the order of booking; one short query a batch."""
+        """Yield the rows of the books in their order, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(partial(read_books, after=last, since=since))
+            page, last = await self._read(_page, Served, BOOKS, (last, since, BATCH_ROWS))
             for served in page:
                 yield served
 
+    async def _append(self, records: Sequence[EncodedRecord]) -> str:
+        return await self._write(SQLiteWrite(records=records))
+
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
-        rows, vectors = await self._read(partial(read_log, cursor=cursor, now=self._clock()))
+        rows, vectors = await self._read(_log_rows, cursor, self._clock())
         return after_cursor(rows, cursor), vectors
 
     async def _read_labels(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
-        return await self._read(
-            partial(read_labels, after=row_number(after), limit=limit, domain=domain)
-        )
+        place = row_number(after)
+        if domain is None:
+            rows = await self._read(_fetch, LABELS, (place, limit))
+        else:
+            rows = await self._read(_fetch, DOMAIN_LABELS, (domain, place, limit))
+        return [(row_cursor(seq), value) for seq, value in rows]
 
-    async def _write(self, write: Write) -> str:
+    async def _write(self, write: SQLiteWrite) -> str:
         if self._writer is None:
             raise StoreError("the store is not open")
         try:
@@ -218,10 +190,213 @@ class SQLiteStore:
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot write: {error}") from error
 
-    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def _read(
+        self,
+        query: Callable[Concatenate[sqlite3.Connection, A], T],
+        *args: A.args,
+        **kwargs: A.kwargs,
+    ) -> T:
+        """Run a query on the reader thread."""
         if self._reader is None:
             raise StoreError("the store is not open")
         try:
-            return await self._reader.submit(query)  # type: ignore[return-value]
+            return await self._reader.submit(  # type: ignore[return-value]
+                lambda connection: query(connection, *args, **kwargs)
+            )
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot read: {error}") from error
+
+
+# --- the reader thread: short queries, each in a snapshot of its own ---------------------------
+
+BY_EXACT = "SELECT value FROM entries WHERE exact = ? AND (expires IS NULL OR expires > ?)"
+BY_ID = "SELECT value FROM entries WHERE id = ? AND (expires IS NULL OR expires > ?)"
+VECTORS = """SELECT entries.seq, id, partition, encoder, vector FROM entries
+    JOIN vectors ON vectors.seq = entries.seq WHERE (expires IS NULL OR expires > ?)"""
+SCAN = f"{VECTORS} AND entries.seq > ? ORDER BY entries.seq LIMIT ?"
+PAGE = """SELECT seq, value FROM entries
+    WHERE seq > ? AND (expires IS NULL OR expires > ?) ORDER BY seq LIMIT ?"""
+BOOKS = "SELECT seq, value FROM books WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?"
+LOG = "SELECT seq, deleted, id FROM log WHERE seq >= ? ORDER BY seq LIMIT ?"
+LABELS = "SELECT seq, value FROM labels WHERE seq > ? ORDER BY seq LIMIT ?"
+DOMAIN_LABELS = "SELECT seq, value FROM labels WHERE domain = ? AND seq > ? ORDER BY seq LIMIT ?"
+TOTALS = "SELECT entries, bytes FROM totals"
+
+
+def _run_queries(
+    connection: sqlite3.Connection, queries: Sequence[Callable[[sqlite3.Connection], object]]
+) -> Sequence[object]:
+    """Run each query. The result of a query that fails is its exception."""
+
+    def attempt(query: Callable[[sqlite3.Connection], object]) -> object:
+        try:
+            return query(connection)
+        except Exception as error:  # noqa: BLE001 - its submitter raises it, the others go on
+            return error
+
+    return [attempt(query) for query in queries]
+
+
+def _fetch(
+    connection: sqlite3.Connection, query: str, values: tuple[object, ...] = ()
+) -> list[tuple[Any, ...]]:
+    return connection.execute(query, values).fetchall()
+
+
+def _read_value(connection: sqlite3.Connection, query: str, values: tuple[object, ...] = ()) -> Any:
+    """Return the first column of the first row, or None."""
+    row = connection.execute(query, values).fetchone()
+    return None if row is None else row[0]
+
+
+def _load(
+    connection: sqlite3.Connection, query: str, keys: Sequence[str], now: float
+) -> list[Entry | None]:
+    """Return the live entries under keys, in their order."""
+    values = [_read_value(connection, query, (key, now)) for key in keys]
+    return [None if value is None else decode(Entry, value) for value in values]
+
+
+def _page(
+    connection: sqlite3.Connection, kind: type[T], query: str, values: tuple[object, ...]
+) -> tuple[list[T], int | None]:
+    """Return a page of decoded values and the place of its last row; None: that was all."""
+    rows = _fetch(connection, query, values)
+    page = [item for _, value in rows if (item := decode(kind, value)) is not None]
+    return page, rows[-1][0] if rows else None
+
+
+def _vector_row(row: Sequence[Any]) -> VectorRow:
+    _, id, partition, encoder, vector = row
+    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector)
+
+
+def _log_rows(
+    connection: sqlite3.Connection, cursor: str, now: float
+) -> tuple[Sequence[LogRow], dict[str, VectorRow]]:
+    """Return log rows from a cursor's own on, and the vectors of stored entries that still live."""
+    rows = [
+        LogRow(str(seq), bool(deleted), id)
+        for seq, deleted, id in connection.execute(LOG, (int(cursor), BATCH_ROWS))
+    ]
+    vectors = {
+        id: _vector_row(row)
+        for id in stored_ids(rows[1:])
+        for row in connection.execute(f"{VECTORS} AND id = ?", (now, id))
+    }
+    return rows, vectors
+
+
+# --- the writer thread: one transaction for all writes that came together ----------------------
+
+HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM entries WHERE expires <= ?)"
+PURGE = """DELETE FROM entries WHERE seq IN
+    (SELECT seq FROM entries WHERE expires <= ? ORDER BY expires LIMIT ?)"""
+PRUNE_LOG = "DELETE FROM log WHERE seq <= (SELECT max(seq) FROM log) - ?"
+PRUNE_BOOKS = "DELETE FROM books WHERE seq <= (SELECT max(seq) FROM books) - ?"
+PRUNE_LABELS = "DELETE FROM labels WHERE seq <= (SELECT max(seq) FROM labels) - ?"
+PRUNE_DOCUMENTS = """DELETE FROM documents WHERE seq IN (SELECT seq FROM documents ORDER BY seq
+    LIMIT max((SELECT count(*) FROM documents) - ?, 0))"""
+
+
+class SQLiteWrite(NamedTuple):
+    """One caller's part of a transaction."""
+
+    touched: Sequence[tuple[float, str]] = ()
+    records: Sequence[EncodedRecord] = ()
+    booked: Sequence[tuple[float, bytes]] = ()
+    labels: Sequence[tuple[str, bytes]] = ()
+    documents: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(slots=True)
+class SQLiteWriter:
+    """Commits batches to one connection."""
+
+    connection: sqlite3.Connection
+    limits: StoreLimits
+    clock: Callable[[], float]
+
+    def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str]:
+        """Write all or nothing, and remove expired and surplus entries.
+
+        Returns the log's end for each write. Without writes it only removes expired entries.
+        Raises sqlite3.Error: then nothing was written.
+        """
+        if not writes and not self._has_expired():
+            return ()
+        execute = self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            self._apply(writes)
+            (cursor,) = execute("SELECT max(seq) FROM log").fetchone()
+            execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        return [str(cursor)] * len(writes)
+
+    def _has_expired(self) -> bool:
+        (expired,) = self.connection.execute(HAS_EXPIRED, (self.clock(),)).fetchone()
+        return bool(expired)
+
+    def _apply(self, writes: Sequence[SQLiteWrite]) -> None:
+        now = self.clock()
+        touched = [touch for write in writes for touch in write.touched]
+        executemany = self.connection.executemany
+        executemany("UPDATE entries SET used = ? WHERE id = ?", touched)
+        self.connection.execute(PURGE, (now, BATCH_ROWS))
+        for write in writes:
+            for record in write.records:
+                if isinstance(record, EncodedPut):
+                    self._store(record, now)
+                else:
+                    executemany("DELETE FROM entries WHERE id = ?", [(id,) for id in record.ids])
+        self._evict()
+        self.connection.execute(PRUNE_LOG, (LOG_ROWS,))
+        self._write_beside(writes)
+
+    def _write_beside(self, writes: Sequence[SQLiteWrite]) -> None:
+        """Write books, labels and documents, which the log does not contain."""
+        execute, executemany = self.connection.execute, self.connection.executemany
+        if booked := [row for write in writes for row in write.booked]:
+            executemany("INSERT INTO books (at, value) VALUES (?, ?)", booked)
+            execute(PRUNE_BOOKS, (BOOK_ROWS,))
+        if labels := [row for write in writes for row in write.labels]:
+            executemany("INSERT INTO labels (domain, value) VALUES (?, ?)", labels)
+            execute(PRUNE_LABELS, (LABEL_ROWS,))
+        if documents := [document for write in writes for document in write.documents]:
+            executemany("REPLACE INTO documents (name, value) VALUES (?, ?)", documents)
+            execute(PRUNE_DOCUMENTS, (DOCUMENTS,))
+
+    def _store(self, put: EncodedPut, now: float) -> None:
+        execute = self.connection.execute
+        execute("DELETE FROM entries WHERE id = ? OR exact = ?", (put.id, put.exact))
+        stored = execute(
+            """INSERT INTO entries
+            (id, exact, partition, scope, encoder, created, expires, used, bytes, value)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (*put[:7], now, put.size, put.value),
+        )
+        if put.vector is not None:
+            execute("INSERT INTO vectors VALUES (?, ?)", (stored.lastrowid, put.vector))
+
+    def _evict(self) -> None:
+        """Delete the least recently used entries until both bounds hold, at most ``BATCH_ROWS``."""
+        entries, size = self.connection.execute("SELECT entries, bytes FROM totals").fetchone()
+        max_entries, max_bytes = self.limits.max_entries, self.limits.max_bytes
+        oldest = self.connection.execute(
+            "SELECT seq, bytes FROM entries ORDER BY used, seq LIMIT ?", (BATCH_ROWS,)
+        )
+        doomed = []
+        while (max_entries is not None and entries > max_entries) or (
+            max_bytes is not None and size > max_bytes
+        ):
+            row = oldest.fetchone()
+            if row is None:
+                break
+            doomed.append(row[:1])
+            entries, size = entries - 1, size - row[1]
+        oldest.close()
+        self.connection.executemany("DELETE FROM entries WHERE seq = ?", doomed)

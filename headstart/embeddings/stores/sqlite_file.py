@@ -1,7 +1,7 @@
-"""The SQLite file: how it is created, recognised, checked and refused.
+"""The SQLite file: create it, recognise it, check it, or refuse it.
 
-Triggers keep what must always hold, whoever deletes: totals are exact, a vector goes with its
-entry, and each arrival and departure is in the log. Blocking: called off the loop.
+Triggers make sure that totals are exact, that a vector is deleted with its entry, and that the log
+has each change. These functions block, so they are not called on the event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError
 from headstart.observe import logger
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OnCorrupt = Literal["fail", "fresh"]
+    from headstart.settings import OnCorrupt
 
 APPLICATION_ID = 0x48656164  # "Head"
 ENTRIES = (
@@ -33,7 +33,7 @@ ENTRIES = (
     "CREATE INDEX entries_used ON entries (used)",
     "CREATE INDEX entries_expires ON entries (expires) WHERE expires IS NOT NULL",
     "CREATE TABLE vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL)",
-    # Never empty (stores/log.py), so its numbers are never used twice: no AUTOINCREMENT needed.
+    # The log is never empty, so no number is used twice, even without AUTOINCREMENT.
     "CREATE TABLE log (seq INTEGER PRIMARY KEY, deleted INTEGER NOT NULL, id TEXT NOT NULL)",
     "INSERT INTO log (deleted, id) VALUES (1, '')",
     "CREATE TABLE books (seq INTEGER PRIMARY KEY, at REAL NOT NULL, value BLOB NOT NULL)",
@@ -52,32 +52,33 @@ ENTRIES = (
 )
 
 
-# IF NOT EXISTS: version 1, started while version 2 migrates, may still set the version back.
+# IF NOT EXISTS: version 1, if it starts while version 2 migrates, may set the version back.
 LABELS = (
-    # Only the oldest leave, and never all (stores/labels.py): no number is used twice.
+    # Only the oldest labels leave, and never all of them: no number is used twice.
     """CREATE TABLE IF NOT EXISTS labels
         (seq INTEGER PRIMARY KEY, domain TEXT NOT NULL, value BLOB NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS labels_domain ON labels (domain)",
-    # In the order of writing: a document that is written again gets a new number.
+    # In the order of writing: a document gets a new number each time it is written.
     """CREATE TABLE IF NOT EXISTS documents
         (seq INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, value BLOB NOT NULL)""",
 )
 MIGRATIONS = (ENTRIES, LABELS)
-"""What leads from each schema version to the next."""
+"""The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
 class _CorruptFileError(Exception):
-    """The file is damaged or is no database: it may be moved aside."""
+    """The file is damaged or is no database: it may be renamed."""
 
 
 def open_file(
     path: Path, *, on_corrupt: OnCorrupt, busy_s: float
 ) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Open or create a store's file; return a connection to write with and one to read with.
+    """Open or create a store's file; return a connection for writing and one for reading.
 
-    Raises ConfigError when it is locked, not ours, of a newer schema, not writable, or damaged
-    and ``on_corrupt`` is "fail"; with "fresh" a damaged file is renamed and an empty one made.
+    Raises ConfigError if the file is locked, of another application, of a newer schema or not
+    writable, and if it is damaged and ``on_corrupt`` is "fail". With "fresh" a damaged file is
+    renamed and an empty file is made.
     """
     try:
         return _open_pair(path, busy_s)
@@ -111,15 +112,15 @@ def _open_pair(path: Path, busy_s: float) -> tuple[sqlite3.Connection, sqlite3.C
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that its owner alone may read; SQLite gives its side files that mode."""
+    """Make an empty file that only its owner may read. SQLite gives its side files that mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        # Never open an existing one here: closing it would drop SQLite's own locks on it.
+        # Never open an existing file here: closing it would drop SQLite's own locks on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _connect(path: Path, busy_s: float) -> sqlite3.Connection:
-    # Each connection serves one thread at a time; it is only opened on another.
+    # Each connection serves one thread, but another thread opens it.
     connection = sqlite3.connect(
         path, timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
     )
@@ -143,7 +144,7 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
-    """Switch to WAL. SQLite does not wait for locks here, so two first starts would collide."""
+    """Switch to WAL, and retry: SQLite does not wait for the lock of another first start here."""
     deadline = time.monotonic() + busy_s
     while True:
         try:
@@ -159,7 +160,7 @@ def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables that are missing. Raises sqlite3.Error when the file cannot be written."""
+    """Make the missing tables. Raises sqlite3.Error if the file cannot be written."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -168,8 +169,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
         if version == 0:
             connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        # Written in any case: a file that may only be read fails here, not on the first entry.
-        # A newer process may have migrated it since it was looked at: its version stays.
+        # It is always written: a read-only file fails here, and not at the first entry.
+        # A newer process may have migrated the file in between: its version stays.
         connection.execute(f"PRAGMA user_version = {max(version, SCHEMA_VERSION)}")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -194,7 +195,7 @@ def _move_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say on opening into ConfigError, or _CorruptFileError."""
+    """Turn errors of SQLite and the system into ConfigError or _CorruptFileError."""
     try:
         yield
     except OSError as error:
@@ -210,5 +211,5 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code, 0 when the error is not SQLite's own."""
+    """Return SQLite's primary result code; 0 if SQLite did not raise the error."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

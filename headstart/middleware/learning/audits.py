@@ -1,44 +1,88 @@
-"""Which hits are sent upstream all the same, to see whether the answer would have been equal."""
+"""Audits of hits: which are checked, what the checks may cost, and their rows in the books."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
 
-from headstart.middleware.learning.allowance import Allowance
+from headstart.attempts import total_cost_usd
+from headstart.decisions import Outcome
+from headstart.observe import Served
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
+    from headstart.middleware.flights import Flight
+    from headstart.middleware.learning.learner import FeedbackSample
+    from headstart.middleware.request_context import RequestContext
+    from headstart.observe import Observer
+    from headstart.settings import AuditSettings
 
-@dataclass(frozen=True)
-class AuditOptions:
-    """How hits are audited, and what that may cost.
+HOUR_S = 3600.0
+DAY_S = 86400.0
+MINUTE_S = 60.0
 
-    ``background``: the hit is served and the provider asked as well; ``sync``: the caller waits
-    for the provider's answer; ``off``: never. ``floor`` and ``null_rate`` are shares of semantic
-    and of exact hits.
-    """
 
-    mode: Literal["background", "sync", "off"] = "background"
-    floor: float = 0.02
-    null_rate: float = 0.005
-    max_calls_per_hour: int | None = None
-    max_usd_per_day: float | None = None
+class CallBudget:
+    """Counts calls within the last hour and dollars within the last day. None: no cap."""
+
+    def __init__(
+        self,
+        max_calls_per_hour: int | None,
+        max_usd_per_day: float | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._max_calls = max_calls_per_hour
+        self._max_usd = max_usd_per_day
+        self._clock = clock
+        self._calls: deque[float] = deque()
+        self._paid: deque[list[float]] = deque()
+        """Minutes in which something was paid, and how much: a day of them stays small."""
+
+    def take(self) -> bool:
+        """Count one call, if it may be made."""
+        now = self._clock()
+        while self._calls and self._calls[0] <= now - HOUR_S:
+            self._calls.popleft()
+        while self._paid and self._paid[0][0] <= now - DAY_S:
+            self._paid.popleft()
+        if self._max_calls is not None and len(self._calls) >= self._max_calls:
+            return False
+        if self._max_usd is not None and sum(usd for _, usd in self._paid) >= self._max_usd:
+            return False
+        if self._max_calls is not None:
+            self._calls.append(now)
+        return True
+
+    def pay(self, cost_usd: float) -> None:
+        """Note what a call cost."""
+        if self._max_usd is None:
+            return
+        now = self._clock()
+        if self._paid and now - self._paid[-1][0] < MINUTE_S:
+            self._paid[-1][1] += cost_usd
+        else:
+            self._paid.append([now, cost_usd])
 
 
 class Audits:
-    """Draws audits at random, within their allowance. The generator is secret to callers."""
+    """Draws audits at random, within their budget. The generator is secret to callers.
 
-    def __init__(self, options: AuditOptions, clock: Callable[[], float]) -> None:
-        self.options = options
-        self.allowance = Allowance(options.max_calls_per_hour, options.max_usd_per_day, clock)
+    ``background``: the hit is served and the provider asked as well; ``sync``: the caller waits
+    for the provider's answer; ``off``: there are no audits.
+    """
+
+    def __init__(self, settings: AuditSettings, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self.budget = CallBudget(settings.max_calls_per_hour, settings.max_usd_per_day, clock)
         self._random = random.SystemRandom()
 
     def rate(self, asked: float) -> float:
         """Return the share of semantic hits to draw; ``asked`` is what their domain asks for."""
-        return 0.0 if self.options.mode == "off" else max(asked, self.options.floor)
+        return 0.0 if self.settings.mode == "off" else max(asked, self.settings.rate)
 
     def draw(self, asked: float) -> bool:
         """Decide on one semantic hit."""
@@ -46,12 +90,66 @@ class Audits:
 
     def draw_null(self, asked: float = 0.0) -> bool:
         """Decide on one exact hit; only ever in the background, and not at a rate of 0."""
-        floor = self.options.null_rate
-        return self.options.mode == "background" and bool(floor) and self._draw(max(asked, floor))
+        floor = self.settings.null_rate
+        return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
     def chance(self, share: float) -> bool:
         """Draw with a probability, at no one's expense."""
         return self._random.random() < share
 
     def _draw(self, rate: float) -> bool:
-        return self.chance(rate) and self.allowance.take()
+        return self.chance(rate) and self.budget.take()
+
+
+def book_audit(
+    flight: Flight,
+    context: RequestContext,
+    sample: FeedbackSample,
+    audits: Audits,
+    observer: Observer,
+    pump: asyncio.Task[None],
+    *,
+    clock: Callable[[], float],
+    id: str,
+) -> None:
+    """Book the cost and the outcome of an audit, whose pump is done, under an ``id`` of its own.
+
+    No client waits for such a call, but it costs money.
+    """
+    origin, error, request = flight.origin, flight.error, context.prepared.request
+    cost_usd = total_cost_usd(flight.attempts)
+    if cost_usd is not None:
+        audits.budget.pay(cost_usd)
+    total_s = time.perf_counter() - flight.began
+    observer.notify(
+        Served(
+            id=id,
+            at=clock() - total_s,
+            endpoint=context.route.name,
+            outcome=Outcome.AUDIT,
+            status=_status(flight),
+            stream=request is not None and request.stream,
+            total_s=total_s,
+            scope=context.prepared.scope,
+            domain=sample.trial.domain,
+            neighbor=sample.trial.entry.id,
+            audit_of=context.id,
+            reason=sample.source.value,
+            model=request.model if request is not None else "",
+            upstream="" if flight.head is None else flight.head.upstream,
+            error=type(error).__name__ if error is not None and not pump.cancelled() else None,
+            prompt_tokens=0 if origin is None else origin.prompt_tokens,
+            completion_tokens=0 if origin is None else origin.completion_tokens,
+            cost_usd=cost_usd,
+            attempts=flight.attempts,
+            estimated=origin is not None and origin.estimated,
+            stored=flight.stored,
+        )
+    )
+
+
+def _status(flight: Flight) -> int:
+    """Return what the upstream answered; an error ends a call before it has a head of its own."""
+    if flight.head is not None:
+        return flight.head.status
+    return flight.attempts[-1].status if flight.attempts else 0

@@ -1,4 +1,4 @@
-"""What audits prove, by learning domain and week: one pass over labels and books."""
+"""Certificates: the bounds that audits prove, by learning domain and week."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.policies.certificate import audits_needed, certify
+from headstart.policies.ratchet.evidence import audits_needed, certify
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ WORDS = (
 
 
 class CertificateRow(Frozen, omit_defaults=False):
-    """A domain's audits of one ISO week (UTC), and what they prove.
+    """The audits of one domain in one ISO week (UTC), and the bounds that they prove.
 
     ``wrong_per_hit`` is among semantic hits, ``wrong_per_request`` among all requests; ``bound_``
-    is the upper bound of each. The hits that the judge was unsure of prove nothing either way.
+    is the upper bound of each. Hits that the judge was unsure of do not count.
     """
 
     domain: str
@@ -47,13 +47,13 @@ class CertificateRow(Frozen, omit_defaults=False):
     bound_per_request: float | None
     certified: bool
     more_audits: int | None
-    """How many more certify ``max_error`` at the rate so far; None: that rate is too high."""
+    """Audits needed to certify ``max_error`` at the present rate; None: the rate is too high."""
     cold_start_hits: int = 0
-    """Of ``hits``, those by the cold-start rule, which ``max_error`` does not cover."""
+    """Number of ``hits`` by the cold-start rule, which ``max_error`` does not cover."""
 
 
 class WrongHit(Frozen, omit_defaults=False):
-    """An audited hit whose fresh answer was another one."""
+    """An audited hit whose fresh answer differed."""
 
     request: str
     entry: str
@@ -63,7 +63,7 @@ class WrongHit(Frozen, omit_defaults=False):
 
 
 class AuditReport(Frozen, omit_defaults=False):
-    """What ``headstart audit`` shows."""
+    """The report that ``headstart audit`` shows."""
 
     max_error: float
     error_of: str

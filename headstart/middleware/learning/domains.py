@@ -1,8 +1,8 @@
 """The learning domains in memory, in step with the labels that all processes share.
 
-Labels are the truth and their order decides: whoever applies them reaches the same state. A
-snapshot only saves the way there. Where a label was written but not yet read back, nothing was
-learned from it: a lagging process is behind, never ahead of the others.
+Labels are the truth: all processes that apply them in their order reach the same state. A snapshot
+only saves time. A process learns from a label when it reads the label back from the store, also
+from its own labels. So a slow process is behind the others, and never ahead of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
 from headstart.policies.ratchet.cold_start import Trust
-from headstart.policies.ratchet.settings import MAX_STANDINGS
-from headstart.policies.ratchet.snapshot import SnapshotError
+from headstart.policies.ratchet.domain import SnapshotError
+from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS
 from headstart.policies.vetoes import Veto, Vetoes
 from headstart.types import Frozen
 
@@ -27,26 +27,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.decisions import Label
-    from headstart.interfaces import Observer, Store
+    from headstart.interfaces import Store
+    from headstart.observe import Observer
     from headstart.policies.ratchet.domain import Change, Domain
 
 POLL_S = 0.25
-"""How long another process's label may take to be learned from here."""
+"""Longest time until this process learns from a label of another process."""
 SAVE_S = 30.0
-"""A kill loses at most so much of the snapshots; the labels since are applied again."""
+"""Time between snapshots. After a kill, the labels since the last one are applied again."""
 RETRY_S = 5.0
-"""Pause after an error that no store should raise: learning goes on, and its log stays readable."""
+"""Pause after an unexpected error of the store, so that the log stays readable."""
 AT_ONCE = 50
-"""Labels applied before others get their turn on the loop: a threshold update or two."""
+"""Number of labels applied before other tasks get their turn."""
 MOST = 256
-"""Domains in memory, the others wait in the store: each 10 kB when fresh, 60 kB with 200 labels,
-700 kB with 2,000 and 3.3 MB with all the entries that it may remember."""
+"""Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
+and 3.3 MB with all the entries that it may remember."""
 MOST_LABELS = 1_000_000
-"""That the domains in memory learned from, up to ``MAX_STANDINGS`` each: some 350 MB."""
+"""Labels of all domains in memory, up to ``MOST_ENTRY_RECORDS`` each: some 350 MB."""
 
 
 class LearnerError(StageError):
-    """What was learned could not be read: nothing may be served by meaning."""
+    """The learned state could not be read, so nothing may be served by meaning."""
 
     stage = "learner"
 
@@ -65,8 +66,8 @@ class SavedVetoes(Frozen):
     rows: dict[str, Veto]
 
 
-class _Held:
-    """A domain in memory, the last label it saw, and whether its snapshot is behind."""
+class _LoadedDomain:
+    """A domain in memory, its last label, and whether its snapshot is out of date."""
 
     __slots__ = ("changed", "cursor", "domain", "tripped")
 
@@ -75,11 +76,11 @@ class _Held:
         self.cursor = cursor
         self.changed = False
         self.tripped = False
-        """It was told that near misses stopped the cold start."""
+        """The log says that near misses stopped the cold start."""
 
 
 class Domains:
-    """Loads domains on demand and keeps them in step; ``run`` it in a background task.
+    """Loads domains on demand and applies new labels; ``run`` it in a background task.
 
     ``fresh`` makes a domain that knows only the operator's prior; ``restore`` reads a snapshot and
     raises SnapshotError for one that this version cannot use.
@@ -99,21 +100,21 @@ class Domains:
         self._restore = restore
         self._observer = observer
         self._most = most
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _LoadedDomain] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
         self._lock = anyio.Lock()
         self._cursor: str | None = None
-        """The last label read; None before people's vetoes were."""
+        """The last label read; None before people's vetoes were read."""
         self._saved_cursor = ""
         self.vetoes = Vetoes()
-        """What people called wrong. Whole once any domain is in memory."""
+        """The entries that people called wrong; complete once any domain is in memory."""
         self._wake = anyio.Event()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def get(self, name: str) -> Domain:
-        """Return a domain that ``load`` brought in. Raises LearnerError when it has left since."""
+        """Return a loaded domain. Raises LearnerError if it is not in memory any more."""
         held = self._held.get(name)
         if held is None:
             raise LearnerError("the learning domain is not in memory")
@@ -143,7 +144,7 @@ class Domains:
         return held.domain
 
     async def follow(self) -> None:
-        """Apply now what the store has: what was written before is in force on return.
+        """Apply the labels that the store has now; all earlier ones are in force on return.
 
         Raises StoreError.
         """
@@ -151,7 +152,7 @@ class Domains:
             await self._advance()
 
     def wake(self) -> None:
-        """Read the labels now: one was just written here."""
+        """Read the labels now, because this process has just written one."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -171,13 +172,13 @@ class Domains:
                 self._report(error)
                 await anyio.sleep(POLL_S)
             except Exception as error:  # noqa: BLE001 - logged; see below
-                # Were learning to end here, hits would go on and no audit would ever stop them.
+                # If learning ended here, hits would go on, and no audit could stop them.
                 logger.exception("learning failed and goes on")
                 self._report(error)
                 await anyio.sleep(RETRY_S)
 
     async def aclose(self) -> None:
-        """Save what changed. Cancel ``run`` first."""
+        """Save changed domains. Cancel ``run`` first."""
         try:
             await self._save_changed()
         except StoreError as error:
@@ -190,7 +191,7 @@ class Domains:
         held = self._revive(name, saved)
         await self._catch_up(name, held)
         async with self._lock:
-            # What came since is applied here; from now on ``_advance`` sees to it.
+            # Later labels are applied here, and from now on by ``_advance``.
             await self._advance()
             await self._catch_up(name, held)
             self._held[name] = held
@@ -198,11 +199,11 @@ class Domains:
             await self._leave()
 
     def _crowded(self) -> bool:
-        labels = sum(min(held.domain.labels, MAX_STANDINGS) for held in self._held.values())
+        labels = sum(min(held.domain.labels, MOST_ENTRY_RECORDS) for held in self._held.values())
         return len(self._held) > self._most or (labels > MOST_LABELS and len(self._held) > 1)
 
     async def _leave(self) -> None:
-        """Take the least recently used domain out of memory; unsaved, its labels tell it again."""
+        """Take the least recently used domain out of memory. Its labels can restore it."""
         name, held = next(iter(self._held.items()))
         if held.changed:
             try:
@@ -222,20 +223,20 @@ class Domains:
             logger.warning("a snapshot of what was learned is unreadable: learning it again")
             return None
 
-    def _revive(self, name: str, saved: Saved | None) -> _Held:
+    def _revive(self, name: str, saved: Saved | None) -> _LoadedDomain:
         if saved is not None:
             try:
-                return _Held(self._restore(saved.snapshot), saved.cursor)
+                return _LoadedDomain(self._restore(saved.snapshot), saved.cursor)
             except SnapshotError as error:
                 logger.warning("learning domain %s starts again: %s", name[:12], error)
-        return _Held(self._fresh(), "")
+        return _LoadedDomain(self._fresh(), "")
 
-    async def _catch_up(self, name: str, held: _Held) -> None:
+    async def _catch_up(self, name: str, held: _LoadedDomain) -> None:
         while page := await self._store.labels(held.cursor, domain=name):
             await self._apply_all(page, {name: held})
 
     async def _advance(self) -> None:
-        """Apply what was written after the last label read. Hold the lock."""
+        """Apply the labels after the last one read. The caller holds the lock."""
         if self._cursor is None:
             self._cursor = self._saved_cursor = await self._load_vetoes()
         while page := await self._store.labels(self._cursor):
@@ -245,7 +246,7 @@ class Domains:
             self._cursor = page[-1][0]
 
     async def _load_vetoes(self) -> str:
-        """Read people's vetoes; return the last label in them. Without them all labels tell."""
+        """Read people's vetoes; return the last label in them. Without them read all labels."""
         document = await self._store.kept(_VETOES)
         if document is None:
             return ""
@@ -258,9 +259,9 @@ class Domains:
         return saved.cursor
 
     async def _apply_all(
-        self, page: Sequence[tuple[str, Label]], domains: Mapping[str, _Held]
+        self, page: Sequence[tuple[str, Label]], domains: Mapping[str, _LoadedDomain]
     ) -> None:
-        """Apply to each of ``domains`` what it has not seen."""
+        """Apply to each of ``domains`` the labels that it has not seen."""
         for number, (cursor, label) in enumerate(page, 1):
             held = domains.get(label.domain)
             if held is not None and cursor > held.cursor:
@@ -268,14 +269,14 @@ class Domains:
             if number % AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _apply(self, name: str, held: _Held, cursor: str, label: Label) -> None:
+    def _apply(self, name: str, held: _LoadedDomain, cursor: str, label: Label) -> None:
         before = held.domain.rule
         held.cursor = cursor
         held.changed = True
         try:
             change = held.domain.apply(label)
         except Exception as error:  # noqa: BLE001 - logged; see below
-            # Passed over by all who read it: one bad row must not end learning for ever.
+            # All processes skip it: one bad row must not end learning.
             logger.exception("a label of learning domain %s teaches nothing", name[:12])
             self._report(error)
             return
@@ -286,7 +287,7 @@ class Domains:
             self._tell(name, held.domain, change)
 
     def _tell(self, name: str, domain: Domain, change: Change) -> None:
-        """Say that a domain changed its ways, and why if it serves less than it did at first."""
+        """Report a domain whose rule changed; log the reason if it serves less than at first."""
         status = domain.status()
         self._observer.notify(
             Learned(
@@ -331,7 +332,7 @@ class Domains:
             if held.changed:
                 await self._save(name, held)
 
-    async def _save(self, name: str, held: _Held) -> None:
+    async def _save(self, name: str, held: _LoadedDomain) -> None:
         held.changed = False
         saved = Saved(cursor=held.cursor, snapshot=held.domain.snapshot())
         try:

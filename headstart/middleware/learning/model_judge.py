@@ -1,4 +1,4 @@
-"""A second opinion on answers from a language model, through a configured upstream, capped."""
+"""A second opinion on answers, from a language model of an upstream, within a budget."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import msgspec
 
 from headstart.decisions import Outcome
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.collect import Collector
 from headstart.observe import Served
 from headstart.policies.agreement.answers import answer_text
-from headstart.policies.agreement.prompt import judge_request, read_verdict
+from headstart.policies.agreement.judge import judge_request, read_verdict
+from headstart.transcript import Transcript
 from headstart.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.interfaces import Observer, Upstream
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.learning.allowance import Allowance
+    from headstart.dialects.dialect import Dialect
+    from headstart.interfaces import Upstream
+    from headstart.middleware.learning.audits import CallBudget
+    from headstart.observe import Observer
     from headstart.policies.cost import Price
     from headstart.types import Completion, RawResponse
 
 PATH = b"/v1/chat/completions"
+MOST_CHARACTERS = 64 * 1024
+"""A longer answer is no verdict."""
 
 
 class ModelJudge:
@@ -35,7 +38,7 @@ class ModelJudge:
         upstream: Upstream,
         dialect: Dialect,
         model: str,
-        allowance: Allowance,
+        allowance: CallBudget,
         *,
         price: Callable[[str], Price | None],
         clock: Callable[[], float],
@@ -54,7 +57,7 @@ class ModelJudge:
     async def same(
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
     ) -> bool | None:
-        """Return its word; None: unsure, or the allowance is spent. Raises UpstreamError."""
+        """Return the judgement; None: unsure, or no budget is left. Raises UpstreamError."""
         if not self._allowance.take():
             return None
         asked = judge_request(question, answer_text(cached), answer_text(fresh), self._model)
@@ -71,21 +74,21 @@ class ModelJudge:
             request=self._dialect.parse_request(body),
         )
         began = time.perf_counter()
-        collector, status = Collector(max_bytes=64 * 1024), 0
+        transcript, status = Transcript(), 0
         try:
-            async with self._upstream.stream(call) as reply:
-                status = reply.status
-                async for piece in reply.chunks():
-                    collector.feed(piece.events)
+            async with await self._upstream.send(call) as reply:
+                transcript, status = reply.transcript, reply.status
+                async for _ in reply.pieces:
+                    pass
         finally:
-            self._book(call, collector, status, time.perf_counter() - began)
-        verdict = collector.completion(self._clock())
-        if status != 200 or verdict is None:
+            self._book(call, transcript, status, time.perf_counter() - began)
+        verdict = transcript.completion(self._clock())
+        if status != 200 or verdict is None or transcript.characters > MOST_CHARACTERS:
             raise UpstreamProtocolError(f"the judge {self._model!r} did not answer")
         return read_verdict(answer_text(verdict))
 
-    def _book(self, call: Call, collector: Collector, status: int, total_s: float) -> None:
-        tokens = self._dialect.tokens(collector.usage or {})
+    def _book(self, call: Call, transcript: Transcript, status: int, total_s: float) -> None:
+        tokens = self._dialect.tokens(transcript.usage or {})
         price = self._price(self._model)
         cost_usd = None if price is None else price.cost_usd(tokens)
         self._allowance.pay(cost_usd or 0.0)

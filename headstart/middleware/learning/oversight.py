@@ -1,66 +1,177 @@
-"""What becomes of a lookup once learning has its say: serve, serve and check, or ask anew."""
+"""Decides whether a hit is served, audited or asked anew; explains it; finds doubtful pairs."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+import anyio.lowlevel
 import msgspec
 
-from headstart.decisions import LabelSource, Lookup, Outcome, Rule, Trial, Verdict
+from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPair, Verdict
 from headstart.errors import StageError
-from headstart.middleware.learning.explaining import Explanation, explain
-from headstart.middleware.learning.learner import Lesson
+from headstart.middleware.learning.learner import FeedbackSample
 from headstart.observe import StageFailed
+from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.ratchet.features import unpack_features
 from headstart.policies.vetoes import FEEDBACK, question_of
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.decisions import Label, Terms
-    from headstart.interfaces import Observer
+    from collections.abc import Sequence
+
+    from headstart.decisions import Label, MatchContext
+    from headstart.interfaces import Store
     from headstart.middleware.learning.audits import Audits
     from headstart.middleware.learning.learner import Learner
+    from headstart.observe import Observer
+    from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
     from headstart.types import CacheKey
 
+NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
+"""Contributions that do not come from the two questions."""
+
+
+class Explanation(Frozen, omit_defaults=False):
+    """The reasons why a neighbour did, or did not, answer."""
+
+    neighbor: str
+    rule: Rule
+    veto: str | None
+    qualified: bool
+    """The rule let it answer. An audit, shadow mode or the request may still have refused it: see
+    ``outcome`` and ``reason`` of the request."""
+    similarity: float
+    score: float | None
+    threshold: float | None
+    """The value that the score, or at cold start the similarity, had to reach."""
+    short_by: float | None
+    flips: str
+    """Changes that would have reversed the verdict."""
+    contributions: dict[str, float]
+    """Each feature's share of the score, largest first; they sum up to ``score_now``.
+
+    ``entry`` is the part of labels of this neighbour, ``uncertainty`` the deduction for caution.
+    """
+    score_now: float | None
+    """The score of now, after later labels; ``score`` is that of the request."""
+    domain: DomainStatus
+
+
+class Explained(Frozen):
+    """The explanation that ``explain/{id}`` adds; None: no neighbour was judged."""
+
+    verdict: Explanation | None = None
+
+
+def explain(trial: UnlabelledPair, domain: Domain) -> Explanation:
+    """Explain a verdict. Contributions and status are those of now, after later labels.
+
+    Contributions are empty if the features are of another version.
+    """
+    verdict = trial.verdict
+    short = None
+    if verdict.threshold is not None:
+        short = max(0.0, verdict.threshold - _reached(verdict))
+    contributions = _contributions(trial, domain)
+    return Explanation(
+        neighbor=trial.entry.id,
+        rule=verdict.rule,
+        veto=verdict.veto,
+        qualified=verdict.serve,
+        similarity=verdict.similarity,
+        score=verdict.score,
+        threshold=verdict.threshold,
+        short_by=short,
+        flips=_flips(verdict, short, contributions),
+        contributions=contributions,
+        score_now=sum(contributions.values()) if contributions else None,
+        domain=domain.status(),
+    )
+
+
+def _contributions(trial: UnlabelledPair, domain: Domain) -> dict[str, float]:
+    if not trial.verdict.features:
+        return {}
+    shares = domain.contributions(trial.verdict.features)
+    shares["entry"] = domain.entry_record(trial.entry.id).offset
+    return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
+
+
+def _reached(verdict: Verdict) -> float:
+    if verdict.rule is Rule.LEARNED and verdict.score is not None:
+        return verdict.score
+    return verdict.similarity
+
+
+def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float]) -> str:
+    quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
+    if verdict.serve:
+        return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
+    match verdict.veto:
+        case "threshold" if short is not None:
+            return f"a {quantity} higher by {short:.3f}{_without(verdict, short, contributions)}"
+        case "unlearned":
+            return "enough labels for the learned rule, or near misses with fewer other answers"
+        case "unqualified":
+            return "a larger max_error, or labels that show fewer wrong answers among such pairs"
+        case "alarm":
+            return "enough new labels after the alarm, with no more wrong than max_error"
+        case guard:
+            more = f", and a {quantity} higher by {short:.3f}" if short else ""
+            return f"the guard {guard!r} switched off, or questions in which it finds nothing{more}"
+
+
+def _without(verdict: Verdict, short: float, contributions: dict[str, float]) -> str:
+    """Name the features of which each one alone kept the score below the threshold."""
+    if verdict.rule is not Rule.LEARNED:
+        return ""
+    enough = [
+        name for name, share in contributions.items() if name not in NO_FEATURES and -share >= short
+    ]
+    return f", such as without {' or '.join(map(repr, enough))}" if enough else ""
+
 
 DULL_SCORE = -4.0
-"""Log-odds of pairs whose answers differ in 98 of 100 cases: they are far from any threshold."""
+"""Log-odds of pairs whose answers differ in 98 of 100 cases, far from any threshold."""
 DULL_SHARE = 0.2
-"""Share of them to compare all the same: a comparison may cost the encoding of an answer."""
+"""Share of these pairs that is compared. A comparison may need the encoding of an answer."""
 
 
-class Course(Enum):
-    """What to do with a request."""
+class HitAction(Enum):
+    """What happens to a request after its lookup."""
 
     SERVE = "serve"
     SERVE_AND_AUDIT = "serve and audit"
-    """Serve the hit and ask the provider too, in the background."""
+    """Serve the hit, and also call the provider, in the background."""
     ASK = "ask"
 
 
-class Ruling(NamedTuple):
-    """A course, the lookup to report, and what a fresh answer would teach."""
+class HitDecision(NamedTuple):
+    """An action, the lookup to report, and the sample that a fresh answer would label."""
 
-    course: Course
+    action: HitAction
     lookup: Lookup
-    lesson: Lesson | None = None
+    sample: FeedbackSample | None = None
 
 
-class Allowed(NamedTuple):
-    """What may be done to check a request's hit."""
+class AllowedChecks(NamedTuple):
+    """The ways in which a request's hit may be checked."""
 
     ask: bool
     """Let the caller wait for the provider's answer; not with ``only-if-cached``."""
     twice: bool
-    """Call the provider although the hit is served; not an app that is not idempotent."""
+    """Call the provider although the hit is served; not for an app that is not idempotent."""
 
 
 class Oversight:
-    """Learning as the engine sees it.
+    """Decides whether hits are served and checked, by what was learned.
 
-    ``shadow`` never serves a semantic hit; ``shadow_first`` does not before a domain has so many
-    labels.
+    With ``shadow`` no semantic hit is served; with ``shadow_first`` none is served before its
+    domain has this number of labels.
     """
 
     def __init__(
@@ -80,8 +191,8 @@ class Oversight:
         self._shadow_first = shadow_first
         self._observer = observer
 
-    async def refuse(self, terms: Terms) -> str | None:
-        """Bring the request's domain into memory; return why nothing may be matched by meaning."""
+    async def refuse(self, terms: MatchContext) -> str | None:
+        """Load the request's domain; return why nothing may be matched by meaning, or None."""
         try:
             await self.learner.domains.load(terms.domain)
         except StageError as error:
@@ -90,54 +201,56 @@ class Oversight:
             return "learner-error"
         return None
 
-    def rule(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, *, may: Allowed) -> Ruling:
+    def decide(
+        self, id: str, lookup: Lookup, key: CacheKey, terms: MatchContext, *, may: AllowedChecks
+    ) -> HitDecision:
         """Decide about a finished lookup."""
         if lookup.outcome is Outcome.EXACT:
             return self._exact(id, lookup, key, terms, may)
         if lookup.trial is None or key.query is None:
-            course = Course.SERVE if lookup.entry is not None else Course.ASK
-            return Ruling(course, lookup)
+            action = HitAction.SERVE if lookup.entry is not None else HitAction.ASK
+            return HitDecision(action, lookup)
         served = lookup.entry is not None
         source = LabelSource.AUDIT if served else LabelSource.MISS
-        lesson = Lesson(
+        sample = FeedbackSample(
             id, lookup.trial, source, key.query, terms.principal, served, asked=question_of(key)
         )
-        self.learner.remember(lesson)
-        ruling = self._hit(lookup, lesson, may) if served else self._miss(lookup, lesson)
-        if ruling.course is Course.ASK:
+        self.learner.remember(sample)
+        decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample)
+        if decision.action is HitAction.ASK:
             self.learner.withheld(id)
-        return ruling
+        return decision
 
     def refuse_entry(self, entry: str, question: str) -> str | None:
-        """Return why an entry may not answer a rewording: a person called it wrong. Or None.
+        """Return the reason if a person called the entry wrong for this question, or None.
 
-        ``question`` is the one asked, by ``question_of``.
+        ``question`` comes from ``question_of``.
         """
         refused = self.learner.domains.vetoes.refuses(entry, question)
         return FEEDBACK if refused else None
 
-    def _miss(self, lookup: Lookup, lesson: Lesson) -> Ruling:
-        """Compare a miss's answers, of pairs that are nearly sure to differ only some."""
-        verdict = lesson.trial.verdict
+    def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
+        """Have a miss compared. Of pairs that are nearly sure to differ, compare only some."""
+        verdict = sample.trial.verdict
         dull = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < DULL_SCORE
         if not dull:
-            return Ruling(Course.ASK, lookup, lesson)
+            return HitDecision(HitAction.ASK, lookup, sample)
         if not self.audits.chance(DULL_SHARE):
-            return Ruling(Course.ASK, lookup)
-        return Ruling(Course.ASK, lookup, lesson._replace(drawn=DULL_SHARE))
+            return HitDecision(HitAction.ASK, lookup)
+        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=DULL_SHARE))
 
     def explain(self, id: str) -> Explanation | None:
-        """Say what a recent request's verdict was made of; None when nothing was compared.
+        """Explain the verdict on a recent request; return None if nothing was compared.
 
-        Raises LearnerError when its domain has left memory.
+        Raises LearnerError if its domain is not in memory any more.
         """
-        lesson = self.learner.recall(id)
-        if lesson is None:
+        sample = self.learner.recall(id)
+        if sample is None:
             return None
-        return explain(lesson.trial, self.learner.domains.get(lesson.trial.domain))
+        return explain(sample.trial, self.learner.domains.get(sample.trial.domain))
 
     async def score(self, label: Label) -> float | None:
-        """Return a labelled pair's score now, None without one. Raises StoreError."""
+        """Return the present score of a labelled pair, or None. Raises StoreError."""
         domain = await self.learner.domains.load(label.domain)
         if label.version != domain.version or not label.features:
             return None
@@ -152,32 +265,122 @@ class Oversight:
         threshold = domain.threshold() if domain.rule is Rule.LEARNED else None
         return abs((score or 0.0) - (threshold or 0.0))
 
-    def _hit(self, lookup: Lookup, lesson: Lesson, may: Allowed) -> Ruling:
-        domain = self.learner.domains.find(lesson.trial.domain)
+    def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        domain = self.learner.domains.find(sample.trial.domain)
         labels = 0 if domain is None else domain.labels
         if self._shadow or labels < self._shadow_first:
-            return Ruling(Course.ASK, _withheld(lookup, "shadow"), lesson)
-        background = may.twice and self.audits.options.mode == "background"
+            return HitDecision(HitAction.ASK, _withheld(lookup, "shadow"), sample)
+        background = may.twice and self.audits.settings.mode == "background"
         if domain is None or not (background or may.ask):
-            return Ruling(Course.SERVE, lookup, lesson)
+            return HitDecision(HitAction.SERVE, lookup, sample)
         if not self.audits.draw(domain.audit_rate()):
-            return Ruling(Course.SERVE, lookup, lesson)
-        lesson = lesson._replace(drawn=self.audits.rate(domain.audit_rate()))
+            return HitDecision(HitAction.SERVE, lookup, sample)
+        sample = sample._replace(drawn=self.audits.rate(domain.audit_rate()))
         if background:
-            return Ruling(Course.SERVE_AND_AUDIT, lookup, lesson)
-        return Ruling(Course.ASK, _withheld(lookup, "audit"), lesson)
+            return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+        return HitDecision(HitAction.ASK, _withheld(lookup, "audit"), sample)
 
-    def _exact(self, id: str, lookup: Lookup, key: CacheKey, terms: Terms, may: Allowed) -> Ruling:
+    def _exact(
+        self, id: str, lookup: Lookup, key: CacheKey, terms: MatchContext, may: AllowedChecks
+    ) -> HitDecision:
         if lookup.entry is None or key.query is None or not may.twice:
-            return Ruling(Course.SERVE, lookup)
+            return HitDecision(HitAction.SERVE, lookup)
         domain = self.learner.domains.find(terms.domain)
         if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
-            return Ruling(Course.SERVE, lookup)
+            return HitDecision(HitAction.SERVE, lookup)
         verdict = Verdict(serve=True, similarity=1.0)
-        trial = Trial(domain=terms.domain, entry=lookup.entry, verdict=verdict)
-        lesson = Lesson(id, trial, LabelSource.NULL, key.query, terms.principal, served=True)
-        return Ruling(Course.SERVE_AND_AUDIT, lookup, lesson)
+        trial = UnlabelledPair(domain=terms.domain, entry=lookup.entry, verdict=verdict)
+        sample = FeedbackSample(
+            id, trial, LabelSource.NULL, key.query, terms.principal, served=True
+        )
+        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
 
 
 def _withheld(lookup: Lookup, reason: str) -> Lookup:
     return msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason=reason)
+
+
+MOST = 5000
+"""Number of the newest pairs among which doubtful ones are looked for."""
+MOST_DOMAINS = 32
+"""Number of learning domains looked at, because each must be loaded into memory."""
+SCORED_AT_ONCE = 100
+"""Number of pairs scored before other tasks get their turn."""
+
+
+class DoubtfulPair(NamedTuple):
+    """A pair and its score now."""
+
+    label: Label
+    score: float
+
+
+class Reviews:
+    """The newest pairs whose two answers are stored, with a note of those that were reviewed."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._store: Store | None = None
+        self._cursor = ""
+        self._pairs: OrderedDict[tuple[str, str], Label] = OrderedDict()
+        self._reviewed: set[tuple[str, str]] = set()
+        self._lock = anyio.Lock()
+
+    async def follow(self, store: Store) -> None:
+        """Read the labels written since the last call, at first all. Raises StoreError."""
+        async with self._lock:
+            if store is not self._store:
+                self._store, self._cursor = store, ""
+                self._pairs.clear()
+                self._reviewed.clear()
+            while page := await store.labels(self._cursor):
+                for _, label in page:
+                    self._note(label)
+                self._cursor = page[-1][0]
+
+    def find(self, id: str, entry: str) -> Label | None:
+        """Return the newest label of a pair, reviewed or not."""
+        return self._pairs.get((id, entry))
+
+    def open(self) -> list[Label]:
+        """Return the pairs that nobody has reviewed, newest first."""
+        pairs = reversed(self._pairs.items())
+        return [label for pair, label in pairs if pair not in self._reviewed]
+
+    def drop(self, label: Label) -> None:
+        """Forget a pair of which the store has lost an answer."""
+        self._pairs.pop((label.id, label.entry), None)
+        self._reviewed.discard((label.id, label.entry))
+
+    def _note(self, label: Label) -> None:
+        pair = label.id, label.entry
+        if label.source is LabelSource.REVIEW:
+            if pair in self._pairs:
+                self._reviewed.add(pair)
+            return
+        if not (label.stored and label.features):
+            return
+        self._pairs[pair] = label
+        self._pairs.move_to_end(pair)
+        if len(self._pairs) > self._most:
+            oldest, _ = self._pairs.popitem(last=False)
+            self._reviewed.discard(oldest)
+
+
+async def most_doubtful(labels: Sequence[Label], oversight: Oversight) -> list[DoubtfulPair]:
+    """Order pairs, given newest first, by their distance from a decision. Raises StoreError.
+
+    Labels of another policy version are left out, because they teach nothing.
+    """
+    domains = set(list(dict.fromkeys(label.domain for label in labels))[:MOST_DOMAINS])
+    found = []
+    for number, label in enumerate(labels):
+        if number % SCORED_AT_ONCE == 0:
+            await anyio.lowlevel.checkpoint()
+        if label.domain not in domains:
+            continue
+        score = await oversight.score(label)
+        if score is not None:
+            found.append((await oversight.doubt(label), DoubtfulPair(label, score)))
+    found.sort(key=lambda each: each[0])
+    return [doubt for _, doubt in found]

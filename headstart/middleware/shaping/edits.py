@@ -1,42 +1,55 @@
-"""Documents changed by search/replace blocks: the model writes the changes, we the document.
+"""Documents changed by search/replace blocks: the model writes changes, we write the document.
 
-Nothing is shown before the whole answer was read and every block found its one place: an answer
-that leaves a doubt is thrown away and asked for again in the caller's own words.
-``docs/output-edits.md`` tells what that costs, and why nothing is streamed ahead of it.
+The client gets nothing before the whole answer was read and every block found its one place. An
+answer that leaves a doubt is thrown away, and the call is made again in the caller's own words.
+``docs/output-edits.md`` tells the costs, and why nothing is streamed earlier. The document may also
+be sent as a *predicted output*, with which some providers write the answer faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptOutcome, AttemptRole, Shaped
 from headstart.compression.tokens import estimate_tokens
-from headstart.errors import InvalidRequest, UpstreamRefused
-from headstart.middleware.dialects.gemini_generate import GeminiGenerate
-from headstart.middleware.shaping.edited import EditAnswer, EditedReply, with_text
-from headstart.middleware.shaping.shaper import Shaper, plain, with_document
-from headstart.middleware.shaping.writing import BodyWriter, StreamWriter, named
-from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.observe import Shaped
-from headstart.policies.output.edit_intent import MIN_TOKENS, find_edit, may_edit
-from headstart.policies.output.worth import Worth
-from headstart.types import Ended
+from headstart.dialects.registry import DIALECTS
+from headstart.errors import UpstreamRefused
+from headstart.middleware.request_edits import with_document
+from headstart.middleware.shaping.answer_parts import answer_writer, when_read
+from headstart.middleware.shaping.steps import without_length
+from headstart.policies.output.document_edits import (
+    MIN_TOKENS,
+    EditReader,
+    find_edit,
+    may_edit,
+    may_predict,
+    predicted_tokens,
+    with_prediction,
+)
+from headstart.policies.output.token_savings import SavingsByModel
+from headstart.reply import HELD_BYTES, AnswerWithheld, replayed
+from headstart.types import (
+    Ended,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Sequence
 
-    from headstart.interfaces import Candidate, Chunk, UpstreamReply
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.policies.output.edit_intent import EditRequest
-    from headstart.types import Call, ChatRequest, StreamEvent
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.policies.output.document_edits import EditRequest
+    from headstart.reply import Reply
+    from headstart.settings import EditMode
+    from headstart.transcript import Transcript
+    from headstart.types import Call, ChatRequest, Piece, StreamEvent
 
-Way: TypeAlias = Literal["blocks", "prediction"]
 
 INSTRUCTION = """\
 Answer with edit blocks instead of the whole document. For each place to change, in the order of \
@@ -55,165 +68,243 @@ not what was asked for, answer as usual."""
 APPLIED = "edits"
 WHOLE = "edits:whole"
 AGAIN = "edits:again"
-_OBJECTIONS = (400, 413, 422)
-"""Statuses with which an upstream may object to what we added."""
+MOST_REFUSING_MODELS = 1000
+"""Number of models that are remembered for refusing predictions."""
+_EDITS_REFUSED = (400, 413, 422)
+"""Statuses with which an upstream may object to our instruction."""
+_PREDICTION_REFUSED = (400, 422)
+"""Statuses with which an upstream may object to a prediction."""
+_DELTA_CHARS = 2000
 
 
-class Editing(Shaper):
+@dataclass(frozen=True)
+class AskForEdits:
     """Asks for search/replace blocks where one document is to be changed.
 
     Answers bear ``edits``: blocks were applied; ``edits:whole``: the model wrote the document
-    after all, and it passed as it came; or ``edits:again``: the blocks left a doubt. A model with
-    which that does not pay is let be (``policies.output.worth``). With
-    ``by="prediction"`` the document is handed on as a prediction of the answer instead.
+    after all, and it passed as it came; or ``edits:again``: the blocks left a doubt. Models with
+    which blocks do not pay (``SavingsByModel``) are not asked for them. With ``by="prediction"``
+    the document becomes the call's prediction instead.
     """
 
-    def __init__(
-        self,
-        inner: Candidate,
-        dialects: Mapping[str, Dialect],
-        ledger: Ledger,
-        clock: Callable[[], float],
-        *,
-        by: Way = "blocks",
-        min_tokens: int = MIN_TOKENS,
-    ) -> None:
-        super().__init__(inner)
-        self._dialects = dialects
-        self._ledger = ledger
-        self._clock = clock
-        self._by = by
-        self._min_tokens = min_tokens
-        self._worth = Worth()
+    stage: ClassVar[str] = "output"
+    by: EditMode = "blocks"
+    min_tokens: int = MIN_TOKENS
+    savings: SavingsByModel = field(default_factory=SavingsByModel)
 
-    def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
-        """Send the call; where blocks are asked for, entering waits for all of them."""
-        dialect = self._dialects.get(call.dialect)
-        edit = None if dialect is None else self._find(call, dialect)
-        if dialect is None or edit is None:
-            return self._inner.stream(call)
-        if self._by == "prediction":
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+        """Return how to send the call; entering its answer waits for all blocks."""
+        edit = find_edit(request.query, min_tokens=self.min_tokens) if request.query else None
+        if edit is None:
+            return None
+        asked = context.read(call, request)
+        if asked is None or not may_edit(asked, edit):
+            return None
+        if self.by == "prediction":
             content = edit.bordered(edit.document) or ""
-            return self._inner.stream(msgspec.structs.replace(call, prediction=content))
-        if call.request is None or not self._worth.pays(call.request.model):
-            return self._inner.stream(call)
-        return self._edit(call, edit, dialect)
-
-    def _find(self, call: Call, dialect: Dialect) -> EditRequest | None:
-        request = call.request
-        if request is None or not request.query or not plain(call):
+            predicting = msgspec.structs.replace(call, prediction=content)
+            return lambda rest: rest.send(predicting)
+        if not self.savings.pays(request.model):
             return None
-        edit = find_edit(request.query, min_tokens=self._min_tokens)
-        try:
-            if edit is None or not may_edit(dialect.read_request(request), edit):
-                return None
-        except InvalidRequest:
-            return None
-        return edit
+        return _EditCall(self, call, request, context, edit).send
 
-    @asynccontextmanager
-    async def _edit(
-        self, call: Call, edit: EditRequest, dialect: Dialect
-    ) -> AsyncIterator[UpstreamReply]:
-        async with AsyncExitStack() as stack:
-            reply = await self._ask_for_blocks(call, edit, dialect, stack)
-            if reply is None:
-                again = msgspec.structs.replace(call, role=AttemptRole.RETRY)
-                reply = await stack.enter_async_context(self.pass_on(again, AGAIN))
-            yield reply
 
-    async def _ask_for_blocks(
-        self, call: Call, edit: EditRequest, dialect: Dialect, stack: AsyncExitStack
-    ) -> UpstreamReply | None:
+@dataclass(frozen=True)
+class _EditCall:
+    step: AskForEdits
+    call: Call
+    request: ChatRequest
+    context: StepContext
+    edit: EditRequest
+
+    async def send(self, rest: RestOfSteps) -> Reply:
+        """Return an answer made of blocks, or one to the call as it came."""
+        asked = _with_instruction(self.call, self.request)
+        reply = None if asked is None else await self._ask_for_blocks(asked, rest)
+        if reply is None:
+            again = msgspec.structs.replace(self.call, role=AttemptRole.RETRY)
+            reply = await rest.send(again, AGAIN)
+        return reply
+
+    async def _ask_for_blocks(self, asked: Call, rest: RestOfSteps) -> Reply | None:
         """Return the answer for the client; None where the call must be made anew."""
-        asked = _with_instruction(call)
-        if asked is None:
+        try:
+            reply = await rest.send(asked)
+        except UpstreamRefused as error:
+            if error.status not in _EDITS_REFUSED:
+                raise
             return None
-        async with AsyncExitStack() as attempt:
-            try:
-                reply = await attempt.enter_async_context(self._inner.stream(asked))
-            except UpstreamRefused as error:
-                if error.status not in _OBJECTIONS:
-                    raise
-                return None
-            except AnswerWithheld:
-                return None
-            source = reply.chunks()
-            if isinstance(source, AsyncGenerator):
-                await attempt.enter_async_context(aclosing(source))
-            answer = EditAnswer(edit)
-            await answer.read(source)
-            made = self._made(call, answer, reply, dialect, source)
-            self._book(call, answer, edit)
-            if made is not None:
-                await stack.enter_async_context(attempt.pop_all())
-                return made
-        # A branch of its own, which is over: what it cost is booked, as a draft that did not pass.
-        self._ledger.rule(call.id, asked.branch, AttemptOutcome.REJECTED)
-        self._ledger.settle(call.id, asked.branch)
+        except AnswerWithheld:
+            return None
+        answer = await _read(reply, self.edit)
+        self._book(answer, reply.transcript)
+        if self._change(reply, answer):
+            return reply
+        await rest.leave()
+        # This branch is over: its cost is booked, as that of a draft that did not pass.
+        asked.log.rule(AttemptOutcome.REJECTED)
         return None
 
-    def _made(
+    def _change(self, reply: Reply, answer: _ReadAnswer) -> bool:
+        """Make the client's answer of what was read; False if there is a doubt."""
+        if not answer.begun:
+            reply.transforms = (WHOLE, *reply.transforms)
+            reply.filter(replayed(answer.pieces, reply.pieces))
+            return True
+        if answer.text is None:
+            return False
+        said = reply.transcript
+        events = _with_text(said.events, answer.text)
+        if not said.ended:
+            events.append(Ended())
+        dialect, now = DIALECTS[self.call.dialect], self.context.clock()
+        written = answer_writer(dialect, self.request, now, said.start)(events)
+        reply.transforms = (APPLIED, *reply.transforms)
+        reply.headers = without_length(reply.headers)
+        reply.rewrite(replayed([written]))
+        return True
+
+    def _book(self, answer: _ReadAnswer, transcript: Transcript) -> None:
+        model, text = self.request.model, answer.text
+        said = estimate_tokens(transcript.text, model).tokens
+        if not answer.begun:
+            self.step.savings.add(model, said, said)
+            return
+        whole = estimate_tokens(self.edit.document if text is None else text, model).tokens
+        spent = said if text is not None else said + whole
+        self.step.savings.add(model, whole, spent)
+        row = Shaped(kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s)
+        self.call.log.shaped.append(row)
+
+
+class _ReadAnswer(NamedTuple):
+    """An answer to a call that asked for blocks, read to its end or to its first doubt."""
+
+    pieces: list[Piece]
+    begun: bool
+    """A block came, or a text that resembles one."""
+    text: str | None
+    """The text for the client; None: the blocks made no document."""
+    own_s: float
+
+
+async def _read(reply: Reply, edit: EditRequest) -> _ReadAnswer:
+    """Read an answer, as much of it as may be held. Raises UpstreamError."""
+    reader, text = EditReader(edit.document), None
+    pieces: list[Piece] = []
+    size, own_s = 0, 0.0
+    async for piece in reply.pieces:
+        began = time.perf_counter()
+        pieces.append(piece)
+        for event in piece.events:
+            if isinstance(event, TextDelta):
+                reader.feed(event.text)
+        own_s += time.perf_counter() - began
+        size += len(piece.data)
+        if reader.doubt is not None or size > HELD_BYTES:
+            return _ReadAnswer(pieces, reader.begun, None, own_s)
+    began = time.perf_counter()
+    edited = reader.end()
+    if edited is not None and _is_plain_text(reply.transcript):
+        document = edit.bordered(edited.document)
+        parts = (edited.before, document, edited.after)
+        text = None if document is None else "\n\n".join(part for part in parts if part)
+    return _ReadAnswer(pieces, reader.begun, text, own_s + time.perf_counter() - began)
+
+
+def _is_plain_text(said: Transcript) -> bool:
+    """Tell whether an answer came to its own end, and holds nothing but text."""
+    return (
+        said.finish is not None
+        and said.finish.reason == "stop"
+        and said.error is None
+        and not any(isinstance(event, ToolCallDelta | RefusalDelta) for event in said.events)
+    )
+
+
+def _with_text(events: Sequence[StreamEvent], text: str) -> list[StreamEvent]:
+    """Return the events with another text in the place of theirs."""
+    kept: list[StreamEvent] = []
+    said = False
+    for event in events:
+        if not isinstance(event, TextDelta):
+            kept.append(event)
+        elif event.text and not said:
+            said = True
+            kept += [
+                msgspec.structs.replace(event, text=text[at : at + _DELTA_CHARS])
+                for at in range(0, len(text), _DELTA_CHARS)
+            ]
+    return kept
+
+
+def _with_instruction(call: Call, request: ChatRequest) -> Call | None:
+    """Return the call with our instruction after the caller's words, in the last message.
+
+    The system text stands before all of the conversation: a provider's cache of it would be lost
+    to an instruction that comes and goes.
+    """
+    document = DIALECTS[call.dialect].form.with_last_text(request.document, INSTRUCTION)
+    if document is None:
+        return None
+    changed = with_document(call, document)
+    return msgspec.structs.replace(changed, prediction="", log=call.log.branch())
+
+
+@dataclass(frozen=True)
+class SendPrediction:
+    """Sends ``Call.prediction`` to one target whose provider takes predictions.
+
+    Such answers bear the transform ``prediction``. Few of a provider's models take predictions: one
+    that refuses is called without, and gets none any more.
+    """
+
+    stage: ClassVar[str] = "output"
+    refusing: set[str] = field(default_factory=set)
+    """Models that refused a prediction."""
+
+    def __call__(
         self,
         call: Call,
-        answer: EditAnswer,
-        reply: UpstreamReply,
-        dialect: Dialect,
-        source: AsyncIterator[Chunk],
-    ) -> UpstreamReply | None:
-        if not answer.reader.begun:
-            return EditedReply(reply, WHOLE, answer.pieces, source)
-        text = answer.text
-        if text is None or call.request is None:
+        request: ChatRequest,
+        context: StepContext,  # noqa: ARG002 - other steps need it
+    ) -> Send | None:
+        """Return how to send the call; None if it has no prediction, or must not have one."""
+        if (
+            not DIALECTS[call.dialect].form.takes_prediction
+            or request.model in self.refusing
+            or not may_predict(request.document, call.prediction)
+        ):
             return None
-        events = with_text(answer.events, text)
-        if not answer.progress.ended:
-            events.append(Ended())
-        piece = _write(dialect, call.request, events, self._clock())
-        return EditedReply(reply, APPLIED, [piece])
 
-    def _book(self, call: Call, answer: EditAnswer, edit: EditRequest) -> None:
-        assert call.request is not None
-        model, text = call.request.model, answer.text
-        said = estimate_tokens("".join(answer.said), model).tokens
-        if not answer.reader.begun:
-            self._worth.add(model, said, said)
-            return
-        whole = estimate_tokens(edit.document if text is None else text, model).tokens
-        spent = said if text is not None else said + whole
-        self._worth.add(model, whole, spent)
-        row = Shaped(kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s)
-        self._ledger.shape(call.id, row)
+        async def send(rest: RestOfSteps) -> Reply:
+            predicted = with_document(call, with_prediction(request.document, call.prediction))
+            try:
+                reply = await rest.send(predicted, "prediction")
+            except UpstreamRefused as error:
+                if error.status not in _PREDICTION_REFUSED:
+                    raise
+                reply = await rest.send(msgspec.structs.replace(call, role=AttemptRole.RETRY))
+                # The provider refused the prediction: it takes the same call without.
+                if len(self.refusing) < MOST_REFUSING_MODELS:
+                    self.refusing.add(request.model)
+            else:
+                when_read(reply, partial(_book_prediction, call))
+            return reply
 
-
-def _with_instruction(call: Call) -> Call | None:
-    """Return the call with our words after the caller's own, in the last message.
-
-    There, not in the system text: that stands before all the conversation, and a provider's cache
-    of it would be lost to a wish that comes and goes.
-    """
-    assert call.request is not None
-    document = call.request.document
-    field, inner = "messages", "content"
-    block: dict[str, Any] = {"type": "text", "text": INSTRUCTION}
-    if call.dialect == GeminiGenerate.name:
-        field, inner, block = "contents", "parts", {"text": INSTRUCTION}
-    *before, last = document[field]
-    match last.get(inner):
-        case str(text):
-            content: Any = f"{text}\n\n{INSTRUCTION}"
-        case list(blocks):
-            content = [*blocks, block]
-        case _:
-            return None
-    changed = with_document(call, {**document, field: [*before, {**last, inner: content}]})
-    return msgspec.structs.replace(changed, prediction="", branch=f"{call.branch}.edits")
+        return send
 
 
-def _write(
-    dialect: Dialect, request: ChatRequest, events: Sequence[StreamEvent], now: float
-) -> Chunk:
-    """Return a whole answer in the form that the client asked for."""
-    if not request.stream:
-        return BodyWriter(dialect, now).write(events)
-    return StreamWriter(dialect, request, (), named(events), now).write(events)
+def _book_prediction(call: Call, said: Transcript) -> None:
+    """Book how much of the prediction was right, where the provider tells."""
+    counts = None if said.usage is None else predicted_tokens(said.usage)
+    if counts is None or not any(counts):
+        return
+    accepted, rejected = counts
+    row = Shaped(
+        kind="prediction",
+        tokens_before=accepted + rejected,
+        tokens_after=rejected,
+        estimated=False,
+    )
+    call.log.shaped.append(row)

@@ -1,28 +1,33 @@
-"""Quotes by number: the model names sentences of the prompt's documents, we write them out.
+"""Quotes by number: the model names sentences of the prompt's documents, and we write them out.
 
-What goes up is a function of the messages up to each, so a provider's cache of a conversation
-survives: ids count on from message to message, and quotes that were expanded in earlier answers
-become marks again.
+Each message goes up as a function of the messages before it, so a provider's cache of a
+conversation survives: ids count on from message to message, and quotes that were expanded in
+earlier answers become marks again.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from contextlib import asynccontextmanager
+from collections import Counter
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from headstart.attempts import Shaped
+from headstart.compression.messages import indexed_texts, is_plain_text, with_text
+from headstart.compression.passages import sentences
+from headstart.compression.protection import find_documents, is_code
 from headstart.compression.tokens import CHARS_PER_TOKEN
-from headstart.errors import InvalidRequest
-from headstart.middleware.shaping.numbering import number_documents
-from headstart.middleware.shaping.shaper import ShapedReply, Shaper, plain
-from headstart.middleware.shaping.writing import BodyWriter, StreamWriter, named
-from headstart.middleware.upstreams.opening import HELD_BYTES
-from headstart.middleware.upstreams.shown import Shown
-from headstart.observe import Shaped, StageFailed
-from headstart.policies.output.quote_marks import QuoteExpander, may_quote
+from headstart.dialects.registry import DIALECTS
+from headstart.middleware.request_edits import with_document
+from headstart.middleware.shaping.answer_parts import answer_writer, when_read
+from headstart.middleware.shaping.steps import without_length
+from headstart.policies.output.quote_marks import QuoteExpander, Sources, may_quote
+from headstart.reply import HELD_BYTES
+from headstart.transcript import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -34,172 +39,214 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from headstart.interfaces import Candidate, Chunk, Observer, UpstreamReply
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.shaping.compress import Workbench
-    from headstart.middleware.shaping.numbering import Numbered
-    from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.policies.output.quote_marks import Sources
-    from headstart.types import Call, ChatRequest, Headers, StreamEvent
+    from headstart.compression.memo import Memo
+    from headstart.middleware.shaping.answer_parts import WriteEvents
+    from headstart.middleware.shaping.prompt_compression import TextWorker
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.reply import Reply
+    from headstart.types import Call, ChatRequest, Piece, StreamEvent
+
+INSTRUCTION = (
+    "Sentences of the documents are numbered [q1], [q2] and so on. To quote sentences word for "
+    "word, write ⟦q:12⟧ for one or ⟦q:12-14⟧ for several in a row instead of copying them: the "
+    "reader sees their text. Never write these marks in code or data, and do not mention the "
+    "numbers otherwise."
+)
+_BORDER = re.compile(
+    r"^[ \t]*(?:</?[a-z][^<>\n]*>[ \t]*(?:\n|\Z)"
+    r"|(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A border between the documents of one place."""
+_JSON_LINE = re.compile(r'[{}\]]|\[\s*(?:["{\[]|$)|"(?:[^"\\]|\\.)*"\s*[:,]')
+_SEPARATORS = (",", "\t", ";", "|")
+_STOPS = (".", "!", "?")
+_MIN_ROWS = 3
+_MIN_EQUAL = 0.9
+
+
+class Numbered(NamedTuple):
+    """A call whose documents have ids, and the sentences behind the ids."""
+
+    call: Call
+    sources: Sources
+
+
+def number_documents(call: Call, request: ChatRequest, memo: Memo) -> Numbered | None:
+    """Return the call with ids before its sentences; None if it has none to number."""
+    form = DIALECTS[call.dialect].form
+    prompt = form.read(request.document)
+    if prompt is None:
+        return None
+    sources = Sources()
+
+    def with_ids(text: str) -> str:
+        places = [(each.start, each.end) for each in memo.call(find_documents, text)]
+        return sources.number(text, places, lambda document: memo.call(_quotable, document))
+
+    sent = []
+    for message in prompt.messages:
+        role = message.get("role")
+        if role == "user":
+            sent.append(_with_texts(message, with_ids))
+            if not sources:
+                return None
+        elif role == "assistant" and sources:
+            sent.append(_with_texts(message, sources.unquote))
+        else:
+            sent.append(message)
+    if not sources:
+        return None
+    directed = form.with_system_text(prompt.with_messages(sent), INSTRUCTION)
+    return None if directed is None else Numbered(with_document(call, directed), sources)
+
+
+def _with_texts(message: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the message with ``change`` made to each of its plain texts."""
+    for part, text in indexed_texts(message):
+        changed = change(text) if is_plain_text(message, part) else text
+        if changed != text:
+            message = with_text(message, part, changed)
+    return message
+
+
+def _quotable(text: str) -> list[tuple[int, int]]:
+    """Return the sentences of those documents in ``text`` that are prose."""
+    borders = [border.span() for border in _BORDER.finditer(text)]
+    starts = [0, *(end for _, end in borders)]
+    ends = [*(start for start, _ in borders), len(text)]
+    return [
+        (start + first, start + last)
+        for start, end in zip(starts, ends, strict=True)
+        if _is_prose(text[start:end])
+        for first, last in sentences(text[start:end])
+    ]
+
+
+def _is_prose(document: str) -> bool:
+    """Tell prose from code and data, which ids would break and nobody quotes by sentences."""
+    lines = [line for raw in document.split("\n") if (line := raw.strip())]
+    json = sum(_JSON_LINE.match(line) is not None for line in lines)
+    return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Tell whether the lines have equally many cells, and no full stops."""
+    if len(lines) < _MIN_ROWS or sum(line.endswith(_STOPS) for line in lines) * 2 > len(lines):
+        return False
+    for separator in _SEPARATORS:
+        cells = Counter(line.count(separator) for line in lines)
+        ((most, rows),) = cells.most_common(1)
+        if most and rows >= _MIN_EQUAL * len(lines):
+            return True
+    return False
+
 
 QUOTES = "quotes"
 INLINE_BYTES = 32_000
-"""Of a body. A shorter one is numbered on the loop, in 4 ms at worst."""
+"""The longest body that is numbered on the loop, in 4 ms at worst."""
 _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
-"""Events after which no mark goes on. Others, such as padding, may stand within one."""
+"""Events that end a mark. Other events, such as padding, may stand within one."""
 
 
-class Quoting(Shaper):
+@dataclass(frozen=True)
+class QuoteByNumber:
     """Numbers the sentences of retrieved documents, and expands the marks of the answer.
 
-    Its answers bear the transform ``quotes``. Only for conversations whose first user message
-    holds a document, and for answers in plain text. If it fails, the prompt goes up as it came.
+    Such answers bear the transform ``quotes``. Only conversations whose first user message holds a
+    document get numbers, and only answers in plain text.
     """
 
-    def __init__(
-        self,
-        inner: Candidate,
-        dialects: Mapping[str, Dialect],
-        bench: Workbench,
-        ledger: Ledger,
-        observer: Observer,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(inner)
-        self._dialects = dialects
-        self._bench = bench
-        self._ledger = ledger
-        self._observer = observer
-        self._clock = clock
+    stage: ClassVar[str] = "output"
+    worker: TextWorker
 
-    def stream(self, call: Call) -> AbstractAsyncContextManager[UpstreamReply]:
-        """Send the call. Raises UpstreamError."""
-        dialect = self._dialects.get(call.dialect)
-        request = call.request
-        if dialect is None or request is None or not plain(call):
-            return self._inner.stream(call)
-        try:
-            if not may_quote(dialect.read_request(request)):
-                return self._inner.stream(call)
-        except InvalidRequest:
-            return self._inner.stream(call)
-        return self._send(call, request, dialect)
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+        """Return how to send the call; None if its answer could not hold marks."""
+        asked = context.read(call, request)
+        if asked is None or not may_quote(asked):
+            return None
+        return partial(self._send, call, request, context)
 
-    @asynccontextmanager
     async def _send(
-        self, call: Call, request: ChatRequest, dialect: Dialect
-    ) -> AsyncIterator[UpstreamReply]:
+        self, call: Call, request: ChatRequest, context: StepContext, rest: RestOfSteps
+    ) -> Reply:
         began = time.perf_counter()
-        numbered = await self._try(call)
+        work = partial(number_documents, call, request)
+        if len(call.body) <= INLINE_BYTES:
+            numbered = self.worker.here(work)
+        else:
+            numbered = await self.worker.on_thread(work)
         if numbered is None:
-            async with self._inner.stream(call) as reply:
-                yield reply
-            return
+            return await rest.send(call)
         own_s = time.perf_counter() - began
 
-        def ended(expansion: Expansion) -> None:
-            row = Shaped(
-                kind=QUOTES,
-                tokens_before=expansion.shown // CHARS_PER_TOKEN,
-                tokens_after=expansion.said // CHARS_PER_TOKEN,
-                own_s=own_s,
-            )
-            self._ledger.shape(call.id, row)
+        expansion = Expansion(numbered.sources)
 
-        async with self.pass_on(numbered.call, QUOTES) as reply:
-            expansion = Expansion(numbered.sources)
-            form = QuotedStream if request.stream else QuotedBody
-            yield form(reply, expansion, ended, dialect, request, self._clock)
+        def book(_: Transcript) -> None:
+            if expansion.expanded:
+                row = Shaped(
+                    kind=QUOTES,
+                    tokens_before=expansion.shown // CHARS_PER_TOKEN,
+                    tokens_after=expansion.said // CHARS_PER_TOKEN,
+                    own_s=own_s,
+                )
+                call.log.shaped.append(row)
 
-    async def _try(self, call: Call) -> Numbered | None:
-        try:
-            work = partial(number_documents, call)
-            if len(call.body) <= INLINE_BYTES:
-                return self._bench.here(work)
-            return await self._bench.on_thread(work)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the prompt goes up as it came
-            self._observer.notify(StageFailed(stage="output", error=type(error).__name__))
-            return None
+        reply = await rest.send(numbered.call, QUOTES)
+        reply.headers = without_length(reply.headers)
+        said, now = reply.transcript, context.clock()
 
+        def make_writer(shown: Sequence[StreamEvent] = ()) -> WriteEvents:
+            return answer_writer(DIALECTS[call.dialect], request, now, said.start, shown)
 
-class _Quoted(ShapedReply):
-    """An answer whose marks are expanded; as it came, to the byte, if it has none."""
-
-    def __init__(
-        self,
-        inner: UpstreamReply,
-        expansion: Expansion,
-        ended: Callable[[Expansion], None],
-        dialect: Dialect,
-        request: ChatRequest,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(inner)
-        self._expansion = expansion
-        self._ended = ended
-        self._dialect = dialect
-        self._request = request
-        self._clock = clock
-
-    @property
-    def headers(self) -> Headers:
-        """Without a length, which is not known yet."""
-        return tuple(pair for pair in self._inner.headers if pair[0] != b"content-length")
+        expand = _expand_stream if request.stream else _expand_body
+        reply.rewrite(expand(reply.pieces, expansion, make_writer))
+        when_read(reply, book)
+        return reply
 
 
-class QuotedStream(_Quoted):
-    """A stream, written anew from its first mark on."""
-
-    async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the answer. Raises UpstreamError when it breaks off."""
-        shown, writing = Shown(), None
-        async for piece in self._inner.chunks():
-            if not shown.is_kept:
-                yield piece  # so long without a mark: it may not have one at all
-                continue
-            events = self._expansion.feed(piece.events)
-            if writing is None and events == list(piece.events):
-                shown.add(piece)
-                yield piece
-                continue
-            if writing is None:
-                before = shown.events
-                start = named([*before, *piece.events])
-                writing = StreamWriter(self._dialect, self._request, before, start, self._clock())
-            yield writing.write(events)
-        if writing is not None:
-            rest = self._expansion.end()
-            if rest:
-                yield writing.write(rest)
-        if self._expansion.expanded:
-            self._ended(self._expansion)
+async def _expand_stream(
+    pieces: AsyncIterator[Piece], expansion: Expansion, make_writer: Callable[..., WriteEvents]
+) -> AsyncGenerator[Piece]:
+    """Yield a stream: its own bytes up to the first mark, and from there on bytes of ours."""
+    shown, write = Transcript(), None
+    async for piece in pieces:
+        if not shown.is_continuable:
+            yield piece  # so long without a mark: it may not have one at all
+            continue
+        events = expansion.feed(piece.events)
+        if write is None and events == list(piece.events):
+            shown.add(piece)
+            yield piece
+            continue
+        if write is None:
+            write = make_writer(shown.events)
+        yield write(events)
+    if write is not None and (rest := expansion.end()):
+        yield write(rest)
 
 
-class QuotedBody(_Quoted):
-    """A whole answer, held until it is there."""
-
-    async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the answer. Raises UpstreamError when it breaks off."""
-        pieces: list[Chunk] = []
-        size = 0
-        async for piece in self._inner.chunks():
-            pieces.append(piece)
-            size += len(piece.data)
-            if size > HELD_BYTES:  # too long to be read, by anybody
-                for held in pieces:
-                    yield held
-                pieces = []
-        events = [event for piece in pieces for event in piece.events]
-        written = [*self._expansion.feed(events), *self._expansion.end()]
-        if not self._expansion.expanded or not any(isinstance(e, Ended) for e in written):
-            for piece in pieces:
-                yield piece
-            return
-        yield BodyWriter(self._dialect, self._clock()).write(written)
-        self._ended(self._expansion)
+async def _expand_body(
+    pieces: AsyncIterator[Piece], expansion: Expansion, make_writer: Callable[..., WriteEvents]
+) -> AsyncGenerator[Piece]:
+    """Yield a whole answer, held until all of it is there; its own bytes if it has no marks."""
+    held: list[Piece] = []
+    size = 0
+    async for piece in pieces:
+        held.append(piece)
+        size += len(piece.data)
+        if size > HELD_BYTES:  # too long to be read, by anybody
+            for each in held:
+                yield each
+            held = []
+    events = [event for piece in held for event in piece.events]
+    written = [*expansion.feed(events), *expansion.end()]
+    if expansion.expanded and any(isinstance(event, Ended) for event in written):
+        held = [make_writer()(written)]
+    for piece in held:
+        yield piece
 
 
 class Expansion:
@@ -210,17 +257,17 @@ class Expansion:
         self._choices: dict[int, QuoteExpander] = {}
         self._last: dict[int, TextDelta] = {}
         self.said = 0
-        """Characters that came."""
+        """Number of characters that came."""
         self.shown = 0
-        """Characters that they became."""
+        """Number of characters for the client."""
 
     @property
     def expanded(self) -> int:
-        """Number of marks that were."""
+        """Number of marks that were expanded."""
         return sum(each.expanded for each in self._choices.values())
 
     def feed(self, events: Sequence[StreamEvent]) -> list[StreamEvent]:
-        """Return what can be shown of the events by now."""
+        """Return the events that can be shown by now."""
         out: list[StreamEvent] = []
         for event in events:
             if not isinstance(event, TextDelta):
@@ -236,7 +283,7 @@ class Expansion:
         return out
 
     def end(self) -> list[StreamEvent]:
-        """Return what was held back at the end."""
+        """Return the events that were held back, at the end."""
         return self._flush(None)
 
     def _expand(self, event: TextDelta) -> list[StreamEvent]:

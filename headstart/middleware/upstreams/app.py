@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.asgi_types import Message
-from headstart.middleware.reading import BodyReader, Piece, body_reader
-from headstart.types import ErrorReported
+from headstart.middleware.reading import BodyReader, body_reader
+from headstart.reply import Reply
+from headstart.transcript import Transcript
+from headstart.types import ErrorReported, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from headstart.dialects.dialect import Dialect
     from headstart.middleware.asgi_types import ASGIApp, Scope
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.supervisor import Spawn
+    from headstart.middleware.concurrency import Spawn
     from headstart.types import Call, Headers
 
 
@@ -51,17 +52,48 @@ class AppUpstream:
         self._dialect = dialect
         self._spawn = spawn
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[AppReply]:
-        """Call the app; entering waits for ``http.response.start``. Raises what the app raises."""
-        run = _Run(self._app, for_all(self._scope), call.body)
+    async def send(self, call: Call) -> Reply:
+        """Call the app and wait for ``http.response.start``. Raises what the app raises."""
+        run = _AppRun(self._app, for_all(self._scope), call.body)
         self._spawn(run.main)
         try:
             start = await run.started
-            yield AppReply(start, run.messages, run.failure, self._dialect)
-        finally:
-            run.gone.set()
-            run.messages.close()
+            headers: Headers = tuple(
+                [(bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())]
+            )
+            reader = _Lenient(body_reader(start["status"], headers, self._dialect))
+        except BaseException:
+            await run.leave()
+            raise
+        transcript = Transcript()
+        return Reply(
+            self.name,
+            start["status"],
+            headers,
+            _pieces(run, reader, transcript),
+            closing=run.leave,
+            transcript=transcript,
+        )
+
+
+async def _pieces(
+    run: _AppRun, reader: BodyReader, transcript: Transcript
+) -> AsyncGenerator[Piece]:
+    """Yield the body as the app sends it. Raises what the app raises in the middle."""
+    async for message in run.messages:
+        data = message.get("body", b"")
+        if data:
+            piece = reader.feed(data)
+            transcript.add(piece)
+            yield piece
+        if not message.get("more_body", False):
+            piece = reader.end()
+            transcript.add(piece)
+            yield piece
+            return
+    if run.failure:
+        raise run.failure[0]
+    raise UpstreamProtocolError("the wrapped app ended without finishing its answer")
 
 
 def for_all(scope: Scope) -> Scope:
@@ -77,7 +109,7 @@ def for_all(scope: Scope) -> Scope:
     }
 
 
-class _Run:
+class _AppRun:
     """One run of the app, with the receive and send that it sees."""
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
@@ -91,6 +123,11 @@ class _Run:
         self._sender: MemoryObjectSendStream[Message]
         self.messages: MemoryObjectReceiveStream[Message]
         self._sender, self.messages = anyio.create_memory_object_stream[Message](16)
+
+    async def leave(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - a Closing
+        """Tell the app that nobody waits any more."""
+        self.gone.set()
+        self.messages.close()
 
     async def main(self) -> None:
         try:
@@ -144,40 +181,3 @@ class _Lenient(BodyReader):
             return self._reader.end()
         except Exception:  # noqa: BLE001 - the same
             return Piece(b"", _UNREADABLE)
-
-
-class AppReply:
-    """The wrapped app's answer."""
-
-    upstream = "app"
-    transforms: tuple[str, ...] = ()
-    storable = True
-
-    def __init__(
-        self,
-        start: Message,
-        messages: MemoryObjectReceiveStream[Message],
-        failure: list[Exception],
-        dialect: Dialect | None,
-    ) -> None:
-        self.status: int = start["status"]
-        self.headers: Headers = tuple(
-            (bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())
-        )
-        self._messages = messages
-        self._failure = failure
-        self._dialect = dialect
-
-    async def chunks(self) -> AsyncIterator[Piece]:
-        """Yield the body as the app sends it. Raises what the app raises in the middle."""
-        reader: BodyReader = _Lenient(body_reader(self.status, self.headers, self._dialect))
-        async for message in self._messages:
-            data = message.get("body", b"")
-            if data:
-                yield reader.feed(data)
-            if not message.get("more_body", False):
-                yield reader.end()
-                return
-        if self._failure:
-            raise self._failure[0]
-        raise UpstreamProtocolError("the wrapped app ended without finishing its answer")

@@ -1,64 +1,432 @@
-"""Cascade: a cheap, fast model drafts; a strong one answers where the draft does not pass.
-
-``docs/cascade.md`` explains the judges. Nothing of a draft is shown before it is judged, and an
-answer is one model's throughout.
-"""
+"""Cascade: a cheap, fast model drafts; a strong model answers where the draft does not pass."""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptRole, Outlook
-from headstart.errors import UpstreamUnavailable
-from headstart.middleware.upstreams.drafts import AnswerReply
-from headstart.middleware.upstreams.holding import tended
-from headstart.middleware.upstreams.jury import Jury
-from headstart.middleware.upstreams.trial import (
-    DRAFT_MARK,
-    SLOW_MARK,
-    Course,
-    Parties,
-    Trial,
+from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
+from headstart.errors import (
+    HeadstartError,
+    InvalidRequest,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamUnavailable,
 )
-from headstart.policies.cascade.checks import CHECKED, Escalations, check_share
+from headstart.middleware.upstreams.attempt_group import AttemptErrors
+from headstart.middleware.upstreams.call_tasks import CallTask, all_ended
+from headstart.middleware.upstreams.draft_judges import JudgePanel, without_logprobs
+from headstart.middleware.upstreams.target import classify_failure
+from headstart.policies.drafts import CHECKED, Escalations, check_share
+from headstart.reply import HELD_BYTES
+from headstart.transcript import Transcript
+from headstart.types import Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Mapping,
+        Sequence,
+    )
+    from typing import TypeAlias
 
-    from headstart.interfaces import Candidate, DraftJudge, UpstreamReply
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.upstreams.jury import JudgeName
-    from headstart.middleware.upstreams.ledger import Ledger
-    from headstart.types import Call
+    from headstart.dialects.dialect import Dialect
+    from headstart.interfaces import Candidate
+    from headstart.middleware.upstreams.draft_judges import DraftVerdict
+    from headstart.reply import Reply
+    from headstart.settings import Strategy
+    from headstart.types import Call, Completion
+
+    _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
+
+_IDENTITY = (b"accept-encoding", b"identity")
 
 
-@dataclass(frozen=True)
-class CascadeOptions:
-    """Who judges; ``docs/configuration.md`` has the settings of these names."""
+class Draft(NamedTuple):
+    """An answer that was read to its end."""
 
-    judge: tuple[JudgeName, ...] = ("refusal", "format")
-    min_confidence: float = 0.5
-    escalate_early: bool = False
-    checked: float = CHECKED
-    """Largest share of calls that both models answer, so that scores are checked; the strong one's
-    answer is served. Nothing is checked where no judge scores."""
-    extra_cost: float = 0.05
-    """What checks may cost, as a share of what the other calls cost: see ``check_share``."""
+    reply: Reply
+    pieces: Sequence[Piece]
+    answer: Completion | None
+    """None: it could not be read, such as one that is compressed."""
+
+
+async def read_draft(reply: Reply, now: float) -> Draft:
+    """Read a draft to its end. Raises UpstreamError, also for one too long to be held.
+
+    ``now`` is Unix seconds.
+    """
+    pieces: list[Piece] = []
+    size = 0
+    async for piece in reply.pieces:
+        pieces.append(piece)
+        size += len(piece.data)
+        if size > HELD_BYTES:
+            raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
+    return Draft(reply, pieces, finished_answer(reply.transcript, now))
+
+
+def finished_answer(transcript: Transcript, now: float) -> Completion | None:
+    """Return the answer of a body that has ended; finish reasons stand in for a terminal event."""
+    if transcript.finished and not transcript.ended:
+        transcript.feed((Ended(),))
+    return transcript.completion(now)
+
+
+def _marked(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
+    """Add the name of the model that answered to an answer's transforms."""
+    reply.transforms = (*reply.transforms, mark)
+    reply.storable = reply.storable and storable
+    return reply
+
+
+async def _resent(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
+    """Yield a draft, byte for byte as it came. ``after`` is awaited at its end."""
+    for piece in draft.pieces:
+        yield piece
+    await after()
+
+
+def readable(call: Call) -> Call:
+    """Return a call whose answer comes uncompressed, so that it can be judged."""
+    kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
+    return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
+
+
+def asking_logprobs(call: Call, field: str) -> Call:
+    """Return a call that asks for log-probabilities, in a boolean field of its dialect."""
+    request = call.request
+    assert request is not None
+    body = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
+    body[field] = msgspec.Raw(b"true")
+    asked = msgspec.structs.replace(
+        request, document={**request.document, field: True}, logprobs=True
+    )
+    return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
+
+
+def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
+    """Return a draft written anew without log-probabilities that the caller did not ask for."""
+    answer, request = draft.answer, call.request
+    events = tuple(
+        event
+        for piece in draft.pieces
+        for event in piece.events
+        if not isinstance(event, LogprobsDelta)
+    )
+    if answer is None or request is None:
+        return draft
+    plain = without_logprobs(answer)
+    ids = (event.id for event in events if isinstance(event, Started))
+    id = next((each for each in ids if each), None) or dialect.new_id()
+    if request.stream:
+        rendered = dialect.render(plain)
+        data = rendered.sse(id, plain.created, include_usage=request.include_usage)
+    else:
+        data = dialect.write_body(plain, id, plain.created)
+    reply, piece = _marked(draft.reply, "logprobs"), Piece(data, events)
+    reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
+    reply.transcript = Transcript()
+    reply.transcript.add(piece)
+    return Draft(reply, (piece,), plain)
+
+
+_FAST, _SLOW = 0, 1
+_CHECKED_WEIGHT = 5.0
+"""The weight of a checked draft of a kind that is otherwise never compared. It stands for fifty
+drafts or more, but at that weight the first one would outweigh all other samples
+(``docs/cascade.md``)."""
+FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
+
+
+class CascadeOrder(Enum):
+    """In what order the two models are asked."""
+
+    DRAFT = "draft"
+    """The strong one only where the draft does not pass."""
+    BOTH = "both"
+    """The strong one at once, as the draft will probably not pass."""
+    HARD = "hard"
+    """The strong one; a draft only where it fails."""
+    CHECK = "check"
+    """The strong one answers, and the draft teaches what its score is worth."""
+
+
+class CascadeParts(NamedTuple):
+    """What a cascade's calls share."""
+
+    fast: Candidate
+    slow: Candidate
+    jury: JudgePanel
+    clock: Callable[[], float]
+    silent: set[str]
+    """Models whose log-probabilities were refused."""
+
+
+class CascadeRun:
+    """Makes the calls of one request, each in a task of its own."""
+
+    def __init__(
+        self, parties: CascadeParts, call: Call, dialect: Dialect, course: CascadeOrder
+    ) -> None:
+        self._parties = parties
+        self._call = call
+        self._dialect = dialect
+        self._course = course
+        assert call.request is not None
+        self._request = call.request
+        self._losses = AttemptErrors((_SLOW, _FAST))
+        self._branches: list[CallTask] = []
+        self._draft: CallTask | None = None
+        self._second: CallTask | None = None
+        self._slow: CallTask | None = None
+        self._served: CallTask | None = None
+
+    @property
+    def escalated(self) -> bool:
+        """The strong model answers."""
+        return self._served is not None and self._served is self._slow
+
+    async def answer(self) -> Reply:
+        """Ask, judge and return the answer. Raises what is most useful if nobody answers."""
+        if self._course is not CascadeOrder.HARD:
+            self._ask_fast(AttemptRole.DRAFT)
+        if self._course is not CascadeOrder.DRAFT:
+            self._ask_slow(AttemptRole.ESCALATION)
+        if self._course in (CascadeOrder.HARD, CascadeOrder.CHECK):
+            reply = await self._slow_reply(AttemptRole.ESCALATION)
+            if reply is not None:
+                return self._live(
+                    reply, self._check if self._course is CascadeOrder.CHECK else None
+                )
+            if self._course is CascadeOrder.HARD:
+                self._ask_fast(AttemptRole.FALLBACK)
+        draft = await self._read_draft()
+        if draft is None:
+            reply = await self._slow_reply(AttemptRole.FALLBACK)
+            if reply is None:
+                raise self._losses.most_useful()
+            return self._live(reply)
+        second = await self._read_second()
+        ruling = await self._parties.jury.rule(self._request, draft.answer, second)
+        if ruling.decision.accept:
+            return self._serve(draft, FAST_MARK)
+        return await self._escalated(draft, ruling)
+
+    async def _escalated(self, draft: Draft, ruling: DraftVerdict) -> Reply:
+        async def teach(strong: Completion) -> None:
+            self._parties.jury.learn(self._request, draft.answer, ruling, strong)
+
+        assert self._draft is not None
+        passes = False
+        try:
+            reply = await self._slow_reply(AttemptRole.ESCALATION)
+            if reply is not None:
+                return self._live(reply, teach)
+            passes = ruling.soft
+        finally:
+            if not passes:
+                self._rule(self._draft, AttemptOutcome.REJECTED)
+        if passes:
+            # Not for others: they may have the strong model's answer.
+            return self._serve(draft, DRAFT_MARK, storable=False)
+        raise self._losses.most_useful()
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Close the served call, abort all others, and wait for the end of all."""
+        for branch in self._branches:
+            if error is None and branch is self._served:
+                branch.release()
+            else:
+                branch.cancel()
+        try:
+            await all_ended(self._branches)
+        finally:
+            self._rule_others()
+
+    # --- asking --------------------------------------------------------------------------
+
+    def _ask_fast(self, role: AttemptRole) -> None:
+        call = readable(self._call)
+        field = self._dialect.logprobs_field
+        if field is not None and self._may_ask_logprobs():
+            call = asking_logprobs(call, field)
+        self._draft = self._ask(self._parties.fast, call, role, whole=True)
+        if self._parties.jury.compares and role is AttemptRole.DRAFT:
+            self._second = self._ask(self._parties.fast, call, AttemptRole.JUDGE, whole=True)
+
+    def _asks_logprobs(self, branch: CallTask) -> bool:
+        """Tell whether a call asks for log-probabilities that its client did not ask for."""
+        return branch.call.request is not self._request
+
+    def _may_ask_logprobs(self) -> bool:
+        request = self._request
+        return (
+            self._parties.jury.reads_logprobs
+            and self._call.editable
+            and not request.logprobs
+            and request.model not in self._parties.silent
+        )
+
+    def _ask_slow(self, role: AttemptRole) -> None:
+        # Only beside a draft may it have to stop early.
+        fold = (
+            self._course is CascadeOrder.BOTH and self._call.editable and not self._request.stream
+        )
+        call = msgspec.structs.replace(self._call, fold=self._call.fold or fold)
+        self._slow = self._ask(self._parties.slow, call, role)
+
+    def _ask(
+        self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
+    ) -> CallTask:
+        asked = msgspec.structs.replace(call, role=role, log=call.log.branch())
+        # A whole draft is closed once it was read.
+        changed = CallTask.release if whole else None
+        self._branches.append(CallTask(member, asked, changed, whole=whole))
+        return self._branches[-1]
+
+    # --- reading -------------------------------------------------------------------------
+
+    async def _slow_reply(self, role: AttemptRole) -> Reply | None:
+        """Return the strong model's answer at its first content, or None: it failed."""
+        if self._slow is None:
+            self._ask_slow(role)
+        assert self._slow is not None
+        try:
+            return await self._slow.answer()
+        except HeadstartError as error:
+            self._lost(_SLOW, error)
+            return None
+
+    async def _read_draft(self) -> Draft | None:
+        """Return the whole draft, or None: it failed."""
+        assert self._draft is not None
+        try:
+            return await read_draft(await self._draft.answer(), self._parties.clock())
+        except HeadstartError as error:
+            if self._asks_logprobs(self._draft) and _is_refusal(error):
+                # It may be what we added that it does not take.
+                self._parties.silent.add(self._request.model)
+                self._ask_fast(AttemptRole(self._draft.call.role))
+                return await self._read_draft()
+            self._lost(_FAST, error)
+            return None
+
+    async def _read_second(self) -> Completion | None:
+        """Return the answer that the draft is compared with, or None."""
+        if self._second is None:
+            return None
+        try:
+            second = await read_draft(await self._second.answer(), self._parties.clock())
+        except HeadstartError:
+            return None
+        return second.answer
+
+    def _lost(self, member: int, error: HeadstartError) -> None:
+        failure = classify_failure(error, self._parties.clock())
+        blames_caller = not (failure.fail_over or failure.retry_here)
+        self._losses.add(member, error, blames_caller=blames_caller)
+
+    # --- answering -----------------------------------------------------------------------
+
+    def _serve(self, draft: Draft, mark: str, *, storable: bool = True) -> Reply:
+        """Answer with a draft; the strong model stops."""
+        assert self._draft is not None
+        self._served = self._draft
+        self._rule_others()
+        for other in self._others:
+            other.cancel()
+        if self._asks_logprobs(self._draft):
+            draft = stripped(draft, self._call, self._dialect)
+        reply = _marked(draft.reply, mark, storable=storable)
+        # Books are closed when an answer ends, and a draft is sent in no time.
+        reply.filter(_resent(draft, self._give_up_others))
+        reply.closing = self.close
+        return reply
+
+    def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
+        """Answer with the strong model's stream, which teaches at its end."""
+        self._served = self._slow
+        if self._course is not CascadeOrder.CHECK:
+            self._rule_others()
+            for other in self._others:
+                other.cancel()
+
+        assert self._slow is not None
+        _marked(self._slow.hand_on(self.close), SLOW_MARK)
+        if teach is not None and self._parties.jury.scores:
+            reply.filter(self._teaching(reply, reply.pieces, teach))
+        return reply
+
+    async def _teaching(
+        self, reply: Reply, pieces: AsyncIterator[Piece], teach: _Teach
+    ) -> AsyncGenerator[Piece]:
+        async for piece in pieces:
+            yield piece
+        strong = finished_answer(reply.transcript, self._parties.clock())
+        if strong is not None:
+            await teach(strong)
+
+    async def _check(self, strong: Completion) -> None:
+        """Compare the draft of a checked call, if it was the faster one."""
+        self._rule_others()
+        if not all(each.reply is not None for each in self._others):
+            await self._give_up_others()
+            return
+        draft, second = await self._read_draft(), await self._read_second()
+        if draft is None:
+            return
+        jury = self._parties.jury
+        hard = jury.finds_hard(self._request)
+        ruling = await jury.rule(self._request, draft.answer, second)
+        rare = hard or ruling.decision.accept
+        weight = _CHECKED_WEIGHT if rare else 1.0
+        jury.learn(self._request, draft.answer, ruling, strong, weight=weight)
+
+    @property
+    def _others(self) -> list[CallTask]:
+        return [branch for branch in self._branches if branch is not self._served]
+
+    async def _give_up_others(self) -> None:
+        for branch in self._others:
+            branch.cancel()
+            await branch.ended()
+
+    def _rule_others(self) -> None:
+        """Say what becomes of the calls whose answer the client does not get."""
+        for branch in self._others:
+            if self._served is None:
+                outcome = AttemptOutcome.ABANDONED
+            elif branch is self._draft:
+                outcome = AttemptOutcome.REJECTED
+            else:
+                outcome = AttemptOutcome.LOST
+            self._rule(branch, outcome)
+
+    def _rule(self, branch: CallTask, outcome: AttemptOutcome) -> None:
+        if branch.call.log.ruling is None:
+            branch.call.log.rule(outcome)
+
+
+def _is_refusal(error: HeadstartError) -> bool:
+    if isinstance(error, UpstreamRefused):
+        return error.status in (400, 422)
+    return isinstance(error, InvalidRequest)
 
 
 class Cascade:
     """Asks ``fast``, judges its whole draft, and asks ``slow`` where the draft does not pass.
 
-    Entering ``stream`` waits for an accepted draft, or for the first content of ``slow``. Where
+    ``send`` waits for an accepted draft, or for the first content of ``slow``. Where
     ``slow`` fails, a draft that was only doubted is served, marked ``cascade:draft`` and not
-    storable. ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1). ``judges`` are the
-    user's own, asked as ``Jury`` says; nobody knows them by a name that lasts, so what they let
-    pass is shared under this cascade's own ``name`` alone.
+    storable. ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own
+    judges, ``strategy.judges``, are asked as ``JudgePanel`` says. They have no name that lasts, so
+    drafts that they let pass are shared under this cascade's own ``name`` alone.
     """
 
     def __init__(
@@ -66,42 +434,40 @@ class Cascade:
         name: str,
         fast: Candidate,
         slow: Candidate,
-        options: CascadeOptions,
+        strategy: Strategy,
         *,
-        ledger: Ledger,
         dialects: Mapping[str, Dialect],
         draw: Callable[[], float],
         clock: Callable[[], float],
-        judges: Sequence[DraftJudge] = (),
     ) -> None:
         self.name = name
+        judges = [each.ask for each in strategy.judges]
         # What one cascade let pass is nothing that a stricter one may serve.
-        named = (*sorted(options.judge), *([f"own@{name}"] if judges else []))
-        terms = f"{'+'.join(named)}>={options.min_confidence:g}"
+        named = (*sorted(strategy.judge), *([f"own@{name}"] if judges else []))
+        terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
         self.names = fast.names | slow.names
-        self.jury = Jury(options.judge, options.min_confidence, judges)
+        self.jury = JudgePanel(strategy.judge, strategy.min_confidence, judges)
         self._fast = fast
         self._slow = slow
-        self._options = options
+        self._strategy = strategy
         self._dialects = dialects
         self._draw = draw
         self._escalations = Escalations()
-        self._parties = Parties(
+        self._parties = CascadeParts(
             fast,
             slow,
             self.jury,
-            ledger,
             clock,
             silent=set(),
         )
 
-    def outlook(self, call: Call) -> Outlook:
+    def outlook(self, call: Call) -> RoutingEstimate:
         """Return what to expect: a whole draft, and the strong model as often as it is needed."""
         fast, slow = self._fast.outlook(call), self._slow.outlook(call)
         share = 1.0 if call.request is None else self.jury.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
-        return Outlook(
+        return RoutingEstimate(
             name=self.name,
             ready=fast.ready or slow.ready,
             ready_in_s=min(fast.ready_in_s, slow.ready_in_s),
@@ -117,24 +483,25 @@ class Cascade:
             context_tokens=slow.context_tokens,
         )
 
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[UpstreamReply]:
-        """Answer the call; entering waits until it is known who answers."""
+    async def send(self, call: Call) -> Reply:
+        """Answer the call; wait until it is known who answers."""
         alone = self._alone(call)
         if alone is not None:
             member, asked, mark = alone
-            async with member.stream(asked) as reply:
-                yield AnswerReply(reply, mark, storable=mark == SLOW_MARK)
-            return
-        dialect, course = self._dialects[call.dialect], self._course(call)
-        async with tended(partial(Trial, self._parties, call, dialect, course)) as trial:
-            reply = await trial.answer()
-            if course in (Course.DRAFT, Course.BOTH):
-                self._escalations = self._escalations.after(escalated=trial.escalated)
-            yield reply
+            return _marked(await member.send(asked), mark, storable=mark == SLOW_MARK)
+        order = self._course(call)
+        run = CascadeRun(self._parties, call, self._dialects[call.dialect], order)
+        try:
+            reply = await run.answer()
+        except BaseException as error:
+            await run.close(error)
+            raise
+        if order in (CascadeOrder.DRAFT, CascadeOrder.BOTH):
+            self._escalations = self._escalations.after(escalated=run.escalated)
+        return reply
 
     def _alone(self, call: Call) -> tuple[Candidate, Call, str] | None:
-        """Return who alone may answer this call, how it is asked, and the mark of its answer.
+        """Return the only member that may answer this call, its call, and the mark of its answer.
 
         A rescue goes on with the strong model, as nobody else's answer can break off.
         """
@@ -149,27 +516,28 @@ class Cascade:
             return self._slow, call, SLOW_MARK
         return None
 
-    def _course(self, call: Call) -> Course:
+    def _course(self, call: Call) -> CascadeOrder:
         jury, request = self.jury, call.request
         assert request is not None
         hard = jury.finds_hard(request)
         if jury.scores and self._checks(call, hard=hard):
-            return Course.CHECK
+            return CascadeOrder.CHECK
         if hard:
-            return Course.HARD
-        early = self._options.escalate_early and jury.expects_failure(request)
-        return Course.BOTH if early else Course.DRAFT
+            return CascadeOrder.HARD
+        early = self._strategy.escalate_early and jury.expects_failure(request)
+        return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
 
     def _checks(self, call: Call, *, hard: bool) -> bool:
-        drawn, options = self._draw(), self._options
-        if drawn >= options.checked:
+        # Nothing is checked where no judge scores.
+        drawn, checked = self._draw(), min(CHECKED, self._strategy.extra_calls)
+        if drawn >= checked:
             return False
         fast_usd = self._fast.outlook(call).cost_usd or 0.0
         slow_usd = self._slow.outlook(call).cost_usd or 0.0
         drafted_usd = fast_usd + self._escalations.share * slow_usd
         call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
         return drawn < check_share(
-            call_usd, check_usd, checked=options.checked, extra_cost=options.extra_cost
+            call_usd, check_usd, checked=checked, extra_cost=self._strategy.extra_cost
         )
 
 

@@ -1,43 +1,147 @@
-"""One provider behind HTTP, over aiohttp (``docs/decisions/0003-aiohttp.md``)."""
+"""One provider behind HTTP, its connections and its certificates."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import select
+import ssl
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
+from headstart.dialects.registry import BY_SETTING, DIALECTS, with_retry_after
 from headstart.errors import (
+    ConfigError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from headstart.middleware.reading import MAX_DOCUMENT_BYTES, is_event_stream
-from headstart.middleware.translation import with_retry_after
-from headstart.middleware.upstreams.authorities import trusting
-from headstart.middleware.upstreams.connections import connector
-from headstart.middleware.upstreams.incoming import Incoming
-from headstart.middleware.upstreams.options import AFTER_END_S, HTTPOptions
-from headstart.middleware.upstreams.outgoing import outgoing
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES
+from headstart.middleware.upstreams.wire import AFTER_END_S, IncomingAnswer, outgoing
+from headstart.reply import Reply, is_event_stream
+from headstart.transcript import Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from ssl import SSLContext
 
-    from headstart.middleware.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.middleware.reading import Piece
-    from headstart.middleware.supervisor import Spawn
-    from headstart.types import Call, Headers
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
-__all__ = ["HTTPOptions", "HTTPReply", "HTTPUpstream"]
+    from headstart.dialects.dialect import UpstreamDialect
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.reading import BodyReader
+    from headstart.settings import UpstreamSettings
+    from headstart.types import Call, Headers, Piece
 
+
+def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
+    """Return what trusts the authorities in a PEM file, and no others. Raises ConfigError."""
+    setting = f"upstream {upstream!r}: ca_file: {ca_file}"
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{setting} holds no certificate in PEM format") from error
+    except OSError as error:
+        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from error
+
+
+KEPT_S = 75.0
+"""For so long an unused connection is kept."""
+
+
+def connector(*, ssl: SSLContext | bool) -> aiohttp.TCPConnector:
+    """Return a pool without a limit. Call it in the event loop that uses it."""
+    return _SilentPool(limit=0, keepalive_timeout=KEPT_S, ssl=ssl)
+
+
+class _WatchedConnection(ResponseHandler):
+    """A connection that is closed if bytes come while no call uses it.
+
+    Such bytes answer nothing that was asked. The client library would take them for the answer to
+    the next call, which may be another caller's.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.idle = False
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes of the provider, unless no call is under way."""
+        if self.idle and data:
+            self.abort()
+            return
+        super().data_received(data)
+
+    @property
+    def silent(self) -> bool:
+        """Has nothing come, read or not, since the end of the last answer?"""
+        if not self.is_connected() or self.should_close or self._reading_paused:
+            return False
+        return not self._holds_more() and not _readable(self.transport)
+
+    def _holds_more(self) -> bool:
+        """Did the last answer's parser get the beginning of another one?"""
+        if self._parser is None:
+            return False
+        try:
+            return self._parser.feed_eof() is not None
+        except Exception:  # noqa: BLE001 - whatever it cannot read is not the end of an answer
+            return True
+
+
+class _SilentPool(aiohttp.TCPConnector):
+    """A pool that hands out silent connections alone, and closes the others."""
+
+    def __init__(self, *, limit: int, keepalive_timeout: float, ssl: SSLContext | bool) -> None:
+        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
+        watched: type[ResponseHandler] = _WatchedConnection
+        self._factory = partial(watched, loop=self._loop)
+
+    def _release(
+        self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
+    ) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        if isinstance(protocol, _WatchedConnection):
+            protocol.idle = True
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            protocol = connection.protocol
+            if isinstance(protocol, _WatchedConnection) and protocol.silent:
+                protocol.idle = False
+                return connection
+            connection.close()
+        return None
+
+
+def _readable(transport: asyncio.Transport | None) -> bool:
+    """Has the system bytes, or the end, that the event loop has not seen yet?"""
+    socket = None if transport is None else transport.get_extra_info("socket")
+    if socket is None:
+        return False
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([socket.fileno()], [], [], 0)[0])
+
+
+MOST_URLS = 64
+LONGEST_PATH = 256
+"""The longest path whose URL is kept, so that the client library works out its parts once."""
 _FAILURES = (aiohttp.ClientError, OSError)
 """What the client library raises; its timeouts are OSErrors."""
+FIRST_BYTE_S = 600.0
+"""Longest wait for a first byte on a socket. The caller sets the limit that counts."""
 _VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
 
 
@@ -46,31 +150,32 @@ class HTTPUpstream:
 
     def __init__(
         self,
-        options: HTTPOptions,
-        dialects: Mapping[str, Dialect],
+        settings: UpstreamSettings,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
         *,
-        spoken: Mapping[str, UpstreamDialect] | None = None,
+        credential: Headers | None = None,
         spawn: Spawn | None = None,
     ) -> None:
-        """Know ``dialects``, which callers speak, and those that only providers do.
+        """Send ``credential`` with each call; None: the caller's key passes.
 
-        ``spawn`` starts what ``options.warm`` asks for. Reads ``options.ca_file``; raises
+        Where ``settings.dialect`` is None, the provider speaks what the caller speaks. ``spawn``
+        starts the task that ``settings.warm`` asks for. Reads ``settings.ca_file``; raises
         ConfigError if that cannot be used.
         """
-        self.name = options.name
-        self._options = options
+        self.name = settings.name
+        self._settings = settings
+        self._credential = credential
         self._clock = clock
-        self._dialects = dialects
-        self._spoken = spoken or dialects
-        self._base = URL(options.base_url.rstrip("/"))
+        self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
+        self._base = URL(settings.base_url.rstrip("/"))
+        self._urls: dict[bytes, URL] = {}
         self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=options.connect_s, sock_read=options.first_token_s
+            total=None, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
         )
-        ca_file = options.ca_file
-        self._trusting = True if ca_file is None else trusting(options.name, ca_file)
+        ca_file = settings.ca_file
+        self._trusting = True if ca_file is None else trusting(settings.name, ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self._spawn = spawn if options.warm else None
+        self._spawn = spawn if settings.warm else None
         self._warming = False
         self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
         """Answers that are over while their bodies are not, and when they are closed."""
@@ -97,60 +202,171 @@ class HTTPUpstream:
             await self._session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
-        """Map a request's path onto the base URL (``HTTPOptions.base_url``)."""
+        """Map a request's path onto the base URL.
+
+        The base URL stands for the provider's root and the version in a request's path. Without a
+        path of its own it keeps the request's (``https://api.anthropic.com``); with one it takes
+        the place of the leading ``/v1``, ``/v1beta`` or ``/v2`` (``https://api.groq.com/openai/v1``,
+        ``https://generativelanguage.googleapis.com/v1beta``).
+        """
+        known = None if query else self._urls.get(path)
+        if known is not None:
+            return known
         raw = _as_sent(path)
         if self._base.raw_path not in ("", "/"):
             raw = self._base.raw_path + _VERSION.sub("", raw)
         if query:
             raw += "?" + _as_sent(query)
-        return URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
+        url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
+        # A query may hold a secret, so it is not kept.
+        if not query and len(path) <= LONGEST_PATH:
+            if len(self._urls) >= MOST_URLS:
+                self._urls.clear()
+            self._urls[path] = url
+        return url
 
-    def stream(self, call: Call, body: AsyncIterator[bytes] | None = None) -> _Sending:
+    async def send(self, call: Call, body: AsyncIterator[bytes] | None = None) -> Reply:
         """Send the call; ``body`` streams a request body in place of ``call.body``.
 
-        Entering waits for status and headers, and for the whole of an error.
-        Leaving closes the socket unless the body was read to its end. One that is late, after an
-        answer's terminal event, gets ``AFTER_END_S``, for which nobody waits. Raises
-        UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
-        request that the upstream's dialect cannot express.
+        Waits for status and headers, and for the whole of an error. Closing the reply closes the
+        socket unless the body was read to its end. A body that is late, after an answer's terminal
+        event, gets ``AFTER_END_S``, for which nobody waits. Raises UpstreamUnreachable,
+        UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a request that the
+        upstream's dialect cannot express.
         """
-        return _Sending(self, call, body)
-
-    async def send(
-        self, call: Call, body: AsyncIterator[bytes] | None
-    ) -> tuple[aiohttp.ClientResponse, Incoming, tuple[str, ...]]:
-        """Return the answer's beginning, who reads it, and the names of the edits made."""
-        session, incoming = self._open(), self._incoming(call)
-        sent = outgoing(call, self._options, incoming.client, incoming.own)
+        incoming = self._incoming(call)
+        sent = outgoing(call, self._settings, self._credential, incoming.client, incoming.own)
         headers = sent.headers
         if body is not None:
             # Without the length that the caller gave, the body would go out in chunks.
             headers = [*headers, *_length_of(call.headers)]
         try:
-            response = await session.request(
+            response = await self._open().request(
                 call.method,
                 self.url(sent.path, sent.query),
                 data=body if body is not None else (sent.body or None),
                 headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout,
-                proxy=self._options.proxy,
+                proxy=self._settings.proxy,
             )
         except asyncio.CancelledError:
-            self.keep_warm()
+            self._keep_warm()
             raise
         except _FAILURES as error:
             raise _as_ours(self.name, error) from error
-        return response, incoming, sent.transforms
+        try:
+            return await self._reply(response, incoming, sent.transforms)
+        except BaseException as error:
+            await self._close(response, error)
+            raise
 
-    def reply(
-        self, response: aiohttp.ClientResponse, incoming: Incoming, transforms: tuple[str, ...]
-    ) -> HTTPReply:
+    async def _reply(
+        self,
+        response: aiohttp.ClientResponse,
+        incoming: IncomingAnswer,
+        transforms: tuple[str, ...],
+    ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if nobody can read it."""
-        return HTTPReply(self.name, response, incoming, transforms, self._options)
+        status = response.status
+        raw = tuple([(name.lower(), value) for name, value in response.raw_headers])
+        strip = "include-usage" in transforms and is_event_stream(raw)
+        headers = incoming.headers(status, raw, strip=strip)
+        transcript = Transcript()
+        reader = incoming.reader(status, raw, transcript, strip=strip)
+        if incoming.own is not None and status >= 400:
+            read = await self._read_ahead(response)
+            headers = with_retry_after(headers, read)
+            pieces = _pieces_of(read, reader, transcript)
+        else:
+            at_finish = incoming.own is not None and incoming.own.ends_at_finish
+            pieces = self._pieces(response, reader, transcript, ends_at_finish=at_finish)
 
-    def let_end(self, response: aiohttp.ClientResponse) -> None:
-        """Keep the connection if the body, of which nobody wants more, ends in time."""
+        async def close(error: BaseException | None) -> None:
+            if _is_late(response, reader):
+                self._let_end(response)
+            else:
+                await self._close(response, error)
+
+        return Reply(
+            self.name,
+            incoming.status(status),
+            headers,
+            pieces,
+            transforms=transforms,
+            closing=close,
+            transcript=transcript,
+        )
+
+    async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._settings.read_s):
+                while size <= MAX_DOCUMENT_BYTES and (data := await response.content.readany()):
+                    size += len(data)
+                    parts.append(data)
+        except _FAILURES as error:
+            raise _as_ours(self.name, error) from error
+        return b"".join(parts)
+
+    async def _pieces(
+        self,
+        response: aiohttp.ClientResponse,
+        reader: BodyReader,
+        transcript: Transcript,
+        *,
+        ends_at_finish: bool,
+    ) -> AsyncGenerator[Piece]:
+        """Yield the answer as it arrives. Raises UpstreamError when it breaks off.
+
+        It is over at its terminal event, whatever becomes of its body.
+        """
+        content, until = response.content, None
+        try:
+            data = await content.readany()
+            self._limit_gaps(response)
+            while data:
+                piece = reader.feed(data)
+                transcript.add(piece)
+                yield piece
+                if reader.failed:
+                    break
+                if not reader.closing:
+                    data = await content.readany()
+                    continue
+                if not content.at_eof() and reader.ended:
+                    break
+                if until is None or piece.events:
+                    until = asyncio.get_running_loop().time() + AFTER_END_S
+                data = await (_in_time(content, until) if reader.finished else content.readany())
+        except _FAILURES as error:
+            if not (reader.finished and ends_at_finish):
+                raise _as_ours(self.name, error) from error
+        piece = reader.end()
+        if piece.data or piece.events:
+            transcript.add(piece)
+            yield piece
+
+    def _limit_gaps(self, response: aiohttp.ClientResponse) -> None:
+        """Bound the time between two pieces, now that the first one came."""
+        connection = response.connection
+        protocol = None if connection is None else connection.protocol
+        if protocol is not None:
+            protocol.read_timeout = self._settings.read_s
+            protocol.start_timeout()
+
+    async def _close(self, response: aiohttp.ClientResponse, error: BaseException | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._keep_warm()
+        try:
+            await response.__aexit__(None, None, None)
+        except _FAILURES as failure:
+            raise _as_ours(self.name, failure) from failure
+
+    def _let_end(self, response: aiohttp.ClientResponse) -> None:
+        """Keep the connection if the rest of the body, which is not read, ends in time."""
         loop = asyncio.get_running_loop()
         self._ending[response] = loop.call_later(AFTER_END_S, self._cut, response)
         response.content.on_eof(lambda: self._ending.pop(response).cancel())
@@ -159,7 +375,7 @@ class HTTPUpstream:
         self._ending.pop(response).cancel()
         response.close()
 
-    def keep_warm(self) -> None:
+    def _keep_warm(self) -> None:
         """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
         session = self._session
         if self._spawn is None or self._warming or session is None or session.closed:
@@ -168,10 +384,10 @@ class HTTPUpstream:
         self._spawn(self._warm, session)
 
     async def _warm(self, session: aiohttp.ClientSession) -> None:
-        timeout = aiohttp.ClientTimeout(total=self._options.connect_s)
+        timeout = aiohttp.ClientTimeout(total=self._settings.connect_s)
         try:
             async with session.head(
-                self._base, allow_redirects=False, timeout=timeout, proxy=self._options.proxy
+                self._base, allow_redirects=False, timeout=timeout, proxy=self._settings.proxy
             ) as response:
                 await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -180,53 +396,42 @@ class HTTPUpstream:
         finally:
             self._warming = False
 
-    def _incoming(self, call: Call) -> Incoming:
-        client = self._dialects.get(call.dialect) if call.request is not None else None
+    def _incoming(self, call: Call) -> IncomingAnswer:
+        client = DIALECTS.get(call.dialect) if call.request is not None else None
         own: UpstreamDialect | None = client
-        if client is not None and self._options.dialect not in ("", client.name):
-            own = self._spoken[self._options.dialect]
+        if client is not None and self._own is not None:
+            own = self._own
         model = "" if call.request is None else call.request.model
-        real = self._options.models.get(model, model)
-        return Incoming(call, client, own, self._clock(), real)
+        real = self._settings.models.get(model, model)
+        return IncomingAnswer(call, client, own, self._clock(), real)
 
 
-class _Sending:
-    """A call from its request to the end of its answer."""
+async def _pieces_of(
+    body: bytes, reader: BodyReader, transcript: Transcript
+) -> AsyncGenerator[Piece]:
+    """Yield the pieces of a body that was read ahead."""
+    piece = reader.feed(body)
+    transcript.add(piece)
+    yield piece
+    piece = reader.end()
+    transcript.add(piece)
+    yield piece
 
-    def __init__(
-        self, upstream: HTTPUpstream, call: Call, body: AsyncIterator[bytes] | None
-    ) -> None:
-        self._upstream = upstream
-        self._call = call
-        self._body = body
-        self._response: aiohttp.ClientResponse
-        self._reply: HTTPReply | None = None
 
-    async def __aenter__(self) -> HTTPReply:
-        self._response, incoming, transforms = await self._upstream.send(self._call, self._body)
-        try:
-            self._reply = reply = self._upstream.reply(self._response, incoming, transforms)
-            if incoming.own is not None and self._response.status >= 400:
-                await reply.read_ahead()
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
-        return reply
+async def _in_time(content: aiohttp.StreamReader, until: float) -> bytes:
+    """Return what follows the finish reasons, if it comes in time."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await content.readany()
+    except TimeoutError:
+        return b""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._reply is not None and self._reply.is_late:
-            return self._upstream.let_end(self._response)
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
-            self._upstream.keep_warm()
-        try:
-            await self._response.__aexit__(kind, error, trace)
-        except _FAILURES as failure:
-            raise _as_ours(self._upstream.name, failure) from failure
+
+def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
+    """Tell whether the answer is over, while its body has not ended, nor broken off."""
+    content = response.content
+    is_open = not content.is_eof() and content.exception() is None
+    return is_open and reader.closing and reader.ended
 
 
 def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:
@@ -264,99 +469,3 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     if number is not None and number > 0:
         return os.strerror(number)
     return error.os_error.strerror or type(error.os_error).__name__
-
-
-class HTTPReply:
-    """One provider's answer: status and headers now, the body as it arrives."""
-
-    storable = True
-
-    def __init__(
-        self,
-        upstream: str,
-        response: aiohttp.ClientResponse,
-        incoming: Incoming,
-        transforms: tuple[str, ...],
-        options: HTTPOptions,
-    ) -> None:
-        raw = tuple([(name.lower(), value) for name, value in response.raw_headers])
-        strip = "include-usage" in transforms and is_event_stream(raw)
-        self.upstream = upstream
-        self.status = incoming.status(response.status)
-        self.transforms = transforms
-        self.headers = incoming.headers(response.status, raw, strip=strip)
-        self._response = response
-        self._options = options
-        self._reader = incoming.reader(response.status, raw, strip=strip)
-        self._ends_at_finish = incoming.own is not None and incoming.own.ends_at_finish
-        self._read: bytes | None = None
-        """The body, where it was read ahead."""
-
-    @property
-    def is_late(self) -> bool:
-        """The answer is over, and its body has not ended, nor broken off."""
-        content = self._response.content
-        is_open = not content.is_eof() and content.exception() is None
-        return is_open and self._reader.closing and self._reader.ended
-
-    async def read_ahead(self) -> None:
-        """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
-        content, parts, size = self._response.content, [], 0
-        try:
-            async with asyncio.timeout(self._options.read_s):
-                while size <= MAX_DOCUMENT_BYTES and (data := await content.readany()):
-                    size += len(data)
-                    parts.append(data)
-        except _FAILURES as error:
-            raise _as_ours(self.upstream, error) from error
-        self._read = b"".join(parts)
-        self.headers = with_retry_after(self.headers, self._read)
-
-    async def chunks(self) -> AsyncIterator[Piece]:
-        """Yield the answer as it arrives. Raises UpstreamError when it breaks off.
-
-        It is over at its terminal event, whatever becomes of its body.
-        """
-        reader, until = self._reader, None
-        if self._read is not None:
-            yield reader.feed(self._read)
-        else:
-            content = self._response.content
-            try:
-                data = await content.readany()
-                self._begun()
-                while data:
-                    piece = reader.feed(data)
-                    yield piece
-                    if reader.failed:
-                        break
-                    if not reader.closing:
-                        data = await content.readany()
-                        continue
-                    if not content.at_eof() and reader.ended:
-                        break
-                    if until is None or piece.events:
-                        until = asyncio.get_running_loop().time() + AFTER_END_S
-                    data = await (self._last(until) if reader.finished else content.readany())
-            except _FAILURES as error:
-                if not (reader.finished and self._ends_at_finish):
-                    raise _as_ours(self.upstream, error) from error
-        yield reader.end()
-
-    async def _last(self, until: float) -> bytes:
-        """Return what follows the finish reasons, if it comes in time."""
-        try:
-            async with asyncio.timeout_at(until):
-                return await self._response.content.readany()
-        except TimeoutError:
-            return b""
-
-    def _begun(self) -> None:
-        """The first piece came: from now on its bound is that of the gap between two."""
-        options, connection = self._options, self._response.connection
-        if options.read_s == options.first_token_s or connection is None:
-            return
-        protocol = connection.protocol
-        if protocol is not None:
-            protocol.read_timeout = options.read_s
-            protocol.start_timeout()

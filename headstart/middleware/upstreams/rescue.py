@@ -1,39 +1,90 @@
-"""Rescue of an answer that broke off: go on with it or begin anew, so that the caller sees one.
-
-``docs/strategies.md`` tells when an answer can be rescued and what the caller sees if it cannot.
-"""
+"""Rescue of an answer that broke off: another attempt continues it or replaces it."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headstart.attempts import AttemptRole, Tokens
-from headstart.errors import HeadstartError, UpstreamError
-from headstart.middleware.reading import Piece
-from headstart.middleware.shaping.shaper import with_document
-from headstart.middleware.upstreams.holding import Held, tended
-from headstart.middleware.upstreams.opening import AnswerWithheld
-from headstart.middleware.upstreams.shown import Joint, Shown
+from headstart.dialects.registry import DIALECTS, form_of
+from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError
+from headstart.middleware.request_edits import with_document
 from headstart.policies.output.continuation import continuing
-from headstart.policies.routing.seam import OVERLAP, Continuation, Seam
-from headstart.types import Ended, UsageReported
+from headstart.policies.routing.splice import OVERLAP, PrefillSplice, RestartSplice
+from headstart.reply import AnswerWithheld
+from headstart.transcript import CHARACTERS_PER_TOKEN
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    Piece,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-    from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
-    from headstart.attempts import Outlook
-    from headstart.interfaces import Candidate, Chunk, UpstreamReply
-    from headstart.middleware.dialects.dialect import Dialect
+    from headstart.attempts import RoutingEstimate
+    from headstart.dialects.dialect import Dialect
+    from headstart.interfaces import Candidate
     from headstart.policies.output.continuation import Prefill
+    from headstart.reply import Reply
+    from headstart.settings import Rescue
+    from headstart.transcript import Transcript
     from headstart.types import Call, StreamEvent
 
-Mode: TypeAlias = Literal["restart", "prefill", "off"]
+_REPEATABLE = (Started, TextDelta, ReasoningDelta, UsageReported)
+"""Events that a second answer may follow: nothing half-shown but text and reasoning."""
+
+
+class SpliceWriter:
+    """Turns the events of a second answer into those that follow the ones shown."""
+
+    def __init__(self, seam: RestartSplice | PrefillSplice, block: int | None) -> None:
+        """Join at ``seam``, in the content block ``block``."""
+        self._seam = seam
+        self._block = block
+        self._renamed: int | None = None
+
+    def feed(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
+        """Yield what is new. Raises UpstreamProtocolError where the answers diverge."""
+        for event in events:
+            match event:
+                case Started() | ReasoningDelta():
+                    # The client has the one, and has seen another reasoning than this.
+                    continue
+                case ErrorReported():
+                    raise UpstreamProtocolError(f"the rescue failed: {event.message}")
+                case TextDelta():
+                    yield from self._text(event)
+                case Finished() | ToolCallDelta() | Ended():
+                    yield from self._news(TextDelta(text="", block=self._block), self._seam.end())
+                    yield event
+                case _:
+                    yield event
+
+    def _text(self, event: TextDelta) -> Iterator[StreamEvent]:
+        yield from self._news(event, self._seam.feed(event.text))
+
+    def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
+        if news is None:
+            raise UpstreamProtocolError("the rescue says something else, or less")
+        if not news:
+            return
+        if self._block is not None and self._renamed is None:
+            self._renamed = event.block
+        block = self._block if event.block == self._renamed else event.block
+        yield msgspec.structs.replace(event, text=news, block=block)
+
+
 """Begin anew and match what was shown, or have the rest of it said where that can be asked for;
 ``"off"``: only begin anew where nothing was shown."""
 _NOBODY: Mapping[str, Prefill] = {}
@@ -51,7 +102,7 @@ class Rescued:
         inner: Candidate,
         dialects: Mapping[str, Dialect],
         *,
-        mode: Mode = "restart",
+        mode: Rescue = "restart",
         prefill: Mapping[str, Prefill] = _NOBODY,
     ) -> None:
         self.name = inner.name
@@ -62,236 +113,200 @@ class Rescued:
         self._mode = mode
         self._prefill = prefill if mode == "prefill" else _NOBODY
 
-    def outlook(self, call: Call) -> Outlook:
-        """Return the outlook of what is inside."""
+    def outlook(self, call: Call) -> RoutingEstimate:
+        """Return the outlook of the strategy inside."""
         return self._inner.outlook(call)
 
-    def stream(self, call: Call) -> _Sending:
-        """Send the call; entering waits for first content. Leaving ends a rescue, too."""
-        dialect, request = None, call.request
+    async def send(self, call: Call) -> Reply:
+        """Send the call and wait for its first content. Closing the reply ends a rescue, too."""
+        try:
+            reply = await self._inner.send(call)
+        except AnswerWithheld as error:
+            return error.reply
+        request = call.request
         # A whole answer is shown at its end: until then another one is no rescue, but failover.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = self._dialects.get(call.dialect)
-        return _Sending(call, dialect, self._inner, self._prefill)
+            if dialect is not None:
+                reply.filter(self._rescued(reply, reply.pieces, reply.transcript, call, dialect))
+        return reply
 
-
-class _Sending:
-    """A call and the rescue of its answer. ``dialect`` None: it cannot be rescued."""
-
-    def __init__(
+    async def _rescued(
         self,
+        reply: Reply,
+        pieces: AsyncIterator[Piece],
+        shown: Transcript,
         call: Call,
-        dialect: Dialect | None,
-        inner: Candidate,
-        prefill: Mapping[str, Prefill],
-    ) -> None:
-        self._call = call
-        self._dialect = dialect
-        self._inner = inner
-        self._first: AbstractAsyncContextManager[UpstreamReply] | None = None
-        self._rescuer = _Rescuer(inner, call, prefill)
+        dialect: Dialect,
+    ) -> AsyncGenerator[Piece]:
+        """Yield the answer; where it breaks off, go on with another one.
 
-    async def __aenter__(self) -> UpstreamReply:
-        sending = self._inner.stream(self._call)
-        try:
-            reply = await sending.__aenter__()
-        except AnswerWithheld as error:
-            return error.reply
-        self._first = sending
-        if self._dialect is None:
-            return reply
-        return RescuedReply(reply, self._call, self._dialect, self._rescuer)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        if self._first is None:
-            return None
-        rescue = self._rescuer.context
-        if rescue is None:
-            return await self._first.__aexit__(kind, error, trace)
-        stack = AsyncExitStack()
-        stack.push_async_exit(self._first)
-        stack.push_async_exit(rescue)
-        return await stack.__aexit__(kind, error, trace)
-
-
-class _Rescuer:
-    """Makes the second call, in a task of its own: its context outlives a step of the reader."""
-
-    def __init__(self, inner: Candidate, call: Call, prefill: Mapping[str, Prefill]) -> None:
-        self._inner = inner
-        self._call = call
-        self._prefill = prefill
-        self._group: asyncio.TaskGroup
-        self._held: list[Held] = []
-        self.context: AbstractAsyncContextManager[_Rescuer] | None = None
-        """That of the calls made, entered; None: none was made."""
-
-    def _tend(self, group: asyncio.TaskGroup) -> _Rescuer:
-        self._group = group
-        return self
-
-    async def restart(self, failed: str) -> UpstreamReply | None:
-        """Call anew, elsewhere if there is anybody else; None: nobody answers."""
-        elsewhere = self._inner.names - self._call.avoid - {failed}
-        avoid = self._call.avoid | ({failed} if elsewhere else set())
-        return (await self._begin(self._call, "rescue", avoid)).reply
-
-    async def go_on(self, failed: str, said: str) -> UpstreamReply | None:
-        """Have the rest said by one who can; None: nobody does.
-
-        Who has nothing to add has said enough.
+        Raises the error that broke the answer off where no other answer can follow.
         """
-        request, reachable = self._call.request, self._inner.names - self._call.avoid
-        able = {name: how for name, how in self._prefill.items() if how != "no"}
-        able = {name: how for name, how in able.items() if name in reachable}
-        if request is None or not able or _is_begun(request.document):
-            return None
-        others = sorted(able.keys() - {failed}) or [failed]
-        how = able[others[0]]
-        asked = {name for name in others if able[name] == how}
-        document = continuing(request.document, said, how)
-        avoid = self._call.avoid | (self._inner.names - asked)
-        held = await self._begin(with_document(self._call, document), "prefill", avoid)
-        reply = held.error.reply if isinstance(held.error, AnswerWithheld) else held.reply
-        if reply is None or reply.upstream in asked:
-            return reply
-        # A strategy may ask somebody else in spite of all.
-        held.cancel()
-        return None
-
-    async def _begin(self, call: Call, branch: str, avoid: frozenset[str]) -> Held:
-        call = msgspec.structs.replace(
-            call,
-            role=AttemptRole.RESCUE,
-            avoid=avoid,
-            # Of its own: the first call's losers are still ruled out by theirs.
-            branch=f"{call.branch}.{branch}",
-        )
-        if self.context is None:
-            self.context = tended(self._tend)
-            await self.context.__aenter__()
-        known = asyncio.Event()
-        held = Held(self._group, self._inner, call, lambda _: known.set())
-        self._held.append(held)
-        await known.wait()
-        if held.error is not None and not isinstance(held.error, HeadstartError):
-            raise held.error
-        return held
-
-    def end(self, *, in_order: bool) -> None:
-        """The answer was read, or else was given up."""
-        for held in self._held:
-            held.release() if in_order else held.cancel()
-
-    def settle(self) -> None:
-        """All calls have ended: nothing was ruled on them."""
-
-
-def _is_begun(document: Mapping[str, Any]) -> bool:
-    """Has the caller begun the answer itself?"""
-    turns: Any = document.get("messages") or document.get("contents") or ({},)
-    return turns[-1].get("role") in ("assistant", "model")
-
-
-class RescuedReply:
-    """An answer that goes on in another one where it breaks off. ``chunks`` may be called once.
-
-    Raises what broke it off where it cannot go on: never a silent truncation.
-    """
-
-    def __init__(
-        self, reply: UpstreamReply, call: Call, dialect: Dialect, rescuer: _Rescuer
-    ) -> None:
-        self.upstream = reply.upstream
-        self.status = reply.status
-        self.headers = reply.headers
-        self._reply = reply
-        self._call = call
-        self._dialect = dialect
-        self._rescuer = rescuer
-        self._rescued = False
-
-    @property
-    def transforms(self) -> tuple[str, ...]:
-        """What the first answer's were, and ``rescued`` once there is a seam in it."""
-        transforms = self._reply.transforms
-        return (*transforms, "rescued") if self._rescued else transforms
-
-    @property
-    def storable(self) -> bool:
-        return self._reply.storable and not self._rescued
-
-    async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield the answer, with a seam or without."""
-        shown = Shown()
         try:
-            async for piece in self._reply.chunks():
-                shown.add(piece)
+            async for piece in pieces:
                 yield piece
         except UpstreamError as error:
             broken = error
         else:
             return
         try:
-            async with aclosing(self._second(shown, broken)) as pieces:
-                async for piece in pieces:
+            async with aclosing(self._rest(reply, shown, broken, call, dialect)) as rest:
+                async for piece in rest:
                     yield piece
         except UpstreamError as error:
             raise broken from (None if error is broken else error)
 
-    async def _second(self, shown: Shown, broken: UpstreamError) -> AsyncGenerator[Chunk]:
-        """Yield what follows. Raises ``broken`` where nobody can help, others where it diverges."""
-        request, dialect = self._call.request, self._dialect
+    async def _rest(
+        self,
+        reply: Reply,
+        shown: Transcript,
+        broken: UpstreamError,
+        call: Call,
+        dialect: Dialect,
+    ) -> AsyncGenerator[Piece]:
+        """Yield the rest. Raises ``broken`` where no other answer can follow, or another error."""
+        request = call.request
         assert request is not None
-        second, seam = await self._begin(shown) if self._is_rescuable(shown) else (None, None)
+        if not _is_rescuable(shown, call):
+            raise broken
+        second, splice = await self._second(reply.upstream, shown, call)
         if second is None:
             raise broken
-        self._rescued = True
-        if seam is None:
-            async for piece in second.chunks():
-                yield piece
-            return
-        encoder = dialect.encoder(
-            shown.id or dialect.new_id(), shown.created, include_usage=request.include_usage
-        )
-        # What the client has already puts the writer in the place where it goes on.
-        encoder.feed(shown.events)
-        joint = Joint(seam, shown.block)
-        begun = shown.tokens(dialect, self._call.prompt_tokens)
-        async for piece in second.chunks():
-            events = tuple(joint.feed(piece.events))
-            if isinstance(seam, Continuation):
-                events = tuple(_add_usage(event, begun, dialect) for event in events)
-            data = encoder.feed(events)
-            if data or events:
-                yield Piece(data, events)
-        # Some providers leave out the last event, and Gemini has none; the client gets its own.
-        if last := encoder.feed((Ended(),)):
-            yield Piece(last, (Ended(),))
+        reply.transforms = (*reply.transforms, "rescued")
+        reply.storable = False
+        async with second:
+            if splice is None:
+                if reply.transcript is shown:
+                    reply.transcript = second.transcript
+                async for piece in second.pieces:
+                    yield piece
+                return
+            start, events = shown.start, shown.events
+            encoder = dialect.encoder(
+                start.id or dialect.new_id(),
+                start.created or 0,
+                include_usage=request.include_usage,
+            )
+            # What the client has already puts the writer in the place where it goes on.
+            encoder.feed(events)
+            writer = SpliceWriter(splice, _last_block(events))
+            begun = _tokens(shown, dialect, call.prompt_tokens)
+            async for piece in second.pieces:
+                news = tuple(writer.feed(piece.events))
+                if isinstance(splice, PrefillSplice):
+                    news = tuple([_add_usage(event, begun, dialect) for event in news])
+                data = encoder.feed(news)
+                if data or news:
+                    yield _recorded(shown, data, news)
+            # Some providers leave out the last event, and Gemini has none; the client gets its own.
+            if last := encoder.feed((Ended(),)):
+                yield _recorded(shown, last, (Ended(),))
 
-    def _is_rescuable(self, shown: Shown) -> bool:
-        request, deadline = self._call.request, self._call.deadline
-        assert request is not None
-        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
-            return False
-        plain = request.choices == 1 and not request.logprobs
-        return shown.nothing or (request.stream and plain and shown.joinable)
-
-    async def _begin(self, shown: Shown) -> tuple[UpstreamReply | None, Seam | Continuation | None]:
-        """Return what follows, if anybody answers, and how it joins; None: it stands alone."""
-        failed, said = self.upstream, shown.text
-        if shown.nothing:
-            return await self._rescuer.restart(failed), None
-        if shown.is_text and len(said.rstrip()) >= OVERLAP:
-            rest = await self._rescuer.go_on(failed, said)
+    async def _second(
+        self, failed: str, shown: Transcript, call: Call
+    ) -> tuple[Reply | None, PrefillSplice | RestartSplice | None]:
+        """Return the answer that follows and how it is joined; None: it stands alone."""
+        if shown.is_empty:
+            return await self._restart(failed, call), None
+        said = shown.text
+        if _is_text(shown) and len(said.rstrip()) >= OVERLAP:
+            rest = await self._go_on(failed, said, call)
             if rest is not None:
-                return rest, Continuation(said)
-        return await self._rescuer.restart(failed), Seam(said)
+                return rest, PrefillSplice(said)
+        return await self._restart(failed, call), RestartSplice(said)
+
+    async def _restart(self, failed: str, call: Call) -> Reply | None:
+        """Send the call again, to another upstream if there is one; None: no upstream answers."""
+        elsewhere = self._inner.names - call.avoid - {failed}
+        avoid = call.avoid | ({failed} if elsewhere else set())
+        try:
+            return await self._inner.send(_as_rescue(call, avoid))
+        except HeadstartError:
+            return None
+
+    async def _go_on(self, failed: str, said: str, call: Call) -> Reply | None:
+        """Have an upstream that can continue an answer say the rest; None: nobody does.
+
+        An upstream that adds nothing has said enough.
+        """
+        request, reachable = call.request, self._inner.names - call.avoid
+        able = {name: how for name, how in self._prefill.items() if how != "no"}
+        able = {name: how for name, how in able.items() if name in reachable}
+        if request is None or not able or form_of(request).continues_answer(request.document):
+            return None
+        others = sorted(able.keys() - {failed}) or [failed]
+        how = able[others[0]]
+        asked = {name for name in others if able[name] == how}
+        document = continuing(request.document, DIALECTS[call.dialect].form, said, how)
+        avoid = call.avoid | (self._inner.names - asked)
+        try:
+            reply = await self._inner.send(_as_rescue(with_document(call, document), avoid))
+        except AnswerWithheld as error:
+            reply = error.reply
+        except HeadstartError:
+            return None
+        if reply.upstream in asked:
+            return reply
+        # A strategy may ask somebody else in spite of all.
+        await reply.aclose()
+        return None
+
+
+def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
+    return msgspec.structs.replace(
+        call,
+        role=AttemptRole.RESCUE,
+        avoid=avoid,
+        log=call.log.branch(),
+    )
+
+
+def _recorded(transcript: Transcript, data: bytes, events: tuple[StreamEvent, ...]) -> Piece:
+    piece = Piece(data, events)
+    transcript.add(piece)
+    return piece
+
+
+def _is_rescuable(shown: Transcript, call: Call) -> bool:
+    request, deadline = call.request, call.deadline
+    assert request is not None
+    if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+        return False
+    plain = request.choices == 1 and not request.logprobs
+    return shown.is_empty or (request.stream and plain and _is_joinable(shown))
+
+
+def _is_joinable(shown: Transcript) -> bool:
+    """Tell whether another answer could go on from here."""
+    return shown.is_continuable and all(
+        isinstance(event, _REPEATABLE) or _is_beside(event) for event in shown.events
+    )
+
+
+def _is_beside(event: StreamEvent) -> bool:
+    """Tell a chunk's own fields, such as padding, from content."""
+    return isinstance(event, ExtraDelta) and event.choice is None
+
+
+def _is_text(shown: Transcript) -> bool:
+    """Tell whether another answer could go on from here, and no reasoning was shown."""
+    thought = any(isinstance(event, ReasoningDelta) for event in shown.events)
+    return _is_joinable(shown) and not thought
+
+
+def _last_block(events: Sequence[StreamEvent]) -> int | None:
+    """Return the content block of the last text."""
+    texts = [event for event in events if isinstance(event, TextDelta)]
+    return texts[-1].block if texts else None
+
+
+def _tokens(shown: Transcript, dialect: Dialect, prompt_tokens: int) -> Tokens:
+    """Return what the shown part took, by estimate where that was not reported yet."""
+    length = round(len(shown.text) / CHARACTERS_PER_TOKEN)
+    reported = shown.usage
+    tokens = Tokens(prompt=prompt_tokens) if reported is None else dialect.tokens(reported)
+    return tokens._replace(completion=max(tokens.completion, length))
 
 
 def _add_usage(event: StreamEvent, begun: Tokens, dialect: Dialect) -> StreamEvent:

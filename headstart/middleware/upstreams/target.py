@@ -1,30 +1,440 @@
-"""One provider, one key: the only candidate that calls; health, limits, figures and books."""
+"""One provider under one key: calls it, and keeps its health, limits, figures and books."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import math
+from collections import deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from headstart.errors import UpstreamUnavailable
+import msgspec
+
+from headstart.dialects.registry import form_of
+from headstart.errors import (
+    HeadstartError,
+    RequestError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from headstart.middleware.identity import credential_of
-from headstart.middleware.upstreams.calling import Calling
-from headstart.middleware.upstreams.recording import Recording, Terms
-from headstart.policies.routing.measures import Key
-from headstart.policies.routing.outlooks import Ask, Standing, outlook
+from headstart.middleware.upstreams.accounting import MOST_GAPS, Billing, Recording
+from headstart.middleware.upstreams.wire import AFTER_END_S
+from headstart.policies.routing.failures import FailureKind, failure, failure_of
+from headstart.policies.routing.measures import UpstreamModel
+from headstart.policies.routing.ordering import Availability, CallShape, predict_call
+from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, replayed
+from headstart.transcript import Transcript
+from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Mapping,
+        Sequence,
+    )
 
-    from headstart.attempts import Outlook
+    from headstart.attempts import RoutingEstimate
+    from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Upstream
-    from headstart.middleware.dialects.dialect import Dialect
-    from headstart.middleware.upstreams.conditions import Condition, Conditions
-    from headstart.middleware.upstreams.ledger import Ledger
+    from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
     from headstart.policies.cost import Price
-    from headstart.types import Call, ChatRequest
+    from headstart.policies.routing.failures import Failure
+    from headstart.reply import Closing
+    from headstart.settings import UpstreamSettings
+    from headstart.types import Call, Headers, Piece
 
+T = TypeVar("T")
+
+REFUSAL_BYTES = 64 * 1024
+"""A longer error body is replaced by one of ours."""
+
+
+class Patience:
+    """Bounds each wait like ``asyncio.timeout_at``, which sets and clears a timer for each piece.
+
+    That costs more than all else that is done for a piece; here a timer that finds its wait over
+    looks again when the current one would be. Cancellation from elsewhere passes, as it does there.
+    """
+
+    __slots__ = ("_late", "_looks_at", "_loop", "_task", "_timer", "_until")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
+        self._task: asyncio.Task[object] | None = None
+        self._until = math.inf
+        self._late = False
+
+    async def within(self, wait: Awaitable[T], until: float) -> T:
+        """Return what is waited for. Raises TimeoutError at ``until``."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        self._until = until
+        if until < self._looks_at:
+            self._look_at(until)
+        self._task = task
+        try:
+            return await wait
+        except asyncio.CancelledError as error:
+            if self._late and task.cancelling() <= cancelling + 1:
+                raise TimeoutError from error
+            raise
+        finally:
+            self._task = None
+            if self._late:
+                self._late = False
+                task.uncancel()
+
+    def stop(self) -> None:
+        """Clear the timer: nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, when: float) -> None:
+        self.stop()
+        self._looks_at = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._looks_at = math.inf
+        if self._task is None:
+            return
+        if self._loop.time() < self._until:
+            self._look_at(self._until)
+        elif not self._late:
+            self._late = True
+            self._task.cancel()
+
+
+KEPT_ALIVE = 4
+"""Stall limits for which pings and comments alone are waited for: they tell that the connection
+lives, while the model may think between two blocks, or hang."""
+
+
+_NO_ANSWER = Transcript()
+"""The record of an answer that has not begun."""
+
+
+class TargetCall:
+    """One call of a target: its first content, the waits for its pieces, its end and its books.
+
+    It is also the iterator over the pieces of the answer: first the held ones, then the live ones.
+    Reading raises UpstreamTimeout when no piece comes for ``stall_s``, when none that says anything
+    comes for ``KEPT_ALIVE`` times as long, or when the call's deadline is over. It raises
+    UpstreamProtocolError or UpstreamRefused when the answer breaks off.
+    """
+
+    __slots__ = (
+        "_call", "_clock", "_closing", "_dialect", "_headers", "_held", "_name", "_over",
+        "_patience", "_quiet_s", "_recording", "_source", "_stall_s", "_streams", "_time",
+        "_transcript",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        call: Call,
+        recording: Recording,
+        dialect: Dialect | None,
+        *,
+        stall_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._call = call
+        self._recording = recording
+        self._dialect = dialect
+        self._stall_s = stall_s
+        self._quiet_s = 0.0
+        """Waited for pieces since the last one that said anything."""
+        self._clock = clock
+        self._time = asyncio.get_running_loop().time
+        self._patience = Patience()
+        self._streams = call.request is not None and call.request.stream
+        self._held: deque[Piece] = deque()
+        self._over = False
+        self._closing: Closing | None = None
+        self._name = ""
+        self._headers: Headers = ()
+        self._source: AsyncGenerator[Piece]
+        self._transcript = _NO_ANSWER
+
+    async def open(self, upstream: Upstream, until: float | None) -> Reply:
+        """Send the call, and read up to the first content, which has to come by ``until``.
+
+        A call that fails is closed and booked. Raises HeadstartError.
+        """
+        try:
+            opening = self._first_content(upstream)
+            reply = await (opening if until is None else self._patience.within(opening, until))
+        except TimeoutError as error:
+            late = UpstreamTimeout(
+                f"upstream {upstream.name} sent no content in time", kind=FailureKind.SILENT
+            )
+            await self._broken_off(late)
+            raise late from error
+        except HeadstartError as error:
+            await self._broken_off(error)
+            raise
+        except BaseException as error:
+            await self._close(error)
+            raise
+        self._recording.first(self._time())
+        reply.pieces, reply.closing = self, self._close
+        return reply
+
+    async def _first_content(self, upstream: Upstream) -> Reply:
+        """Send the call and read up to the first content; keep what came until then."""
+        call = self._call
+        reply = await upstream.send(call)
+        self._closing = reply.closing
+        self._name, self._headers = reply.upstream, reply.headers
+        self._transcript = reply.transcript
+        self._source = cast("AsyncGenerator[Piece]", reply.pieces)
+        if reply.status == 200 and not is_readable(call, reply):
+            self._dialect = None
+        self._recording.answered(reply, self._dialect, self._time(), self._clock())
+        self._held.extend(await open_answer(reply, self._dialect, call.id))
+        return reply
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self
+
+    async def __anext__(self) -> Piece:
+        """Return the next piece. A stream is booked before its last piece is passed on.
+
+        The call is booked as won when the terminal event came, or else at a clean end.
+        """
+        transcript = self._transcript
+        if self._held:
+            piece = self._held.popleft()
+            if not self._held and self._streams and transcript.ended:
+                self._book()
+            return piece
+        if self._over:
+            raise StopAsyncIteration
+        now = self._time()
+        whole = transcript.ended or (transcript.finish is not None and transcript.finished)
+        try:
+            wait = anext(self._source, None)
+            live = await self._patience.within(wait, self._until(now, whole=whole))
+            self._check(live)
+        except TimeoutError as error:
+            if not whole:
+                silent = UpstreamTimeout(
+                    f"upstream {self._name} fell silent in its answer", kind=FailureKind.STALLED
+                )
+                # At once, not when the caller leaves: a rescue may run on long after this.
+                await self._broken_off(silent)
+                raise silent from error
+            live = None
+        except HeadstartError as error:
+            await self._broken_off(error)
+            raise
+        if live is None:
+            self._over = True
+            self._book()
+            raise StopAsyncIteration
+        came, recording = self._time(), self._recording
+        if live.events:
+            self._quiet_s = 0.0
+        elif self._dialect is not None:
+            self._quiet_s += came - now
+        recording.gaps.append(came - recording.last)
+        recording.last = came
+        if len(recording.gaps) == MOST_GAPS:
+            recording.learn_gaps()
+        if transcript.ended and self._streams:
+            self._book()
+        return live
+
+    def _check(self, piece: Piece | None) -> None:
+        """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
+        transcript, dialect = self._transcript, self._dialect
+        if dialect is None:
+            return
+        if piece is None:
+            if transcript.content and not transcript.whole:
+                raise UpstreamProtocolError(
+                    f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
+                )
+        elif transcript.error is not None and piece.events:
+            raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+
+    def _until(self, now: float, *, whole: bool) -> float:
+        if whole:
+            # The source bounds this by itself, where it can still say how the answer ends.
+            limit_s = 2 * AFTER_END_S
+        else:
+            limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
+        deadline = self._call.deadline
+        return now + limit_s if deadline is None else min(now + limit_s, deadline)
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Close the socket, and book the call unless it is booked. Once: the second does nothing.
+
+        An answer that breaks off does not wait for its reader.
+        """
+        self._patience.stop()
+        closing, self._closing = self._closing, None
+        try:
+            if closing is not None:
+                try:
+                    await self._source.aclose()
+                finally:
+                    await closing(error)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Book a call that nobody reads on, unless it is booked."""
+        if self._recording.booked:
+            return
+        transcript, dialect = self._transcript, self._dialect
+        at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
+        if transcript.error is None and (transcript.ended or at_finish):
+            self._recording.ended(self._time())
+        else:
+            self._recording.left(self._time())
+
+    async def _broken_off(self, error: HeadstartError) -> None:
+        """Book a call that failed, and close it."""
+        self._over = True
+        now = self._time()
+        if isinstance(error, RequestError):
+            self._recording.dropped(now)
+        else:
+            self._recording.failed(classify_failure(error, self._clock()), now)
+        await self._close(error)
+
+    def _book(self) -> None:
+        # The end of a whole answer may still fail to be translated.
+        if self._transcript.error is None and not self._recording.booked:
+            self._recording.ended(self._time())
+
+
+def classify_failure(error: HeadstartError, unix: float) -> Failure:
+    """Return what to do about an error of an upstream; ``unix`` is now in Unix seconds.
+
+    A request that one upstream's dialect cannot express is that upstream's shortcoming.
+    """
+    if not isinstance(error, UpstreamError):
+        return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
+    found = failure_of(error, unix)
+    if isinstance(error, AnswerWithheld) and error.finished:
+        # No mark against the provider: a caller could have it taken from all others.
+        found = msgspec.structs.replace(found, charges=False)
+    return found
+
+
+def is_readable(call: Call, reply: Reply) -> bool:
+    """Tell whether a 200 answer's events say all that there is to say.
+
+    A whole answer to a call that passes untouched may be anything: it is the caller's to read.
+    """
+    return reply.is_plain and (call.editable or reply.is_stream)
+
+
+async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:
+    """Read an answer up to its first content; return the pieces that were held until then.
+
+    With ``dialect`` None nobody can tell content from the rest: its first bytes will do. Raises
+    UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a stream with nothing in it.
+    """
+    if reply.status >= 300:
+        raise await _refusal(reply, dialect, request_id)
+    held: list[Piece] = []
+    size, transcript = 0, reply.transcript
+    async for piece in reply.pieces:
+        held.append(piece)
+        size += len(piece.data)
+        if transcript.error is not None and dialect is not None:
+            raise reported(transcript.error, reply.upstream, reply.headers, dialect, request_id)
+        if transcript.content or size > HELD_BYTES or (size and dialect is None):
+            return held
+        if transcript.ended:
+            break
+    if dialect is None or transcript.extras or transcript.cut or reply.status != 200:
+        return held
+    if not transcript.whole:
+        raise UpstreamProtocolError(
+            f"upstream {reply.upstream} answered with nothing", kind=FailureKind.EMPTY
+        )
+    raise AnswerWithheld(
+        f"upstream {reply.upstream} gave no answer",
+        kind=FailureKind.FILTERED if transcript.filtered else FailureKind.EMPTY,
+        reply=_in_memory(reply, held),
+        finished=transcript.finished,
+    )
+
+
+def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
+    """Return an answer that was read to its end as a reply that has nothing to close."""
+    return Reply(
+        reply.upstream,
+        reply.status,
+        reply.headers,
+        replayed(held),
+        transforms=reply.transforms,
+        transcript=reply.transcript,
+    )
+
+
+def reported(
+    event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
+) -> UpstreamRefused:
+    """Return the error that stood in a 200 answer as the error status that it should have been."""
+    status = event.status if event.status is not None and 400 <= event.status < 600 else 502
+    return UpstreamRefused(
+        f"upstream {upstream} answered 200 with an error: {event.message}",
+        status=status,
+        headers=_own_headers(headers, dialect),
+        body=dialect.error_body(event, request_id),
+        code=event.code or "upstream_error",
+    )
+
+
+async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> UpstreamRefused:
+    body = bytearray()
+    event: ErrorReported | None = None
+    async for piece in reply.pieces:
+        body += piece.data
+        event = next((each for each in piece.events if isinstance(each, ErrorReported)), event)
+        if len(body) > REFUSAL_BYTES:
+            break
+    message = event.message if event is not None else f"the upstream answered {reply.status}"
+    headers = reply.headers
+    if len(body) > REFUSAL_BYTES and dialect is not None:
+        event = ErrorReported(message=message, status=reply.status)
+        body[:] = dialect.error_body(event, request_id)
+        headers = _own_headers(headers, dialect)
+    return UpstreamRefused(
+        f"upstream {reply.upstream}: {message}",
+        status=reply.status,
+        headers=headers,
+        body=bytes(body),
+        code=(event and event.code) or "upstream_error",
+    )
+
+
+def _own_headers(headers: Headers, dialect: Dialect) -> Headers:
+    """Return a provider's headers for a body of ours."""
+    kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
+    return (*kept, (b"content-type", dialect.content_types.json))
+
+
+MOST_PRICES = 256
+LONGEST_NAME = 128
+"""The longest name of a model whose price is remembered."""
 MOST_TOKENS = 10_000_000
 """Longer than any answer."""
 
@@ -33,150 +443,173 @@ def _unknown(model: str) -> None:  # noqa: ARG001 - nothing is known of any mode
     return None
 
 
-@dataclass(frozen=True)
-class TargetOptions:
-    """One provider under one key. Limits left None are learned."""
-
-    name: str
-    key: str = field(default="", repr=False)
-    """Tells keys apart; need not be one. Empty: callers send their own."""
-    first_token_s: float | None = None
-    stall_s: float | None = None
-    cancels_billing: bool = True
-    context_tokens: Callable[[str], int | None] = _unknown
-    """By real model name."""
-    price: Callable[[str], Price | None] = _unknown
-    models: Mapping[str, str] = field(default_factory=dict)
-    """Real names by the caller's."""
-
-
 class Target:
-    """Makes calls to ``upstream``. Entering ``stream`` waits for the answer's first content.
+    """Makes calls to ``upstream``. ``send`` waits for the answer's first content.
 
     Each call is booked once, whatever ends it: an answer as soon as it was read to its end. What
     the provider's dialect cannot express (InvalidRequest) is not sent, so it is not booked. Raises
     UpstreamUnavailable without a call while the breaker is open or a rate limit is used up.
+
+    ``settings.models`` has all names of models that the upstream understands. ``key`` tells its
+    own keys apart and need not be one; empty: callers send their own. ``context_tokens`` and
+    ``price`` know the upstream's models by their real names. Limits that are None are learned.
     """
 
     def __init__(
         self,
         upstream: Upstream,
-        options: TargetOptions,
-        conditions: Conditions,
-        ledger: Ledger,
+        settings: UpstreamSettings,
+        states: UpstreamStates,
         dialects: Mapping[str, Dialect],
         clock: Callable[[], float],
+        *,
+        key: str = "",
+        context_tokens: Callable[[str], int | None] = _unknown,
+        price: Callable[[str], Price | None] = _unknown,
     ) -> None:
-        self.name = options.name
-        self.identity = options.name
-        self.names = frozenset((options.name,))
-        self.own_key = bool(options.key)
+        self.name = settings.name
+        self.identity = settings.name
+        self.names = frozenset((settings.name,))
+        self.own_key = bool(key)
         """Callers' keys do not reach it."""
-        self.upstream = upstream
-        self.dialects = dialects
-        self.clock = clock
-        self._options = options
-        self._conditions = conditions
-        self._ledger = ledger
+        self._upstream = upstream
+        self._dialects = dialects
+        self._clock = clock
+        self._settings = settings
+        self._cancels_billing = settings.cancels_billing is True
+        self._key_id = key
+        self._context_tokens = context_tokens
+        self._price = price
+        self._prices: dict[str, Price | None] = {}
+        """The prices of models that were asked for."""
+        self._states = states
 
-    def outlook(self, call: Call) -> Outlook:
+    def outlook(self, call: Call) -> RoutingEstimate:
         """Return what to expect of this call, now."""
-        options, now = self._options, asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
         key = self._key(call)
-        condition = self._condition(call, key)
+        state = self._state(call, key)
         expected = self._expected_length(call)
-        breaker, limits = condition.breaker, condition.limits
-        ask = Ask(
+        breaker, limits = state.breaker, state.limits
+        ask = CallShape(
             prompt_tokens=call.prompt_tokens,
             output_tokens=expected,
             max_tokens=_max_tokens(call),
-            warm=self._conditions.affinities.of(call.affinity, now) == self.name,
+            warm=self._states.affinities.of(call.affinity, now) == self.name,
         )
-        standing = Standing(
+        standing = Availability(
             ready_in_s=max(
                 breaker.avoided_for_s(now), limits.ready_in_s(_reserved(call, expected), now)
             ),
             degraded=breaker.degraded(now),
             weight=breaker.weight(now),
-            context_tokens=options.context_tokens(key.model),
-            bills_cancelled=not options.cancels_billing,
+            context_tokens=self._context_tokens(key.model),
+            bills_cancelled=not self._cancels_billing,
             allowance=limits.allowance(now),
         )
-        measures, price = self._conditions.measures, options.price(key.model)
-        return outlook(self.name, key, ask, standing, measures, now, price=price)
+        measures, price = self._states.measures, self._price_of(key.model)
+        return predict_call(self.name, key, ask, standing, measures, now, price=price)
 
-    def stream(self, call: Call) -> Calling:
-        """Send the call; entering waits for first content. Raises HeadstartError."""
-        return Calling(self, call)
+    async def send(self, call: Call) -> Reply:
+        """Send the call and wait for its first content. Raises HeadstartError."""
+        recording = self._begin(call, asyncio.get_running_loop().time())
+        making = TargetCall(
+            call,
+            recording,
+            None if call.request is None else self._dialects.get(call.dialect),
+            stall_s=self._stall_limit_s(recording.key, call),
+            clock=self._clock,
+        )
+        return await making.open(self._upstream, self._first_content_until(recording, call))
 
-    def begin(self, call: Call, now: float) -> Recording:
+    def _begin(self, call: Call, now: float) -> Recording:
         """Take leave to make the call; return where it is booked. Raises UpstreamUnavailable."""
         key = self._key(call)
-        condition = self._condition(call, key)
+        state = self._state(call, key)
         expected = self._expected_length(call)
         reserved = _reserved(call, expected)
-        limit_s = condition.limits.ready_in_s(reserved, now)
-        permit = condition.breaker.admit(now) if limit_s <= 0.0 else None
+        limit_s = state.limits.ready_in_s(reserved, now)
+        permit = state.breaker.admit(now) if limit_s <= 0.0 else None
         if permit is None:
-            wait_s = condition.breaker.ready_in_s(now)
-            limited = limit_s > wait_s or condition.breaker.limited(now)
+            wait_s = state.breaker.ready_in_s(now)
+            limited = limit_s > wait_s or state.breaker.limited(now)
             if call.anyway and not limited:
-                permit = condition.breaker.insist(now)
+                permit = state.breaker.insist(now)
         if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(
                 f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
             )
-        condition.limits.take(reserved, now)
-        options, most = self._options, _max_tokens(call)
-        terms = Terms(
-            options.price(key.model),
+        state.limits.take(reserved, now)
+        most = _max_tokens(call)
+        billing = Billing(
+            self._price_of(key.model),
             expected if most is None else min(expected, most),
-            options.cancels_billing,
+            self._cancels_billing,
         )
         return Recording(
             call,
             key,
             permit=permit,
-            condition=condition,
-            conditions=self._conditions,
-            ledger=self._ledger,
-            terms=terms,
+            state=state,
+            states=self._states,
+            billing=billing,
             now=now,
-            at=self.clock(),
+            at=self._clock(),
             reserved=reserved,
         )
 
-    def first_token_limit_s(self, key: Key, call: Call, now: float) -> float | None:
-        """Return how long the call may take to begin; None: as long as it likes."""
-        limit_s = self._options.first_token_s
+    def _first_content_until(self, recording: Recording, call: Call) -> float | None:
+        """Return the last moment for the first content. A whole answer comes when it is done."""
+        if not recording.streams:
+            return call.deadline
+        limit_s = self._settings.first_token_s
         if limit_s is None and call.hurried:
-            limit_s = self._conditions.measures.first_token_limit_s(key, call.prompt_tokens, now)
-        return limit_s
+            limit_s = self._states.measures.first_token_limit_s(
+                recording.key, call.prompt_tokens, recording.began
+            )
+        if limit_s is None:
+            return call.deadline  # nobody else would answer: a model may think for minutes
+        until = recording.began + limit_s
+        return until if call.deadline is None else min(until, call.deadline)
 
-    def stall_limit_s(self, key: Key, call: Call) -> float:
+    def _stall_limit_s(self, key: UpstreamModel, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
-        if self._options.stall_s:
-            return self._options.stall_s
-        calls_tools = call.request is not None and _has_tools(call.request)
-        return self._conditions.measures.stall_limit_s(key, calls_tools=calls_tools)
+        if self._settings.stall_s:
+            return self._settings.stall_s
+        measures = self._states.measures
+        limit_s = measures.stall_limit_s(key, calls_tools=True)
+        if measures.gap_p99_s(key) is None or _has_tools(call):
+            return limit_s
+        return measures.stall_limit_s(key, calls_tools=False)
 
-    def _key(self, call: Call) -> Key:
+    def _price_of(self, model: str) -> Price | None:
+        if model in self._prices:
+            return self._prices[model]
+        price = self._price(model)
+        # Callers may name any model.
+        if len(self._prices) >= MOST_PRICES:
+            self._prices.clear()
+        if len(model) <= LONGEST_NAME:
+            self._prices[model] = price
+        return price
+
+    def _key(self, call: Call) -> UpstreamModel:
         model = "" if call.request is None else call.request.model
-        return Key(self.name, self._options.models.get(model, model))
+        return UpstreamModel(self.name, self._settings.models.get(model, model))
 
-    def _condition(self, call: Call, key: Key) -> Condition:
-        """Return the condition under the key that the call goes out with: none is another's."""
-        own = self._options.key
+    def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
+        """Return the state under the key that the call goes out with: none is another's."""
+        own = self._key_id
         if not own:
             sent = credential_of(call.headers, call.query_string, cookies=False) or b""
             own = blake2b(sent, digest_size=16).hexdigest()
-        return self._conditions.of(key.upstream, key.model, own)
+        return self._states.of(key.upstream, key.model, own)
 
     def _expected_length(self, call: Call) -> float:
         if call.output_tokens is not None:
             return call.output_tokens
-        return self._conditions.measures.expected_length(call.place)
+        return self._states.measures.expected_length(call.place)
 
 
 def _reserved(call: Call, expected: float) -> int:
@@ -190,5 +623,6 @@ def _max_tokens(call: Call) -> int | None:
     return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
 
 
-def _has_tools(request: ChatRequest) -> bool:
-    return bool(request.document.get("tools") or request.document.get("functions"))
+def _has_tools(call: Call) -> bool:
+    request = call.request
+    return request is not None and form_of(request).has_tools(request.document)

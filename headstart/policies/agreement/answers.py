@@ -1,6 +1,6 @@
-"""What of an answer is judged: its text, its tool calls, whether it refuses or was cut off.
+"""The parts of an answer that are judged: text, tool calls, refusal, and a cut at the limit.
 
-Reasoning, ids, token counts and log-probabilities are not part of what an answer says.
+Reasoning, ids, token counts and log-probabilities are no part of the content of an answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REFUSAL_CHARS = 400
 _FIRST_CHARS = 160
 
 
-class Reply(Frozen):
+class ReadChoice(Frozen):
     """One choice of an answer."""
 
     text: str
@@ -55,7 +55,7 @@ class Reply(Frozen):
     truncated: bool = False
 
 
-def read_answer(answer: Completion | RawResponse) -> tuple[Reply, ...] | None:
+def read_answer(answer: Completion | RawResponse) -> tuple[ReadChoice, ...] | None:
     """Return the choices of an answer in order; None for bytes that are no text."""
     if isinstance(answer, Completion):
         return tuple(map(_read_choice, sorted(answer.choices, key=lambda choice: choice.index)))
@@ -64,11 +64,11 @@ def read_answer(answer: Completion | RawResponse) -> tuple[Reply, ...] | None:
     except UnicodeDecodeError:
         return None
     text = _without_volatile(text)
-    return (Reply(text=text, refuses=refuses(text)),)
+    return (ReadChoice(text=text, refuses=refuses(text)),)
 
 
 def answer_text(answer: Completion | RawResponse) -> str:
-    """Return what an answer says and calls, choice by choice, for someone who reads it."""
+    """Return the text and the calls of an answer, choice by choice, for a reader."""
     return "\n\n".join(
         "\n".join([reply.text, *(f"{call.name}({call.arguments})" for call in reply.calls)]).strip()
         for reply in read_answer(answer) or ()
@@ -78,7 +78,7 @@ def answer_text(answer: Completion | RawResponse) -> str:
 def refuses(text: str) -> bool:
     """Tell "I don't know", "I can't help with that" and silence from an answer; English only.
 
-    A text that begins so and then answers all the same does not refuse.
+    A text that begins so and then answers after all does not refuse.
     """
     if not text:
         return True
@@ -88,11 +88,11 @@ def refuses(text: str) -> bool:
     return bool(_PLAIN_REFUSALS.search(plain[:_FIRST_CHARS])) and not _GOES_ON.search(plain)
 
 
-def _read_choice(choice: Choice) -> Reply:
+def _read_choice(choice: Choice) -> ReadChoice:
     calls = tuple(part for part in choice.parts if isinstance(part, ToolCall))
     text = "".join(part.text for part in choice.parts if isinstance(part, Text)).strip()
     refused = any(isinstance(part, Refusal) and part.text for part in choice.parts)
-    return Reply(
+    return ReadChoice(
         text=text,
         calls=calls,
         refuses=refused or choice.finish in _WITHHELD or (not calls and refuses(text)),

@@ -1,21 +1,27 @@
-"""The words of an answer, as far as two answers are compared by them."""
+"""The words of two texts, and how alike they are: the features of a logistic regression."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from functools import lru_cache
-from typing import NamedTuple
+from math import exp, log
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.policies.guards.words import is_function_word, listed, stem
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# --- words ---------------------------------------------------------------------------------------
+
 SHORT_WORDS = 5
-"""Up to here a text is a label, compared as such; beyond it is prose."""
+"""A text of so many words is a label. A longer text is prose."""
 _SHORT_CHARS = 100
 JUDGED_CHARS = 6000
-"""Answers are compared by this much of their beginning."""
+"""Only so many characters of the beginning of an answer are compared."""
 MOST_QUESTION_WORDS = 60
-"""A longer question holds documents: what an answer quotes of them is not given by the question."""
+"""A longer question holds documents. Its words do not count as given to the answer."""
 
 _TOKEN = re.compile(
     r"""
@@ -51,10 +57,10 @@ class Wording(NamedTuple):
     """The words of one text: stems of its content words, of which some are names or numbers."""
 
     length: int
-    """In words."""
+    """The number of its words."""
     content: frozenset[str]
     names: frozenset[str]
-    """Content words with a capital."""
+    """The content words with a capital."""
     numbers: frozenset[str]
     opening: frozenset[str]
     """Content words of the first sentence."""
@@ -67,31 +73,32 @@ def read_words(text: str) -> Wording:
     """Return the wording of the first ``JUDGED_CHARS`` of a text."""
     plain = _plain(text[:JUDGED_CHARS])
     tokens = _TOKEN.findall(plain)
-    keys = {token: _key(token.lower()) for token in set(tokens)}
+    keys = {token: _content_key(token.lower()) for token in set(tokens)}
     content = frozenset(keys.values()) - _NOTHING
     opening = frozenset(keys.get(token, "") for token in _TOKEN.findall(_first_sentence(plain)))
+    first, lower = tokens[0].lower() if tokens else "", {token.lower() for token in keys}
     return Wording(
         length=len(tokens),
         content=content,
         names=frozenset(key for token, key in keys.items() if token[0].isupper()) - _NOTHING,
         numbers=frozenset(key for key in content if key[0].isdecimal()),
         opening=opening - _NOTHING,
-        polarity=_polarity(tokens),
-        negated=any(_negates(token.lower()) for token in keys),
+        polarity=(first in _YES) - (first in _NO),
+        negated=any(token in _NEGATIONS or token.endswith("n't") for token in lower),
     )
 
 
 def question_words(question: str | None) -> frozenset[str]:
-    """Return what an answer gets from its question for free; nothing of a long question."""
+    """Return the words that an answer can take from its question; none of a long question."""
     if not question:
         return frozenset()
     tokens = _TOKEN.findall(_plain(question[:JUDGED_CHARS]))
-    words = frozenset(_key(token.lower()) for token in tokens) - _NOTHING
+    words = frozenset(_content_key(token.lower()) for token in tokens) - _NOTHING
     return words if len(words) <= MOST_QUESTION_WORDS else frozenset()
 
 
 def short_form(text: str) -> tuple[str, ...] | None:
-    """Return the words of a text of up to ``SHORT_WORDS``, None of a longer one.
+    """Return the words of a text of up to ``SHORT_WORDS``; None for a longer text.
 
     They come without case, accents, punctuation and articles.
     """
@@ -118,8 +125,8 @@ def _first_sentence(text: str) -> str:
 
 
 @lru_cache(maxsize=16_384)
-def _key(token: str) -> str:
-    """Return what a lower-case token is compared by; "" for words that carry no content."""
+def _content_key(token: str) -> str:
+    """Return the form in which a lower-case token is compared; "" for a word without content."""
     number = _number(token)
     if number[0].isdecimal():
         return number
@@ -137,10 +144,95 @@ def _number(token: str) -> str:
     return f"{whole}.{decimals}" if decimals else whole
 
 
-def _polarity(tokens: list[str]) -> int:
-    first = tokens[0].lower() if tokens else ""
-    return (first in _YES) - (first in _NO)
+# --- likeness ------------------------------------------------------------------------------------
+
+LIKENESS_FEATURES = (
+    "bias",
+    "cosine",
+    "cosine above 0.8",
+    "novel words covered, least",
+    "novel words covered, most",
+    "nothing novel",
+    "words in common",
+    "novel opening covered",
+    "keys covered",
+    "no keys",
+    "no novel number in common",
+    "a novel number in common",
+    "question words in common",
+    "length ratio",
+    "words exchanged",
+    "keys exchanged",
+)
+"""Names of the features. Novel words are those that no question gave; keys are names and numbers.
+
+Exchanged are words or keys that either text has alone, in a text that is otherwise alike.
+"""
+
+WITHOUT_COSINE = tuple(name for name in LIKENESS_FEATURES if not name.startswith("cosine"))
+
+_ALIKE = 0.4
+"""From this share of common words (Jaccard) on an exchange counts."""
+_UNKNOWN_SHARE = 0.5
+"""The share of question words in common, if no question is known."""
+_NEARLY_EQUAL = 0.6
+"""From this share on a negation on one side turns the meaning around."""
 
 
-def _negates(token: str) -> bool:
-    return token in _NEGATIONS or token.endswith("n't")
+def compare_words(
+    a: Wording, b: Wording, given: frozenset[str], cosine: float | None
+) -> tuple[float, ...]:
+    """Return the ``LIKENESS_FEATURES`` of two texts, or those ``WITHOUT_COSINE``.
+
+    ``given`` are the words of their questions.
+    """
+    common, either = a.content & b.content, a.content | b.content
+    jaccard = _ratio(len(common), len(either))
+    novel_a, novel_b = a.content - given, b.content - given
+    covers = (_cover(novel_a, novel_b), _cover(novel_b, novel_a))
+    keys_a, keys_b = (a.names | a.numbers) - given, (b.names | b.numbers) - given
+    numbers_a, numbers_b = a.numbers - given, b.numbers - given
+    exchange = max(jaccard - _ALIKE, 0.0)
+    return (
+        1.0,
+        *(() if cosine is None else (cosine, max(cosine - 0.8, 0.0))),
+        min(covers),
+        max(covers),
+        float(not (novel_a and novel_b)),
+        jaccard,
+        max(_cover(a.opening - given, novel_b), _cover(b.opening - given, novel_a)),
+        max(_cover(keys_a, novel_b), _cover(keys_b, novel_a)),
+        float(not (keys_a and keys_b)),
+        float(bool(numbers_a and numbers_b) and not numbers_a & numbers_b),
+        float(bool(numbers_a & numbers_b)),
+        _ratio(len(common & given), len(either & given)) if given else _UNKNOWN_SHARE,
+        abs(log(1 + a.length) - log(1 + b.length)),
+        exchange * bool(a.content - common and b.content - common),
+        exchange * bool(keys_a - common and keys_b - common),
+    )
+
+
+def probability(features: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the logistic function of the weighted features."""
+    logit = sum(weight * value for weight, value in zip(weights, features, strict=True))
+    return 1 / (1 + exp(-max(min(logit, 30.0), -30.0)))
+
+
+def answers_oppose(a: Wording, b: Wording) -> bool:
+    """Tell that one text begins with yes and the other with no."""
+    return a.polarity * b.polarity < 0
+
+
+def may_oppose(a: Wording, b: Wording) -> bool:
+    """Tell that the texts are worded nearly alike and only one of them has a negation."""
+    if a.negated == b.negated:
+        return False
+    return len(a.content & b.content) >= _NEARLY_EQUAL * len(a.content | b.content)
+
+
+def _cover(words: frozenset[str], others: frozenset[str]) -> float:
+    return _ratio(len(words & others), len(words))
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,11 +1,14 @@
-"""Negation: an odd against an even number of negations."""
+"""Negations and opposites: each of them turns a question around.
+
+The pairs of opposites come from general English, not from any data set. Opposites that other
+constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.antonyms import opposites_exchanged
 from headstart.policies.guards.words import is_negated_verb, listed, stem, stems_of
 
 if TYPE_CHECKING:
@@ -14,6 +17,257 @@ if TYPE_CHECKING:
     from headstart.policies.guards.parse import Parse
     from headstart.policies.guards.words import Word
 
+# --- opposites -------------------------------------------------------------------------------
+
+_OPPOSITE_PAIRS = """
+    abnormal/normal above/below above/under absent/present abstract/concrete abundant/scarce
+    accelerate/decelerate accelerate/slow accept/decline accept/deny accept/refuse accept/reject
+    accidental/deliberate accidental/intentional acid/alkaline acquire/dispose acquire/sell
+    activate/cancel activate/deactivate active/inactive active/passive acute/chronic add/deduct
+    add/delete add/remove add/subtract adult/child advance/retreat advantage/disadvantage
+    after/before agree/disagree agree/refuse alive/dead all/none allow/ban allow/block allow/deny
+    allow/forbid allow/prevent allow/prohibit always/never amateur/professional ancestor/descendant
+    ancient/modern annual/monthly annual/weekly anode/cathode answer/question antimatter/matter
+    antonym/synonym apart/together appear/disappear appear/vanish approve/decline approve/deny
+    approve/disapprove approve/reject arrival/departure arrive/depart arrive/leave
+    artificial/natural ascend/descend ashamed/proud ask/reply ask/respond asleep/awake
+    assemble/dismantle asset/liability async/sync asynchronous/synchronous attach/detach
+    attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
+    automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
+    backward/forward bad/good bearish/bullish beautiful/ugly begin/end begin/finish begin/stop
+    beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst better/worse big/small
+    bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
+    block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
+    borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair breakfast/dinner
+    breakfast/lunch bride/groom bright/dark bright/dim brighten/dim broad/narrow brother/sister
+    bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller calm/nervous
+    cancel/confirm cancel/keep cancel/reactivate cancel/renew capitalize/lowercase captive/free
+    careful/careless careful/reckless catch/throw cause/prevent ceiling/floor charge/discharge
+    charge/refund cheap/expensive checkin/checkout child/parent ciphertext/plaintext
+    civilian/military clean/dirty clear/cloudy client/server climb/descend
+    clockwise/counterclockwise close/open closed/open closing/opening coarse/fine cold/hot
+    cold/warm colder/warmer collapse/expand column/row combine/separate combine/split
+    comedy/tragedy complex/simple complicated/simple compress/decompress compress/extract
+    compulsory/optional compulsory/voluntary conceal/reveal concise/verbose condense/expand
+    confirm/deny connect/disconnect cons/pros constant/variable construct/demolish
+    consumer/producer continue/stop contract/expand cooked/raw cool/heat cool/warm
+    correct/incorrect correct/wrong courage/fear create/delete create/destroy credit/debit
+    creditor/debtor criticize/praise crooked/straight cruel/kind cry/laugh customer/supplier
+    daily/hourly daily/monthly daily/weekly damage/fix damage/repair danger/safety dangerous/safe
+    dark/light daughter/son dawn/dusk day/night dead/living debit/refund decode/encode
+    decrease/increase decrease/raise decrypt/encrypt deep/shallow deepen/flatten defeat/victory
+    defendant/plaintiff defense/offense deficit/surplus deflate/inflate delay/hasten delete/keep
+    delete/restore delete/save demand/supply demote/promote denominator/numerator deny/grant
+    deposit/withdraw deposit/withdrawal deserialize/serialize desist/persist destination/origin
+    destination/source die/live different/same difficult/easy diligent/lazy dinner/lunch
+    disable/enable discard/retain discourage/encourage dismiss/employ dismiss/hire disobey/obey
+    dispatch/receive disprove/prove distrust/trust diurnal/nocturnal dive/surface divide/multiply
+    divide/unite divorce/marry domestic/foreign domestic/international double/single down/up
+    downgrade/upgrade download/upload downstairs/upstairs downstream/upstream downward/upward
+    drain/fill drop/lift drop/raise dry/humid dry/wet dull/sharp dusk/sunrise dynamic/static
+    earliest/latest early/late earn/lose earn/spend east/west eastern/western emigrate/immigrate
+    employee/employer empty/fill empty/full end/start enemy/friend enlarge/shrink enter/exit
+    enter/leave entrance/exit even/odd evening/morning everybody/nobody everything/nothing
+    exclude/include exhale/inhale expand/shrink expense/income expert/novice explicit/implicit
+    export/import extend/shorten exterior/interior external/internal extravert/introvert
+    fact/fiction fail/pass fail/succeed failure/success fake/genuine fake/real fall/rise false/true
+    famous/obscure far/near farthest/nearest fast/slow fastest/slowest fat/lean fat/slim fat/thin
+    father/mother fattening/slimming female/male feminine/masculine few/many fewer/more
+    figurative/literal finish/start fire/hire first/last first/second flexible/rigid
+    float/sink fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader
+    foolish/wise forbid/permit foreign/native formal/informal former/future
+    former/latter forward/reverse free/paid freeze/melt freeze/unfreeze frequent/rare
+    fresh/stale friendly/hostile front/rear frozen/melted full/part full/partial future/past
+    gain/lose gain/loss generous/stingy global/local grandparent/parent gross/net
+    grow/shrink guest/host guilty/innocent guilty/nonguilty handsome/ugly happy/sad hard/soft
+    harden/soften hardware/software harm/help hate/like hate/love healthy/sick heaven/hell
+    heavy/light heed/ignore help/hinder hero/villain hidden/visible hide/reveal hide/show high/low
+    higher/lower highest/lowest horizontal/vertical huge/tiny husband/wife ignorance/knowledge
+    ignore/notice ignore/respect immoral/moral immutable/mutable imperfect/perfect
+    improbable/probable improve/worsen inbound/outbound incoming/outgoing increase/reduce
+    indoor/outdoor indoors/outdoors inferior/superior inner/outer input/output insert/remove
+    inside/outside install/remove install/uninstall invalid/valid invisible/visible
+    irrational/rational join/leave junior/senior king/queen known/unknown land/takeoff
+    landlord/tenant large/little large/small larger/smaller largest/smallest last/next
+    latest/oldest learn/teach least/most left/right lengthen/shorten less/more
+    lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
+    longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
+    lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
+    mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
+    maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
+    monthly/yearly mute/unmute narrow/wide negative/positive nephew/niece new/old newest/oldest
+    next/previous no/yes noisy/quiet none/some north/south northern/southern object/subject
+    occupied/vacant off/on offline/online often/rarely often/seldom old/young older/younger
+    oldest/youngest open/shut opponent/proponent opponent/supporter oppose/support
+    optimist/pessimist oral/written ordinary/special outside/within over/under
+    overestimate/underestimate overflow/underflow oversleep/wake own/rent oxidize/reduce
+    pack/unpack parallel/serial part/whole pause/play pause/resume peace/war peak/trough
+    permanent/temporary permit/prohibit physical/virtual plural/singular polite/rude poor/rich
+    pop/push popular/unpopular post/pre poverty/wealth precede/succeed precise/vague predator/prey
+    prefix/suffix private/public progress/regress pull/push punish/reward purchase/sell quick/slow
+    quit/start rainy/sunny raise/reduce rapid/slow read/write real/virtual receive/send
+    receive/spend receiver/sender relax/tense resist/surrender retail/wholesale right/wrong
+    risky/safe rough/smooth rural/urban safe/unsafe save/spend save/waste short/tall shrink/swell
+    sick/well signin/signout signout/signup sit/stand sleep/wake sour/sweet start/stop
+    strength/weakness strengthen/weaken strong/weak student/teacher subscribe/unsubscribe
+    subset/superset summer/winter sunrise/sunset terse/verbose thick/thin tomorrow/yesterday
+    useful/useless with/without
+"""
+
+_CLASSES = (
+    (
+        "increase raise boost grow more higher bigger larger greater extend expand double",
+        "decrease reduce lower cut shrink less fewer smaller drop halve minimise minimize",
+    ),
+    (
+        "improve help boost benefit strengthen enhance good better best excellent outstanding",
+        "damage harm hurt worsen ruin weaken bad worse worst poor terrible awful inadequate",
+    ),
+    (
+        "enable activate resume join enrol enroll register subscribe start begin launch",
+        "disable deactivate pause withdraw unsubscribe deregister stop end quit cancel",
+    ),
+    (
+        "allow permit let grant approve authorise authorize accept welcome eligible entitled",
+        "ban forbid prohibit deny refuse reject revoke decline block bar restrict ineligible",
+    ),
+    ("busy crowded noisy packed", "quiet empty calm peaceful deserted"),
+    ("safe secure harmless healthy", "unsafe dangerous risky harmful toxic unhealthy hazardous"),
+    (
+        "cheap cheaper cheapest affordable budget inexpensive",
+        "expensive pricey pricier priciest luxury costly costliest dearest",
+    ),
+    (
+        "add install insert attach create include contain",
+        "remove delete uninstall detach destroy exclude lack omit erase",
+    ),
+    ("open unlock unblock unfreeze", "close closed shut lock block freeze"),
+    ("win pass succeed", "lose fail"),
+    ("keep retain save preserve", "lose discard delete dispose cancel bin"),
+    ("always usually frequently often", "never rarely seldom"),
+    ("early earlier earliest oldest", "late later latest newest"),
+    ("short shorter shortest brief", "long longer longest lengthy"),
+    ("popular famous", "unpopular unknown obscure"),
+    ("like love enjoy prefer", "dislike hate"),
+    ("legal lawful", "illegal unlawful"),
+    ("hot warm", "cold cool"),
+    ("easy easier easiest simple simplest", "hard harder hardest difficult tough"),
+    ("upgrade promote", "downgrade demote"),
+    ("hire recruit employ", "dismiss sack"),
+    ("compulsory mandatory obligatory required", "optional voluntary"),
+    ("fast faster fastest quick quicker quickest", "slow slower slowest"),
+    ("true real genuine", "false fake"),
+    ("correct right accurate", "wrong incorrect inaccurate"),
+    ("include contain cover incorporate", "exclude omit lack"),
+    ("cause trigger provoke aggravate", "prevent cure treat relieve ease soothe"),
+    ("attract lure", "repel deter discourage"),
+    ("heat warm", "cool chill refrigerate"),
+    ("stay", "leave quit depart"),
+    ("renew prolong reinstate", "cancel terminate lapse expire"),
+    ("rise climb soar", "fall drop sink plunge decline"),
+    ("support endorse favour favor", "oppose reject condemn"),
+    ("show display reveal", "hide conceal mask"),
+    ("praise compliment", "criticise criticize complain complaint"),
+    ("profit surplus", "loss deficit debt"),
+    ("heavy heavier heaviest", "light lighter lightest"),
+    ("big bigger biggest large larger largest huge", "small smaller smallest little tiny"),
+    ("high higher highest", "low lower lowest"),
+    ("tall taller tallest", "short shorter shortest"),
+    ("strong stronger strongest", "weak weaker weakest"),
+    ("near nearer nearest closest", "far farther farthest further furthest"),
+    ("wet damp moist", "dry"),
+    ("frequent common usual", "rare uncommon unusual infrequent"),
+    ("necessary essential required", "unnecessary optional needless"),
+    ("reliable dependable trustworthy", "unreliable faulty"),
+    ("advantage pros benefit strength upside", "disadvantage cons drawback weakness downside risk"),
+    ("well healthy fit", "ill sick unwell unhealthy"),
+    ("employed", "unemployed jobless"),
+    ("married", "single divorced unmarried"),
+    ("expert advanced professional experienced", "beginner novice amateur inexperienced"),
+    ("indoors inside indoor", "outdoors outside outdoor"),
+    ("obey comply follow", "violate breach ignore disobey break"),
+    ("connect link pair", "disconnect unlink unpair"),
+    ("continue proceed persist", "stop quit pause halt discontinue"),
+    ("liable taxable", "exempt"),
+    ("successful accepted", "unsuccessful rejected failed"),
+    ("earn save", "spend waste"),
+    ("gain", "lose shed"),
+    ("maximum max", "minimum min"),
+    ("tighten impose", "loosen relax lift ease"),
+    ("calm relax soothe", "excite agitate upset provoke"),
+    ("clean wash", "dirty stain soil"),
+    ("fresh", "stale expired rotten spoiled"),
+    ("satisfied happy pleased", "dissatisfied unhappy disappointed annoyed"),
+)
+"""Two classes in a row: each word of one class is an opposite of each word of the other."""
+
+_PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
+_SHORTEST_STEM = 4
+"""Shorter remainders are mostly chance: "under" is not un + der, "input" not in + put."""
+
+
+def _table() -> dict[str, frozenset[str]]:
+    opposites: dict[str, set[str]] = {}
+    for pair in _OPPOSITE_PAIRS.split():
+        one, _, other = (stem(word) for word in pair.partition("/"))
+        opposites.setdefault(one, set()).add(other)
+        opposites.setdefault(other, set()).add(one)
+    for row in _CLASSES:
+        ours, theirs = map(stems_of, row)
+        for one_side, other_side in ((ours, theirs), (theirs, ours)):
+            for word in one_side - other_side:
+                opposites.setdefault(word, set()).update(other_side - one_side)
+    return {word: frozenset(others) for word, others in opposites.items()}
+
+
+_OPPOSITES = _table()
+
+
+def opposites_used(a: Parse, b: Parse) -> bool:
+    """Veto when an opposite was exchanged and no negation makes up for it: "not right", "wrong"."""
+    return a.negated == b.negated and opposites_exchanged(a, b)
+
+
+def opposites_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether each prompt has a word that the other lacks and the two are opposites.
+
+    Words that count as negations do not count again: "always" and "never".
+    """
+    ours, theirs = frozenset(a.stems), frozenset(b.stems)
+    only_a, only_b = ours - theirs - a.negators, theirs - ours - b.negators
+    return (
+        any(
+            not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
+            for word in only_a
+        )
+        or any(_prefixed(word, only_a) for word in only_b)
+        or _particles_exchanged(a, b)
+    )
+
+
+def _prefixed(word: str, others: frozenset[str]) -> bool:
+    return word.startswith(_PREFIXES) and any(
+        word.startswith(prefix)
+        and len(word) >= len(prefix) + _SHORTEST_STEM
+        and word[len(prefix) :] in others
+        for prefix in _PREFIXES
+    )
+
+
+def _particles_exchanged(a: Parse, b: Parse) -> bool:
+    """Find one verb with opposite particles: "opt in", "opt out"."""
+    if not {"in", "out"} <= {*a.stems, *b.stems}:
+        return False
+    phrases_a, phrases_b = set(pairwise(a.stems)), set(pairwise(b.stems))
+    return any(
+        (verb, "out" if particle == "in" else "in") in phrases_b - phrases_a
+        for verb, particle in phrases_a - phrases_b
+        if particle in {"in", "out"} and verb in a.content
+    )
+
+
+# --- negations -------------------------------------------------------------------------------
+
 _NEGATIONS = frozenset(
     listed("""
     not no never without cannot except excluding none neither nobody nothing nowhere non unable
@@ -21,18 +275,18 @@ _NEGATIONS = frozenset(
     """)
 )
 _CEASING = stems_of("stop quit cease prevent halt keep")
-"""They negate the verb that they govern: "stop watering", "keep it from renewing"."""
+"""These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
-"""They negate nouns as well: "avoid nuts"."""
+"""These words negate nouns as well: "avoid nuts"."""
 _DENIALS = frozenset({"no", "not"})
-_REACH = 6
-"""Words that a negation looks ahead: "prevent … from renewing"."""
+_NEGATION_REACH = 6
+"""How many words a negation looks ahead: "prevent … from renewing"."""
 _FREE_OF = frozenset(
-    listed(
-        "sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent"
-    )
+    listed("""
+    sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent
+    """)
 )
-"""What "-free" denies; "the pool is free" denies nothing."""
+"""After these words "free" is a negation: "sugar-free". "The pool is free" denies nothing."""
 _ENDING = stems_of(
     """
     cancel unsubscribe deregister disable deactivate remove delete off end terminate block ban mute
@@ -55,7 +309,7 @@ _IDIOMS = {
     "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
 _PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
-"""Between the negation and what it negates: "I can't seem to find it"."""
+"""Words that may stand between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
 
 _WORKING = stems_of(
@@ -64,7 +318,7 @@ _WORKING = stems_of(
     got let allow use able happy pleased
     """
 )
-"""What is not so when something is wrong: "it isn't working", "it won't go through"."""
+"""Words whose negation is a complaint: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
 _TROUBLE = stems_of(
     """
@@ -75,17 +329,20 @@ _TROUBLE = stems_of(
 )
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
-"""A negation on one side that a word on the other makes up for."""
+"""A negation with the first tone says the same as a prompt without it that has the second tone."""
 
 
 def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
-    """Return a prompt's negations, idioms left out, their parity, and what else bears on them."""
+    """Return the negations of a prompt, whether their number is odd, and its tone.
+
+    A negation in an idiom does not count.
+    """
     negators = []
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if is_negated_verb(word.text) or word.text in _NEGATIONS:
-            if _is_idiom(words, place):
+            if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:
                 negators.append(stemmed)
@@ -105,9 +362,9 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
 def negations_differ(a: Parse, b: Parse) -> bool:
     """Veto when one prompt is negated and the other is not.
 
-    Not when both complain ("My card isn't working", "My card fails") or both end something
-    ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the negation
-    ("not correct", "wrong").
+    It does not veto when both complain ("My card isn't working", "My card fails") or both end
+    something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
+    negation ("not correct", "wrong").
     """
     if a.negated == b.negated:
         return False
@@ -118,7 +375,7 @@ def negations_differ(a: Parse, b: Parse) -> bool:
 
 def _ceases(words: Sequence[Word], place: int) -> bool:
     """Find the verb that "stop" governs: "stop watering", "stop it from renewing"."""
-    following = words[place + 1 : place + 2 + _REACH]
+    following = words[place + 1 : place + 2 + _NEGATION_REACH]
     if following and _is_gerund(following[0]) and words[place].text[:4] != "keep":
         return True
     return any(word.text == "from" and _is_gerund(verb) for word, verb in pairwise(following))
@@ -129,8 +386,8 @@ def _is_gerund(word: Word) -> bool:
 
 
 def _implied(words: Sequence[Word], place: int) -> set[str]:
-    """Hear the complaint in "it isn't working", "not there yet", the end in "I don't want it"."""
-    following = [stem(word.text) for word in words[place + 1 : place + 1 + _REACH]]
+    """Find the complaint in "it isn't working" or "not there yet", the end in "I don't want it"."""
+    following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
     if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
         tone.add(_COMPLAINS)
@@ -140,15 +397,15 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
 
 
 def _unknowing(words: Sequence[Word], place: int) -> set[str]:
-    """Hear the trouble in "I can't find it"; "yes or no" has none."""
-    following = [word.text for word in words[place + 1 : place + 1 + _REACH]]
+    """Find the trouble in "I can't find it"; "yes or no" has none."""
+    following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     return set() if _UNKNOWING.isdisjoint(following) else {_TROUBLED}
 
 
-def _is_idiom(words: Sequence[Word], place: int) -> bool:
+def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     text = words[place].text
     before = words[place - 1].text if place else ""
-    following = (word.text for word in words[place + 1 : place + 1 + _REACH])
+    following = (word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH])
     after = next((text for text in following if text not in _PASSED_OVER), "")
     contracted = is_negated_verb(text)
     if contracted and not before and after in _PRONOUNS:
@@ -158,5 +415,5 @@ def _is_idiom(words: Sequence[Word], place: int) -> bool:
     if text == "no" and (before == "or" or after[:1].isdecimal()):
         return True  # "whether or no", "No. 5"
     if text in _DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
-        return True  # "no more than": a limit, see ``comparative``
+        return True  # "no more than": a limit, see ``facts.limits``
     return after in _IDIOMS.get("n't" if contracted else text, ())

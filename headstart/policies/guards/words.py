@@ -1,4 +1,4 @@
-"""Words, stems and function words: what every guard reads."""
+"""Words, stems and function words, for all guards."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Word(NamedTuple):
 
 
 def word_texts(text: str) -> Iterator[str]:
-    """Yield the texts of a prompt's tokens, for who reads only the first of them."""
+    """Yield the texts of a prompt's tokens, for callers that read only the first of them."""
     tokens = _TOKEN.finditer(text.translate(_APOSTROPHES))
     return (match.group().lower() for match in tokens)
 
@@ -135,7 +135,7 @@ def is_negated_verb(word: str) -> bool:
 def stem(word: str) -> str:
     """Return a crude stem, so that forms of a word are equal: plural, -ing, -ed, -ly, -ion.
 
-    Far weaker than Porter on purpose: it joins only forms that an opposite never has.
+    It is far weaker than Porter's on purpose: it joins only forms that an opposite never has.
     """
     if word.endswith("n't"):
         return word.replace("'", "")

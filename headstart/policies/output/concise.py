@@ -1,28 +1,28 @@
-"""Asking for short answers: whom, in which words, and where in the prompt. Pure.
+"""Requests for short answers: their words, and the conversations that get them. Pure.
 
-The words are constant and stand at the end of the system text, so the prefix that a provider keeps
-of a conversation survives. Whether a conversation is asked depends on what it begins with, so they
-neither come nor go in the middle of it.
+The words are constant and stand at the end of the system text, so a provider's cache of the
+conversation survives. The beginning of a conversation decides whether it gets the words, so they
+neither appear nor vanish in the middle of it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headstart.canonical_request import TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headstart.canonical_request import CanonicalRequest, Message, ReasoningWish
+    from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions
 
 LEVELS = (
     "Answer directly.",
     "Answer directly, in as few sentences as a complete answer needs.",
     "Answer in at most three short sentences, or in a short list.",
 )
-"""By level, from 1 on."""
+"""The words by level, from level 1 on."""
 _ALWAYS = (
     " No preamble, no repetition, no closing remarks. Leave out nothing that was asked for, and "
     "keep the language, the form and the length that were asked for."
@@ -69,24 +69,25 @@ _AGAINST = {
 _ENGLISH_WORDS = frozenset(_ENGLISH.split())
 _WORD = re.compile(r"[a-z]+")
 _STEPS = re.compile(r"step[ -]by[ -]step|\d\D.*?\d", re.DOTALL)
-"""Two numbers may be a sum, or one in words."""
+"""A text with two numbers may ask for a sum."""
 _THINKING_MODEL = re.compile(
     r"(?:^|[/.-])(?:o[134]|r1|qwq)(?:[-:.]|$)|gpt-5|reason|think", re.IGNORECASE
 )
 _EDGE = 2000
-"""Characters of a message's beginning and end that are read: what it asks stands there."""
+"""Number of characters that are read at the beginning and at the end of a message, where the
+question stands."""
 _UNTHINKING = ("none", "minimal")
 
 
 def refuse_concise(asked: CanonicalRequest) -> str | None:
-    """Return why a request's model must not be asked for a short answer, or None.
+    """Return the reason why the model must not be asked for a short answer, or None.
 
-    Tools, forms, code and reasoning suffer from it; whoever speaks of length knows better; and
-    what is not known to be English is left alone. What is unclear is refused.
+    Brevity harms tool calls, structured answers, code and reasoning. A caller who speaks of length
+    decides about it. Texts that may not be English are left alone, and so are unclear cases.
     """
     if asked.tools:
         return "tools"
-    if asked.response_format is not None and asked.response_format.kind != "text":
+    if not asked.wants_text:
         return "format"
     if _thinks(asked.reasoning) or _THINKING_MODEL.search(asked.model):
         return "reasoning"
@@ -96,9 +97,9 @@ def refuse_concise(asked: CanonicalRequest) -> str | None:
 
 
 def _refuse_opening(messages: Sequence[Message]) -> str | None:
-    """Judge a conversation by its first user message, and by what stands above that.
+    """Judge a conversation by its first user message and the messages above it.
 
-    Whatever comes later, taking back the words would cost the provider's cache of all of it.
+    Later messages have no say: to take back the words would cost the provider's whole cache.
     """
     first = next(place for place, each in enumerate(messages) if each.role == "user")
     *above, question = [(each.role, _text(each)) for each in messages[: first + 1]]
@@ -128,74 +129,24 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_edges(text)))
 
 
-def _thinks(wish: ReasoningWish | None) -> bool:
+def _thinks(wish: ReasoningOptions | None) -> bool:
     return wish is not None and wish.enabled is not False and wish.effort not in _UNTHINKING
 
 
 def directive(level: int, *, examples: bool) -> str:
-    """Return the words that ask for a short answer; ``level`` is 1 to 3."""
+    """Return the words that ask for a short answer. ``level`` is 1 to 3."""
     return LEVELS[level - 1] + _ALWAYS + (EXAMPLES if examples else "")
 
 
-def with_directive(document: dict[str, Any], dialect: str, words: str) -> dict[str, Any] | None:
-    """Return the request with the words at the end of its system text; None: no place for them.
-
-    Blocks of text stay as they are, and so do their marks for a provider's cache.
-    """
-    match dialect:
-        case "anthropic-messages":
-            system = _extended(document.get("system"), {"type": "text", "text": words})
-            return None if system is None else {**document, "system": system}
-        case "gemini-generate":
-            return _with_gemini(document, words)
-        case "openai-chat":
-            return _with_openai(document, words)
-    return None
-
-
 def concise_transform(level: int) -> str:
-    """Return the transform that says how short the model was asked to be."""
+    """Return the transform of answers that were asked for at this level."""
     return f"concise:{level}"
 
 
 def refuses_concise(transforms: Iterable[str], level: int) -> bool:
-    """Must an answer with these transforms not serve a route of this level (0: off)?
+    """Tell whether an answer with these transforms must not serve a route of this level (0: off).
 
-    An answer that nobody asked to be short serves every route.
+    An answer of ordinary length serves every route.
     """
     asked = [each for each in transforms if each.startswith("concise:")]
     return any(each != concise_transform(level) for each in asked)
-
-
-def _with_openai(document: dict[str, Any], words: str) -> dict[str, Any] | None:
-    messages = document["messages"]
-    place = 0
-    while place < len(messages) and messages[place].get("role") in ("system", "developer"):
-        place += 1
-    if not place:
-        first = {"role": "system", "content": words}
-        return {**document, "messages": [first, *messages]}
-    last = messages[place - 1]
-    content = _extended(last.get("content"), {"type": "text", "text": words})
-    if content is None:
-        return None
-    extended = {**last, "content": content}
-    return {**document, "messages": [*messages[: place - 1], extended, *messages[place:]]}
-
-
-def _with_gemini(document: dict[str, Any], words: str) -> dict[str, Any] | None:
-    system = document.get("systemInstruction", {})
-    parts = system.get("parts", []) if isinstance(system, dict) else None
-    if not isinstance(parts, list):
-        return None
-    extended = {**system, "parts": [*parts, {"text": words}]}
-    return {**document, "systemInstruction": extended}
-
-
-def _extended(content: Any, block: dict[str, Any]) -> Any:
-    """Return system text with more at its end, in its own form; None for a form unknown."""
-    if not content and content is not False:
-        return block["text"]
-    if isinstance(content, str):
-        return f"{content}\n\n{block['text']}"
-    return [*content, block] if isinstance(content, list) else None

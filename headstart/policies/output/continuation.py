@@ -1,56 +1,56 @@
-"""Going on with an answer that was cut: what to ask, and how the two parts join. Pure.
+"""Continuation of an answer that was cut: the request for the rest, and the splice. Pure.
 
-Where a provider goes on from a last assistant message (prefill), its text continues to the letter.
-Everybody else is asked to begin with the last words once more, which tells where the second part
-starts whatever became of spaces and half words in between, and whatever the model says before it
-does so; a part that does not is searched for the longest end of the first that it begins with.
+Some providers continue a last assistant message (prefill): their text goes on to the letter. All
+others are asked to begin with the last words of the first part. These words show where the second
+part starts, even if spaces and half words differ or the model says something before them. If they
+are missing, the second part is searched for the longest end of the first part that it begins with.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from headstart.dialects.request_form import RequestForm
 
 Prefill: TypeAlias = Literal["no", "plain", "prefix"]
-"""As in ``Quirks``: whether a provider goes on from a last assistant message."""
+"""How a provider continues a last assistant message, as in ``Quirks``."""
 
 _ANCHOR = 80
-"""Characters of the last words, at most."""
+"""Maximum number of characters of the last words."""
 _WINDOW = 240
-"""Characters of the first part that the second may repeat unasked."""
+"""Number of characters of the first part that the second may repeat unasked."""
 _SURE = 8
 """A shorter overlap may be chance, unless it is a word of its own."""
 _LEAD = 200
-"""Characters that a model may say before it repeats the last words."""
+"""Number of characters that a model may say before it repeats the last words."""
 _TELLING = 40
-"""Fewer characters of last words may come again by chance."""
+"""Last words with fewer characters may come again by chance."""
 _MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
 _OPENING = re.compile(_MARKS)
-"""What a model puts before what it repeats, be it the last words or less."""
+"""The marks that a model puts before the text that it repeats."""
 _COMMENTED = re.compile(r"\s*(?:[^\W\d_a-z][^\n]*(?:[:.!]\s|\n)\s*){0,2}" + _MARKS)
-"""The same, after a sentence or two of its own."""
+"""The same marks, after one or two sentences of the model's own."""
 _WITHIN = re.compile(r"\s*[a-z\d_]")
-"""Goes on within a sentence."""
+"""A text that continues within a sentence."""
 INSTRUCTION = (
     "Your answer was cut off. Continue it: begin by repeating its last words exactly as they are "
     "given below, and go on from there to its end. Do not comment, and do not start over.\n\n"
 )
 
 
-def continuing(document: dict[str, Any], said: str, prefill: Prefill) -> dict[str, Any]:
+def continuing(
+    document: dict[str, Any], form: RequestForm, said: str, prefill: Prefill
+) -> dict[str, Any]:
     """Return the request for the rest of an answer of which ``said`` is the beginning."""
     said = said.rstrip() if prefill != "no" else said
-    if "contents" in document:
-        ask = {"role": "user", "parts": [{"text": INSTRUCTION + anchor(said)}]}
-        answer: dict[str, Any] = {"role": "model", "parts": [{"text": said}]}
-        return {**document, "contents": [*document["contents"], answer, ask]}
-    answer = {"role": "assistant", "content": said}
-    if prefill == "prefix":
-        answer["prefix"] = True
-    more = [answer]
-    if prefill == "no":
-        more.append({"role": "user", "content": INSTRUCTION + anchor(said)})
-    return {**document, "messages": [*document["messages"], *more]}
+    more = [form.turn(form.assistant, said)]
+    if prefill == "no" or not form.prefills:
+        more.append(form.turn("user", INSTRUCTION + anchor(said)))
+    elif prefill == "prefix":
+        more[0]["prefix"] = True
+    return {**document, form.field: [*document[form.field], *more]}
 
 
 def anchor(said: str) -> str:
@@ -63,10 +63,10 @@ def anchor(said: str) -> str:
 
 
 class Join:
-    """Gives what is new in a continuation, however it is cut up.
+    """Finds the new text in a continuation, which comes in pieces of any size.
 
-    ``prefilled``: the provider went on from the text itself, without the space at its end. From
-    others no more is held back than may stand before the last words, and these.
+    ``prefilled``: the provider continued the text itself, without the space at its end. In the
+    other case, only the last words, and as much as may stand before them, are held back.
     """
 
     def __init__(self, said: str, *, prefilled: bool) -> None:
@@ -85,21 +85,21 @@ class Join:
         self._joined = not self._tail
 
     def feed(self, text: str) -> str:
-        """Return what is new, nothing while that cannot be told."""
+        """Return the new text; nothing while it cannot be told from a repetition."""
         if self._joined:
             return text
         self._pending += text
         return "" if self._is_open() else self.end()
 
     def end(self) -> str:
-        """Return what is new of what was held back: no more text comes, or it is known."""
+        """Return the new text among the text that was held back, when no more text comes."""
         if self._joined:
             return ""
         self._joined = True
         return self._pending[self._surely_repeated() or self._repeated(0) :]
 
     def _is_open(self) -> bool:
-        """Could more text change what is a repetition?"""
+        """Tell whether more text could change the extent of the repetition."""
         if any(map(self._may_repeat, self._starts())):
             return True
         if self._words is None:
@@ -111,12 +111,12 @@ class Join:
         return not goes_on and len(self._pending) < self._reach
 
     def _starts(self) -> tuple[int, ...]:
-        """Return where a repetition may start."""
+        """Return the places where a repetition may start."""
         opening = None if self._words is None else _OPENING.match(self._pending)
         return (0, opening.end()) if opening else (0,)
 
     def _may_repeat(self, begin: int) -> bool:
-        """Could more text change what is repeated from there on?"""
+        """Tell whether more text could change the extent of a repetition that starts there."""
         pending = self._pending[begin:]
         start = pending.lstrip()
         if not start or (len(start) < len(self._anchor) and self._anchor.startswith(start)):
@@ -126,7 +126,7 @@ class Join:
         )
 
     def _surely_repeated(self) -> int:
-        """Return where a repetition ends that cannot be chance, or 0."""
+        """Return the end of a repetition that cannot be chance, or 0."""
         if self._words is None:
             return 0
         for begin in self._starts():
@@ -136,7 +136,7 @@ class Join:
         found = self._words.search(self._pending, 0, self._reach)
         if found is None or not _COMMENTED.fullmatch(self._pending, 0, found.start()):
             return 0
-        # What repeats itself word for word says its last words again without going back to them.
+        # A text that repeats itself word for word comes to its last words again by itself.
         goes_on = not self._is_unique and self._pending[: found.start()].strip() in self._said
         return 0 if goes_on else self._with_space(found.end())
 
@@ -144,7 +144,7 @@ class Join:
         return end + len(self._space) * self._pending.startswith(self._space, end)
 
     def _repeated(self, begin: int) -> int:
-        """Return the end of what repeats the end of the first part from ``begin`` on, or that."""
+        """Return the end of a repetition that starts at ``begin``; ``begin`` if there is none."""
         pending = self._pending[begin:]
         start = pending.lstrip()
         for words in (self._anchor, self._anchor.rstrip()):
@@ -155,7 +155,7 @@ class Join:
         return begin + next((k for k in lengths if self._prefilled or self._counts(k)), 0)
 
     def _counts(self, length: int) -> bool:
-        """Is an overlap of this length more than chance?"""
+        """Tell whether an overlap of this length is more than chance."""
         overlap = self._tail[-length:]
         if not any(map(str.isalpha, overlap)):
             return False

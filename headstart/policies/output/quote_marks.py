@@ -1,8 +1,8 @@
-"""Quotes by number: sentences get ids in a prompt, and an answer names them instead of copying.
+"""Quotes by number: sentences get ids in a prompt, and an answer names the ids. Pure.
 
 ``[q12]`` stands before a sentence of a document; ``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an answer stands
-for its text. Ids count on from document to document of a conversation, so a message's ids depend on
-what stands above it alone, and a mark means one text for ever.
+for its text. Ids count on from document to document of a conversation. So the ids of a message
+depend on the messages above it alone, and a mark means the same text for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest
 
 MOST_SENTENCES = 50
-"""In one mark. A longer range is a mistake, or mischief."""
+"""Maximum number of sentences in one mark. A longer range is a mistake, or mischief."""
 MIN_CHARS = 20
-"""Of a sentence that gets an id. A shorter one is quicker copied than named."""
+"""Minimum length of a sentence that gets an id. The model copies a shorter one as quickly."""
 
 _MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
 _BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
@@ -57,8 +57,8 @@ class Sources:
     ) -> str:
         """Return ``text`` with ids before the sentences of the documents in these places.
 
-        ``split`` cuts a document into sentences. A document that bears ids is left as it is, and
-        so is what is no prose.
+        ``split`` cuts a document into sentences. A document that has ids stays as it is, and so
+        does a sentence that is no prose.
         """
         out: list[str] = []
         at = 0
@@ -72,7 +72,7 @@ class Sources:
         return "".join((*out, text[at:]))
 
     def quote(self, first: int, last: int) -> str | None:
-        """Return these sentences as they stand in their document, or None: there are none such."""
+        """Return these sentences as they stand in their document; None if there are none."""
         if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
             return None
         start, end = self._sentences[first - 1], self._sentences[last - 1]
@@ -83,8 +83,8 @@ class Sources:
     def unquote(self, text: str) -> str:
         """Return ``text`` with marks for the sentences that it quotes, the longest runs first.
 
-        The inverse of an expansion as a rule, and always equal in meaning: what is not found word
-        for word is left as it is, and so is JSON.
+        This undoes an expansion as a rule, and never changes the meaning: a text that is not found
+        word for word stays as it is, and so does JSON.
         """
         spans = len(text) - _HEAD_CHARS + 1
         hits = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
@@ -125,7 +125,7 @@ class Sources:
         yield document[at:]
 
     def _longest(self, text: str, at: int) -> tuple[int, int]:
-        """Return the longest run of sentences that stands here; of equal ones the latest."""
+        """Return the longest run of sentences that starts at ``at``; of equal ones the latest."""
         best = (0, 0)
         length = 0
         for first in self._heads[text[at : at + _HEAD_CHARS]]:
@@ -138,24 +138,24 @@ class Sources:
 
 
 class QuoteExpander:
-    """Sans-IO: feed an answer's text in pieces of any size, get it with its marks expanded.
+    """Expands the marks in the text of an answer, which comes in pieces of any size.
 
-    Nothing is held back but what may be the beginning of a mark. An unknown id, and any mark in
-    JSON or in fenced code, stays as it is.
+    Only text that may be the beginning of a mark is held back. A mark with an unknown id stays as
+    it is, and so does any mark in JSON or in fenced code.
     """
 
     def __init__(self, quote: Callable[[int, int], str | None]) -> None:
         self._quote = quote
         self._held = ""
         self._line = ""
-        """The current line's first characters, as the model wrote it."""
+        """The first characters of the current line, as the model wrote them."""
         self._fenced = False
         self._json: bool | None = None
         self.expanded = 0
-        """How many marks were."""
+        """Number of marks that were expanded."""
 
     def feed(self, text: str) -> str:
-        """Return what can be shown by now."""
+        """Return the text that can be shown by now."""
         text = self._held + text
         out: list[str] = []
         at = 0
@@ -172,7 +172,7 @@ class QuoteExpander:
         return "".join(out)
 
     def flush(self) -> str:
-        """Return what was held back: no mark came of it."""
+        """Return the text that was held back: it is no mark."""
         held, self._held = self._held, ""
         return self._pass(held)
 
@@ -209,7 +209,7 @@ def _is_fence(line: str) -> bool:
 
 
 def _fenced(text: str) -> Iterator[int]:
-    """Yield where fenced code begins and ends, in turns."""
+    """Yield the places where fenced code begins and ends, in turns."""
     at = 0
     for line in text.split("\n"):
         if _is_fence(line):
@@ -218,7 +218,5 @@ def _fenced(text: str) -> Iterator[int]:
 
 
 def may_quote(asked: CanonicalRequest) -> bool:
-    """Tell whether an answer may hold marks: it is plain text, and nobody cuts it at a word."""
-    return not (asked.tools or asked.stop or asked.logprobs) and (
-        asked.response_format is None or asked.response_format.kind == "text"
-    )
+    """Tell whether an answer may hold marks: it is plain text, and no stop sequence cuts it."""
+    return asked.wants_text and not (asked.tools or asked.stop or asked.logprobs)

@@ -1,18 +1,26 @@
-"""A learning domain: the thin mutable holder of a ``State`` and its entries' standings."""
+"""A learning domain: it holds a ``State`` and the records of its entries, and can be saved.
+
+A snapshot is a versioned envelope. A reader of another version refuses it.
+"""
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from headstart.decisions import LabelSource, Rule
-from headstart.policies.ratchet import snapshot
-from headstart.policies.ratchet.cold_start import Trust, cold_start_threshold, is_near_miss
-from headstart.policies.ratchet.features import NAMES, VERSION, unpack_features
-from headstart.policies.ratchet.memory import Row
+from headstart.errors import HeadstartError
+from headstart.policies.ratchet.cold_start import (
+    Tripwire,
+    Trust,
+    cold_start_threshold,
+    is_near_miss,
+)
+from headstart.policies.ratchet.evidence import Alarm  # noqa: TC001 - msgspec reads it
+from headstart.policies.ratchet.features import NAMES, VERSION, EntryRecords, unpack_features
 from headstart.policies.ratchet.settings import (
     EARLY_NULL_RATE,
     ENOUGH_LABELS,
@@ -22,39 +30,155 @@ from headstart.policies.ratchet.settings import (
     OWN_VETOES,
     SOFT_GUARDS,
 )
-from headstart.policies.ratchet.standings import Standings
 from headstart.policies.ratchet.state import (
+    Counts,
+    Model,
+    State,
     audit_rate,
     audited,
+    cautious_score,
+    counted,
     initial_state,
     learn,
     memory_scores,
     noise_of,
     redrawn,
-    score,
     trust,
 )
+from headstart.policies.ratchet.threshold import Curve, Memory, Row, no_memory, remembered
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from headstart.decisions import Label
+    from headstart.policies.ratchet.features import EntryRecord
     from headstart.policies.ratchet.settings import Promise
-    from headstart.policies.ratchet.standings import Standing
-    from headstart.policies.ratchet.state import State
+
+SNAPSHOT_FORMAT = 1
 
 
-_COMPARED = (LabelSource.MISS, LabelSource.AUDIT)
+class SnapshotError(HeadstartError, ValueError):
+    """A snapshot cannot be used here; the message says why and what to do."""
+
+
+class _Array(msgspec.Struct, array_like=True):
+    type: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class _SnapshotHead(msgspec.Struct):
+    format: int
+    version: str
+    features: tuple[str, ...]
+
+
+class _Snapshot(_SnapshotHead):
+    model: tuple[_Array, ...]
+    memory: tuple[_Array, ...]
+    pending: tuple[_Array, ...]
+    curve: tuple[_Array, ...]
+    alarm: Alarm
+    alarmed: bool
+    lessons: int
+    since_update: int
+    counts: Counts
+    standings: dict[str, tuple[str, float, float]]
+    tripwire: Tripwire | None = None
+    """None in snapshots that were written before near misses were counted."""
+
+
+def dump_snapshot(state: State, entries: EntryRecords, version: str) -> bytes:
+    """Serialise a state and its entry records: about 70 bytes a candidate and 80 an entry."""
+    return msgspec.msgpack.encode(
+        _Snapshot(
+            format=SNAPSHOT_FORMAT,
+            version=version,
+            features=NAMES,
+            model=_packed(state.model),
+            memory=_packed(state.memory),
+            pending=_packed(remembered(no_memory(), state.pending)),
+            curve=_packed(state.curve),
+            alarm=state.alarm,
+            alarmed=state.alarmed,
+            lessons=state.lessons,
+            since_update=state.since_update,
+            counts=state.counts,
+            standings=entries.rows(),
+            tripwire=state.tripwire,
+        )
+    )
+
+
+def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[State, EntryRecords]:
+    """Read what ``dump_snapshot`` wrote. Raises SnapshotError if it is damaged or outdated.
+
+    ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
+    its labels, applied anew, lead to another state.
+    """
+    try:
+        head = msgspec.msgpack.decode(data, type=_SnapshotHead)
+        if head != _SnapshotHead(format=SNAPSHOT_FORMAT, version=version, features=NAMES):
+            raise SnapshotError(
+                f"the snapshot was learned by {head.version!r} (format {head.format}), this is "
+                f"{version!r} (format {SNAPSHOT_FORMAT}): what was learned does not carry over; "
+                "start anew"
+            )
+        envelope = msgspec.msgpack.decode(data, type=_Snapshot)
+        state = State(
+            model=Model(*_unpacked(envelope.model)),
+            memory=Memory(*_unpacked(envelope.memory)),
+            pending=_memory_rows(Memory(*_unpacked(envelope.pending))),
+            curve=Curve(*_unpacked(envelope.curve)),
+            alarm=envelope.alarm,
+            alarmed=envelope.alarmed,
+            lessons=envelope.lessons,
+            since_update=envelope.since_update,
+            counts=envelope.counts,
+            tripwire=envelope.tripwire or Tripwire(),
+        )
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
+    if exact and envelope.tripwire is None and state.lessons < ENOUGH_LABELS:
+        raise SnapshotError("the snapshot is older than the count of near misses")
+    return state, EntryRecords(envelope.standings)
+
+
+def _packed(value: Model | Memory | Curve) -> tuple[_Array, ...]:
+    arrays = msgspec.structs.astuple(value)
+    return tuple(_Array(array.dtype.str, array.shape, array.tobytes()) for array in arrays)
+
+
+def _unpacked(arrays: tuple[_Array, ...]) -> Iterator[NDArray[Any]]:
+    for array in arrays:
+        yield np.frombuffer(array.data, array.type).reshape(array.shape)
+
+
+def _memory_rows(memory: Memory) -> tuple[Row, ...]:
+    return tuple(
+        Row(features.astype(np.float64), *values)
+        for features, *values in zip(
+            memory.features,
+            memory.same.tolist(),
+            memory.offset.tolist(),
+            memory.mass.tolist(),
+            memory.similarity.tolist(),
+            memory.principal.tolist(),
+            strict=True,
+        )
+    )
 
 
 class Change(Frozen, frozen=True, kw_only=True):
-    """What one label changed."""
+    """The effect of one label."""
 
     used: bool = True
-    """False for a label of another version, or one that says nothing new."""
+    """False for a label of another version, or a label that says nothing new."""
     alarm: bool = False
-    """The alarm was raised by it."""
+    """The label raised the alarm."""
     redrawn: bool = False
     """The threshold was drawn anew."""
     rule: Rule = Rule.COLD_START
@@ -65,8 +189,8 @@ class Change(Frozen, frozen=True, kw_only=True):
     """How far the cold-start threshold is trusted after it."""
 
 
-class Status(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """How a domain stands, for status pages, reports and explanations."""
+class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """The state of a domain, for status pages, reports and explanations."""
 
     version: str
     labels: int
@@ -75,35 +199,35 @@ class Status(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """Labelled candidates in memory."""
     rule: Rule
     threshold: float | None
-    """Of the score; at cold start of the similarity; None: nothing qualifies."""
+    """The threshold of the score, at cold start of the similarity; None: nothing qualifies."""
     trust: Trust
     """How far the cold-start threshold is trusted."""
     near_misses: int
-    """Misses compared whose neighbour was nearly similar enough for the cold start."""
+    """Compared misses whose neighbour was nearly similar enough for the cold start."""
     near_misses_different: int
-    """Those of them that had another answer: they decide about ``trust``."""
+    """Near misses that had another answer: they decide about ``trust``."""
     alarm: bool
     alarms: int
     audits: int
     audits_wrong: int
     nulls: int
     false_disagree: float
-    """The judge's share of false disagreement, as null audits have shown it."""
+    """The judge's share of false disagreement that null audits have shown."""
     serves: float
     """Share of the remembered candidates that the rule in force serves."""
     cold_start_serves: float
     """Share that the cold-start rule would have served; above ``serves``: it was too lax here."""
     error: float | None
-    """Estimated share of wrong answers among what is served."""
+    """Estimated share of wrong answers among the served ones."""
     bound: float | None
     """Its upper bound, with the promise's confidence."""
 
 
 class Domain:
-    """What one learning domain knows. Not thread-safe; applying labels is deterministic.
+    """The knowledge of one learning domain. Not thread-safe; applying labels is deterministic.
 
-    ``prior`` is another domain's snapshot to start from: what it learned, but for single entries.
-    Raises SnapshotError when it is of another version.
+    ``prior`` is the snapshot of another domain to start from: all but its records of single
+    entries. Raises SnapshotError if its version differs.
     """
 
     def __init__(
@@ -111,25 +235,25 @@ class Domain:
     ) -> None:
         self.promise = promise
         self.version = version
-        self._standings = Standings()
-        self._state: State = initial_state()
+        self._entries = EntryRecords()
+        self._state = initial_state()
         if prior is not None:
-            self._state, _ = snapshot.load(prior, version)
+            self._state, _ = load_snapshot(prior, version)
             self._state = redrawn(self._state, promise)
 
     @classmethod
     def restore(cls, promise: Promise, data: bytes, *, version: str = VERSION) -> Domain:
-        """Return the domain whose ``snapshot`` this is.
+        """Return the domain that made a ``snapshot``.
 
-        Raises SnapshotError where its labels, applied anew, would lead to another state.
+        Raises SnapshotError if its labels, applied anew, would lead to another state.
         """
         domain = cls(promise, version=version)
-        domain._state, domain._standings = snapshot.load(data, version, exact=True)
+        domain._state, domain._entries = load_snapshot(data, version, exact=True)
         return domain
 
     def snapshot(self) -> bytes:
-        """Serialise everything; ``restore`` continues exactly where this one stands."""
-        return snapshot.dump(self._state, self._standings, self.version)
+        """Serialise everything. ``restore`` makes an equal domain of it."""
+        return dump_snapshot(self._state, self._entries, self.version)
 
     @property
     def rule(self) -> Rule:
@@ -143,7 +267,7 @@ class Domain:
 
     @property
     def labels(self) -> int:
-        """Number of labels counted so far, those that the judge was unsure of included."""
+        """The number of labels so far, with those that the judge was not sure of."""
         return self._state.counts.labels
 
     @property
@@ -153,13 +277,13 @@ class Domain:
 
     @property
     def alarmed(self) -> bool:
-        """True from an alarm until labels enough came after it: nothing may be served."""
+        """True from an alarm until enough labels came after it: nothing may be served."""
         return self._state.alarmed
 
     def threshold(self, max_error: float | None = None) -> float | None:
-        """Return what the score (at cold start: the similarity) must reach; None: serve nothing.
+        """Return the least score (at cold start: similarity) of a hit; None: serve nothing.
 
-        ``max_error`` may only be stricter than the promise's.
+        A ``max_error`` that is laxer than the promise counts as the promise.
         """
         target = self.promise.max_error if max_error is None else max_error
         target = min(target, self.promise.max_error)
@@ -180,26 +304,26 @@ class Domain:
         return audit_rate(self._state)
 
     def null_rate(self) -> float:
-        """Return the share of exact hits to ask again now, beside what is always asked."""
+        """Return the share of exact hits to ask again now, in addition to the usual share."""
         return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
 
-    def standing(self, entry: str) -> Standing:
+    def entry_record(self, entry: str) -> EntryRecord:
         """Return an entry's answer group and offset."""
-        return self._standings.of(entry)
+        return self._entries.of(entry)
 
     def score(self, features: NDArray[np.float64], entry: str) -> float:
         """Return the log-odds that an entry's answer is the same, less the uncertainty."""
-        return score(self._state, features, self._standings.of(entry).offset)
+        return cautious_score(self._state.model, features, self._entries.of(entry).offset)
 
     def contributions(self, features: bytes) -> dict[str, float]:
-        """Return each feature's share of the score, largest first.
+        """Return the share of each feature in the score, largest first.
 
-        ``uncertainty`` is what caution took off; the entry's own offset is not among them.
+        ``uncertainty`` is the share that caution took off. The entry's own offset is left out.
         """
         row = unpack_features(features)
         shares = row * self._state.model.mean
         named = dict(zip(NAMES, shares.tolist(), strict=True))
-        named["uncertainty"] = score(self._state, row, 0.0) - float(shares.sum())
+        named["uncertainty"] = cautious_score(self._state.model, row, 0.0) - float(shares.sum())
         return dict(sorted(named.items(), key=lambda item: -abs(item[1])))
 
     def apply(self, label: Label) -> Change:
@@ -218,10 +342,12 @@ class Domain:
 
     def _apply(self, label: Label) -> bool:
         if label.source is LabelSource.NULL:
-            return self._count_null(label)
+            if label.same is not None:
+                self._state = counted(self._state, nulls=1, nulls_different=int(not label.same))
+            return label.same is not None
         if label.version != self.version:
             return False
-        self._count(label)
+        self._state = counted(self._state, labels=1, unsure=int(label.same is None))
         if label.same is None:
             return False
         if label.source is LabelSource.AUDIT:
@@ -229,7 +355,7 @@ class Domain:
         row = Row(
             features=unpack_features(label.features),
             same=label.same,
-            offset=self._standings.of(label.entry).offset,
+            offset=self._entries.of(label.entry).offset,
             mass=1 / max(label.drawn, LEAST_DRAWN),
             similarity=label.similarity,
             principal=_hashed(label.principal),
@@ -239,46 +365,28 @@ class Domain:
             self._state, row, self.promise, vetoed=_by_guard(label.veto)
         )
         if weight:
-            self._standings.learn(label.entry, residual, weight)
+            self._entries.learn(label.entry, residual, weight)
         if label.source is LabelSource.MISS and label.stored and label.same:
-            self._standings.join(label.id, label.entry)
+            self._entries.join(label.id, label.entry)
         return True
 
-    def _count(self, label: Label) -> None:
-        counts = self._state.counts
-        counts = msgspec.structs.replace(
-            counts, labels=counts.labels + 1, unsure=counts.unsure + (label.same is None)
-        )
-        self._state = msgspec.structs.replace(self._state, counts=counts)
-
     def _count_near_miss(self, label: Label) -> None:
-        """Count a compared miss, or an audited hit, that says how far the cold start may go.
+        """Count a compared miss or an audited hit that tells how far the cold start may go.
 
-        People's words are not counted: they choose on which answers to say them.
+        The verdicts of people do not count: people choose the answers that they judge.
         """
-        if label.same is None or label.source not in _COMPARED or _by_guard(label.veto):
+        compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
+        if label.same is None or not compared or _by_guard(label.veto):
             return
         if is_near_miss(label.similarity, self.promise.max_error):
             tripwire = self._state.tripwire.taught(same=label.same)
             self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
 
-    def _count_null(self, label: Label) -> bool:
-        if label.same is None:
-            return False
-        counts = self._state.counts
-        counts = msgspec.structs.replace(
-            counts,
-            nulls=counts.nulls + 1,
-            nulls_different=counts.nulls_different + (not label.same),
-        )
-        self._state = msgspec.structs.replace(self._state, counts=counts)
-        return True
-
-    def status(self) -> Status:
-        """Return how the domain stands. Takes about as long as a threshold update."""
+    def status(self) -> DomainStatus:
+        """Return the state of the domain. It takes about as long as a threshold update."""
         state, counts, threshold = self._state, self._state.counts, self.threshold()
         serves, cold, error, bound = self._shares(threshold)
-        return Status(
+        return DomainStatus(
             version=self.version,
             labels=counts.labels,
             unsure=counts.unsure,
@@ -301,7 +409,7 @@ class Domain:
         )
 
     def _shares(self, threshold: float | None) -> tuple[float, float, float | None, float | None]:
-        """Return shares served now and at cold start, the error and its bound."""
+        """Return the shares served now and at cold start, the error and its bound."""
         memory, curve = self._state.memory, self._state.curve
         total = float(memory.mass.sum())
         if not total:
@@ -321,7 +429,7 @@ class Domain:
 
 
 def _by_guard(veto: str | None) -> bool:
-    """Tell a guard that the learned rule obeys from all that it decides itself."""
+    """Tell vetoes of guards that the learned rule obeys from its own vetoes."""
     return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
 
 

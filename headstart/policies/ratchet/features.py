@@ -1,30 +1,30 @@
-"""What the model sees of a prompt and its nearest neighbour: 21 numbers, each about -2 to 2.
+"""The features of a prompt and its nearest neighbour, and the records of single entries.
 
-Lexical overlap, agreement of the neighbours, and late interaction (MaxSim, Khattab and Zaharia
-2020) of the content words' contextual vectors.
+The features are 21 numbers, each about -2 to 2: lexical overlap, agreement of the neighbours, and
+late interaction (MaxSim, Khattab and Zaharia 2020) of the content words' contextual vectors.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import exp, log
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.policies.guards.parse import PARSE_VERSION
+from headstart.policies.guards.parse import PARSE_VERSION, different, unit_rows
+from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Nearby, Neighbor
+    from headstart.decisions import Neighbor, RankedNeighbor
     from headstart.policies.guards.parse import Parse
-    from headstart.policies.ratchet.standings import Standing
 
 VERSION = f"verified-1.{PARSE_VERSION}"
-"""Changes whenever a feature or a guard changes meaning: what was learned is then of no use."""
+"""Change it whenever a feature or a guard changes meaning: older labels are then of no use."""
 
 _PRIOR: Mapping[str, float] = {
     "bias": -2.0,
@@ -53,7 +53,7 @@ NAMES = tuple(_PRIOR)
 PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 
 _TEMPERATURE = 0.05
-"""Of the neighbours' vote: a neighbour 0.05 less similar counts for a third."""
+"""The temperature of the neighbours' vote: a neighbour 0.05 less similar counts a third."""
 _CROWD = 5
 _QUESTION_WORDS = frozenset(
     ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
@@ -63,14 +63,14 @@ _QUESTION_WORDS = frozenset(
 def measure(
     query: Parse,
     candidate: Parse,
-    nearby: Nearby,
-    standing: Callable[[str], Standing],
+    nearby: RankedNeighbor,
+    record: Callable[[str], EntryRecord],
     veto: str | None,
 ) -> NDArray[np.float64]:
-    """Return f64[d], rounded to fp16: a stored label must give the very same score."""
+    """Return the features f64[d], rounded to fp16: a stored label must give the same score."""
     similarity = nearby.neighbor.similarity
     spread = -log(1.005 - min(similarity, 1.0)) - 1.6
-    margin, vote, size = _agreement(nearby, standing)
+    margin, vote, size = _agreement(nearby, record)
     row = (
         1.0,
         spread,
@@ -104,15 +104,17 @@ def unpack_features(packed: bytes) -> NDArray[np.float64]:
     return features
 
 
-def _agreement(nearby: Nearby, standing: Callable[[str], Standing]) -> tuple[float, float, float]:
+def _agreement(
+    nearby: RankedNeighbor, record: Callable[[str], EntryRecord]
+) -> tuple[float, float, float]:
     """Return margin, vote and size of the candidate's answer group among the neighbours."""
-    own = standing(nearby.neighbor.id)
+    own = record(nearby.neighbor.id)
     similarity = nearby.neighbor.similarity
     rival = ours = total = 0.0
     for neighbor in nearby.neighbors:
         weight = exp((neighbor.similarity - similarity) / _TEMPERATURE)
         total += weight
-        if neighbor.id == nearby.neighbor.id or standing(neighbor.id).group == own.group:
+        if neighbor.id == nearby.neighbor.id or record(neighbor.id).group == own.group:
             ours += weight
         else:
             rival = max(rival, neighbor.similarity)
@@ -145,22 +147,20 @@ def _words(query: Parse, candidate: Parse) -> tuple[float, ...]:
 def _late_interaction(query: Parse, candidate: Parse) -> tuple[float, float, float]:
     """Return mean and least MaxSim of the content words, and the mean of the exchanged ones.
 
-    Centred so that 0 is undecided, which is also what prompts without vectors get.
+    The values are centred: 0 is undecided. Prompts without vectors get 0, too.
     """
     if not query.vectors or not candidate.vectors:
         return 0.0, 0.0, 0.0
-    table = (
-        _rows(query.vectors, len(_words_of(query.stems)))
-        @ _rows(candidate.vectors, len(_words_of(candidate.stems))).T
-    )
+    words, others = different(query.stems), different(candidate.stems)
+    table = unit_rows(query.vectors, len(words)) @ unit_rows(candidate.vectors, len(others)).T
     forward, backward = table.max(axis=1).tolist(), table.max(axis=0).tolist()
     content = [
-        *_pick(forward, query.stems, query.content),
-        *_pick(backward, candidate.stems, candidate.content),
+        *_pick(forward, words, query.content),
+        *_pick(backward, others, candidate.content),
     ]
     exchanged = [
-        *_pick(forward, query.stems, query.content - candidate.content),
-        *_pick(backward, candidate.stems, candidate.content - query.content),
+        *_pick(forward, words, query.content - candidate.content),
+        *_pick(backward, others, candidate.content - query.content),
     ]
     if not content:
         return 0.0, 0.0, 0.0
@@ -171,17 +171,77 @@ def _late_interaction(query: Parse, candidate: Parse) -> tuple[float, float, flo
     )
 
 
-def _pick(values: Sequence[float], stems: tuple[str, ...], words: frozenset[str]) -> list[float]:
-    return [value for value, word in zip(values, _words_of(stems), strict=True) if word in words]
+def _pick(values: Sequence[float], words: Sequence[str], wanted: frozenset[str]) -> list[float]:
+    return [value for value, word in zip(values, words, strict=True) if word in wanted]
 
 
-@lru_cache(maxsize=256)
-def _words_of(stems: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(stems))
+class EntryRecord(Frozen, frozen=True, kw_only=True, array_like=True):
+    """The record of one entry: its answer group, and the residuals of the model on it."""
+
+    group: str
+    """Entries of one group were judged to have the same answer. Alone, it is the entry's own id."""
+    size: int = 1
+    r: float = 0.0
+    """The sum of the residuals y - p of its labels."""
+    q: float = 0.0
+    """The sum of the weights p(1 - p) of its labels."""
+
+    @property
+    def offset(self) -> float:
+        """The entry's own log-odds, shrunk to 0 while it has few labels (empirical Bayes)."""
+        return self.r / (self.q + 1)
 
 
-@lru_cache(maxsize=256)
-def _rows(vectors: bytes, words: int) -> NDArray[np.float32]:
-    rows = np.frombuffer(vectors, np.int8).reshape(words, -1).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows
+class EntryRecords:
+    """The records of a domain's entries, bounded: the least recently labelled leave first."""
+
+    def __init__(self, rows: Mapping[str, tuple[str, float, float]] | None = None) -> None:
+        self._rows = dict(rows or {})
+        self._sizes: dict[str, int] = {}
+        for group, _, _ in self._rows.values():
+            self._sizes[group] = self._sizes.get(group, 0) + 1
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def of(self, entry: str) -> EntryRecord:
+        """Return an entry's record; an unknown entry is alone and without offset."""
+        row = self._rows.get(entry)
+        if row is None:
+            return EntryRecord(group=entry)
+        group, r, q = row
+        return EntryRecord(group=group, size=max(self._sizes[group], 1), r=r, q=q)
+
+    def learn(self, entry: str, residual: float, weight: float) -> None:
+        """Add a label's residual and weight to an entry's offset."""
+        group, r, q = self._taken(entry)
+        self._rows[entry] = (group, r + residual, q + weight)
+        self._bound()
+
+    def join(self, entry: str, neighbor: str) -> None:
+        """Put a new entry into the answer group of the neighbour it was judged equal to."""
+        if entry in self._rows:
+            return
+        group, r, q = self._taken(neighbor)
+        self._rows[neighbor] = (group, r, q)
+        self._rows[entry] = (group, 0.0, 0.0)
+        self._sizes[group] = self._sizes.get(group, 0) + 1
+        self._bound()
+
+    def rows(self) -> dict[str, tuple[str, float, float]]:
+        """Return group, r and q by entry, in the order of the last labels."""
+        return dict(self._rows)
+
+    def _taken(self, entry: str) -> tuple[str, float, float]:
+        """Take an entry's row out, to be put back as the newest."""
+        if entry in self._rows:
+            return self._rows.pop(entry)
+        self._sizes[entry] = self._sizes.get(entry, 0) + 1
+        return entry, 0.0, 0.0
+
+    def _bound(self) -> None:
+        while len(self._rows) > MOST_ENTRY_RECORDS:
+            group, _, _ = self._rows.pop(next(iter(self._rows)))
+            self._sizes[group] -= 1
+            if not self._sizes[group]:
+                del self._sizes[group]

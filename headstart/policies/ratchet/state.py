@@ -1,50 +1,118 @@
-"""The pure core: (state, evidence) -> state. Nothing here is ever mutated."""
+"""The learned state and its model: (state, evidence) -> state, and nothing is ever mutated.
+
+The model is a Bayesian logistic regression whose posterior is updated with each label.
+"""
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
 
-from headstart.policies.ratchet.alarm import Alarm
 from headstart.policies.ratchet.cold_start import Tripwire, Trust
-from headstart.policies.ratchet.memory import Memory, Row, no_memory, remembered
-from headstart.policies.ratchet.model import (
-    Model,
-    agreement,
-    cautious_score,
-    doubted,
-    evidence,
-    untrained,
-    updated,
-)
+from headstart.policies.ratchet.evidence import Alarm
+from headstart.policies.ratchet.features import PRIOR_MEAN
 from headstart.policies.ratchet.settings import (
     AUDITS_HALF_LIFE,
     CAUTION,
+    FORGETTING,
+    LEAST_WEIGHT,
     MAX_AUDIT_RATE,
     MIN_AUDIT_RATE,
     MIN_LABELS,
     NULL_STRENGTH,
+    PRIOR_VARIANCE,
     UPDATE_EVERY,
     JudgeNoise,
     Promise,
 )
-from headstart.policies.ratchet.threshold import Curve, draw_curve, no_curve
+from headstart.policies.ratchet.threshold import (
+    Curve,
+    Memory,
+    Row,
+    draw_curve,
+    no_curve,
+    no_memory,
+    remembered,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_CERTAIN = 1e-12
+
+
+Shares = TypeVar("Shares", float, "NDArray[np.float64]")
+
+
+class Model(msgspec.Struct, frozen=True):
+    """The posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
+
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+
+def untrained() -> Model:
+    """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
+    return Model(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
+
+
+def cautious_score(model: Model, features: NDArray[np.float64], offset: float) -> float:
+    """Return the log-odds that the answers are the same, less the uncertainty."""
+    variance = features @ model.covariance @ features
+    return float(features @ model.mean + offset - CAUTION * variance**0.5)
+
+
+def updated(
+    model: Model, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
+) -> tuple[Model, float, float]:
+    """Learn one label; return the model, the label's residual and its weight.
+
+    The likelihood is that of a judge who errs, so a "different" where the model is sure counts
+    little. Otherwise one wrong label in ten would flatten the model just where it must tell one
+    error in a hundred from none.
+    """
+    probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
+    residual, weight = evidence(probability, float(same), noise)
+    covariance = model.covariance / FORGETTING
+    spread = covariance @ features
+    shrink = weight / (1 + weight * (features @ spread))
+    covariance = covariance - np.outer(spread, spread) * shrink
+    return Model(model.mean + (covariance @ features) * residual, covariance), residual, weight
+
+
+def agreement(same: Shares, noise: JudgeNoise) -> Shares:
+    """Return the probability that the judge says "same", by the probability that it is true."""
+    return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
+
+
+def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
+    """Return the slope and the expected curvature of the log-likelihood of labels by the score.
+
+    ``same`` is the label of the judge: 1 or 0.
+    """
+    judged = agreement(probability, noise)
+    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
+    variance = judged * (1 - judged) + _CERTAIN
+    return slope * (same - judged) / variance, slope * slope / variance + LEAST_WEIGHT
+
+
+def doubted(model: Model) -> Model:
+    """Widen the posterior after an alarm: the model may be wrong by now."""
+    return Model(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
+
+
 _NEGLIGIBLE = 0.02
-"""A pair that the model knew to be different teaches nothing, and would drown what does."""
+"""A pair that the model knew to be different teaches nothing. Many of them would drown the rest."""
 _LEAST_SCORE = -4.0
 _LEAST_REMAINDER = 0.2
-"""Floor of 1 - leverage: one Newton step says little about a row that fits itself."""
+"""The floor of 1 - leverage: one Newton step says little about a row that fits itself."""
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
-    """Labels by what they were used for."""
+    """The labels by their use."""
 
     labels: int = 0
     unsure: int = 0
@@ -56,16 +124,16 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """All that a domain has learned, but for single entries' standings."""
+    """All that a domain has learned, except for the records of single entries."""
 
     model: Model
     memory: Memory
     pending: tuple[Row, ...]
-    """Rows since the last threshold update; they join the memory at the next."""
+    """The rows since the last threshold update. They join the memory at the next update."""
     curve: Curve
     alarm: Alarm = Alarm()
     alarmed: bool = False
-    """Nothing is served until labels enough came after the alarm."""
+    """Nothing is served until enough labels came after the alarm."""
     lessons: int = 0
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
@@ -74,7 +142,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def remembered(self) -> int:
-        """Labelled candidates in memory."""
+        """The number of labelled candidates in memory."""
         return len(self.memory) + len(self.pending)
 
 
@@ -83,19 +151,20 @@ def initial_state() -> State:
     return State(untrained(), no_memory(), (), no_curve())
 
 
-def score(state: State, features: NDArray[np.float64], offset: float) -> float:
-    """Return the cautious log-odds that the answers are the same."""
-    return cautious_score(state.model, features, offset)
+def counted(state: State, **more: int) -> State:
+    """Add to the counts of these names."""
+    counts = {name: getattr(state.counts, name) + number for name, number in more.items()}
+    return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
 
 
 def audit_rate(state: State) -> float:
-    """Return the share of hits to audit: it falls with the audits made."""
+    """Return the share of hits to audit. It falls with the number of audits."""
     made = state.counts.audits
     return max(MIN_AUDIT_RATE, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
 
 def noise_of(state: State, promise: Promise) -> JudgeNoise:
-    """Return the judge's noise, its false disagreement as null audits have shown it."""
+    """Return the noise of the judge, with the false disagreement that null audits have shown."""
     known, counts = promise.judge, state.counts
     beta = (known.false_disagree * NULL_STRENGTH + counts.nulls_different) / (
         NULL_STRENGTH + counts.nulls
@@ -104,8 +173,8 @@ def noise_of(state: State, promise: Promise) -> JudgeNoise:
 
 
 def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[State, float, float]:
-    """Learn one pair; return the state, the residual and the weight for the entry's standing."""
-    value = score(state, row.features, row.offset)
+    """Learn one pair; return the state, and the residual and weight for the entry's record."""
+    value = cautious_score(state.model, row.features, row.offset)
     noise = noise_of(state, promise)
     model, residual, weight = updated(state.model, row.features, row.offset, noise, same=row.same)
     if not row.same and residual > -_NEGLIGIBLE:
@@ -126,20 +195,17 @@ def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[St
 
 
 def audited(state: State, promise: Promise, *, same: bool) -> State:
-    """Count one audit; raise the alarm when the promise is broken beyond chance."""
-    counts = state.counts
-    counts = msgspec.structs.replace(
-        counts, audits=counts.audits + 1, audits_wrong=counts.audits_wrong + (not same)
-    )
+    """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
+    state = counted(state, audits=1, audits_wrong=int(not same))
     alarm = state.alarm.audited(same=same)
-    state = msgspec.structs.replace(state, counts=counts, alarm=alarm)
+    state = msgspec.structs.replace(state, alarm=alarm)
     return alarmed(state) if alarm.raised(_observed(promise.max_error, state, promise)) else state
 
 
 def alarmed(state: State) -> State:
-    """Serve nothing, forget the memory, doubt the model, learn anew."""
+    """Return a state that serves nothing, has no memory, doubts its model and learns anew."""
     return msgspec.structs.replace(
-        state,
+        counted(state, alarms=1),
         model=doubted(state.model),
         memory=no_memory(),
         pending=(),
@@ -148,12 +214,11 @@ def alarmed(state: State) -> State:
         alarmed=True,
         lessons=0,
         since_update=0,
-        counts=msgspec.structs.replace(state.counts, alarms=state.counts.alarms + 1),
     )
 
 
 def redrawn(state: State, promise: Promise) -> State:
-    """Move what is pending to the memory and draw the threshold curve anew."""
+    """Move the pending rows to the memory and draw the threshold curve anew."""
     memory = remembered(state.memory, state.pending)
     curve = _curve(state.model, memory, noise_of(state, promise)) if len(memory) else state.curve
     return msgspec.structs.replace(
@@ -169,10 +234,10 @@ def redrawn(state: State, promise: Promise) -> State:
 def memory_scores(
     model: Model, memory: Memory, noise: JudgeNoise
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return all remembered candidates' cautious scores and how likely each is the same.
+    """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
-    Each as if its own label had not been learned (one Newton step back: Pregibon 1981). A model
-    that saw the labels by which it is judged finds fewer errors there than it will make.
+    Each is computed as if its own label was not learned (one Newton step back: Pregibon 1981). A
+    model that is tested on labels that it has seen finds fewer errors there than it will make.
     """
     features = memory.features.astype(np.float64)
     means = features @ model.mean + memory.offset
@@ -190,7 +255,7 @@ def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
 
 
 def trust(state: State, promise: Promise) -> Trust:
-    """Return how far the cold-start threshold is trusted, by what near misses have shown."""
+    """Return how far the near misses so far let one trust the cold-start threshold."""
     return state.tripwire.trust(
         promise.max_error,
         lambda rate: _observed(min(rate, 1.0), state, promise),

@@ -1,23 +1,109 @@
-"""Where to cut: an upper bound of the error at every score, from labelled candidates.
+"""The memory of labelled candidates, and the threshold that is drawn from it.
 
-The error is estimated in bins of equal mass, made monotone (pool adjacent violators), freed of the
-judge's noise (Rogan and Gladen 1978) and accumulated from the best score down.
+The curve gives an upper bound of the error at every score. The error is estimated in bins of equal
+mass, made monotone (pool adjacent violators), freed of the judge's noise (Rogan and Gladen 1978)
+and accumulated from the best score down.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from headstart.policies.ratchet.settings import BIN_PRIOR, BINS, LOWEST_SCORE, JudgeNoise
+from headstart.policies.ratchet.features import NAMES
+from headstart.policies.ratchet.settings import (
+    BIN_PRIOR,
+    BINS,
+    LOWEST_SCORE,
+    MEMORY,
+    PRINCIPAL_SHARE,
+    JudgeNoise,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+
+class Row(NamedTuple):
+    """One labelled candidate that no guard vetoed."""
+
+    features: NDArray[np.float64]
+    same: bool
+    offset: float
+    mass: float
+    """The number of candidates that it stands for: an audit stands for hits without an audit."""
+    similarity: float
+    principal: int
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The rows as columns, oldest first. Never mutated."""
+
+    features: NDArray[np.float16]
+    same: NDArray[np.bool_]
+    offset: NDArray[np.float32]
+    mass: NDArray[np.float32]
+    similarity: NDArray[np.float32]
+    principal: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.same)
+
+
+def no_memory() -> Memory:
+    """Return an empty memory."""
+    few = np.empty(0, np.float32)
+    return Memory(
+        np.empty((0, len(NAMES)), np.float16),
+        np.empty(0, np.bool_),
+        few,
+        few,
+        few,
+        np.empty(0, np.int64),
+    )
+
+
+def remembered(memory: Memory, rows: Sequence[Row]) -> Memory:
+    """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
+    if not rows:
+        return memory
+    features, same, offset, mass, similarity, principal = zip(*rows, strict=True)
+    joined = Memory(
+        np.concatenate([memory.features, np.array(features, np.float16)]),
+        np.concatenate([memory.same, np.array(same, np.bool_)]),
+        np.concatenate([memory.offset, np.array(offset, np.float32)]),
+        np.concatenate([memory.mass, np.array(mass, np.float32)]),
+        np.concatenate([memory.similarity, np.array(similarity, np.float32)]),
+        np.concatenate([memory.principal, np.array(principal, np.int64)]),
+    )
+    return _chosen(joined, _fair(joined.principal)[-MEMORY:])
+
+
+def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the places of the newest rows of each principal, up to its share.
+
+    A share is 5 % of the memory, or an equal part if there are fewer than 20 principals.
+    """
+    different, inverse, counts = np.unique(principals, return_inverse=True, return_counts=True)
+    most = int(MEMORY * max(PRINCIPAL_SHARE, 1 / len(different)))
+    if counts.max() <= most:
+        return np.arange(len(principals))
+    kept = np.ones(len(principals), np.bool_)
+    for which in np.flatnonzero(counts > most):
+        kept[np.flatnonzero(inverse == which)[:-most]] = False
+    return np.flatnonzero(kept)
+
+
+def _chosen(memory: Memory, places: NDArray[np.intp]) -> Memory:
+    return Memory(*(getattr(memory, name)[places] for name in memory.__struct_fields__))
+
+
 FEWEST = 40
-"""Candidates below which no cut is drawn."""
+"""With fewer candidates no cut is drawn."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -25,18 +111,18 @@ class Curve(msgspec.Struct, frozen=True):
 
     cuts: NDArray[np.float64]
     errors: NDArray[np.float64]
-    """Estimated share of wrong answers among what scores at least the cut."""
+    """Estimated share of wrong answers among candidates that score at least the cut."""
     deviations: NDArray[np.float64]
     """Standard deviation of ``errors``."""
     served: NDArray[np.float64]
     """Share of all candidates that score at least the cut."""
 
     def threshold(self, max_error: float, margin: float) -> float | None:
-        """Return the lowest cut whose bound keeps ``max_error`` a hit, or None."""
+        """Return the lowest cut whose bound keeps ``max_error`` for hits, or None."""
         return self._lowest(self.errors + margin * self.deviations <= max_error)
 
     def threshold_of_requests(self, max_error: float, margin: float) -> float | None:
-        """Return the lowest cut whose bound keeps ``max_error`` a request, or None."""
+        """Return the lowest cut whose bound keeps ``max_error`` for requests, or None."""
         bounds = (self.errors + margin * self.deviations) * self.served
         return self._lowest(bounds <= max_error)
 
@@ -60,8 +146,8 @@ def draw_curve(
 ) -> Curve:
     """Estimate the error above every cut.
 
-    ``mass`` says for how many candidates each row stands, ``risks`` how likely the model holds a
-    "different" label to be.
+    ``mass`` is the number of candidates that each row stands for. ``risks`` are the model's
+    probabilities of a "different" label.
     """
     order = np.argsort(-scores, kind="stable")
     total = float(mass.sum())
@@ -90,9 +176,10 @@ def draw_curve(
 def _pooled(
     errors: NDArray[np.float64], weights: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pool adjacent bins until the error never falls as the score falls; return also variances.
+    """Pool adjacent bins until the error never falls as the score falls. Return also variances.
 
-    A pooled block's variance is spread over its bins so that squared shares add up to the block's.
+    The variance of a pooled block is spread over its bins so that their squared shares add up to
+    the squared share of the block.
     """
     blocks: list[tuple[float, float, int]] = []
     for error, weight in zip(errors.tolist(), weights.tolist(), strict=True):
@@ -117,7 +204,8 @@ def _without_noise(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the true error behind the observed one, and the slope of that correction.
 
-    Unsure judgements are no labels, so the labelled are not quite what was judged: ``ratio``.
+    Unsure judgements are no labels, so the labelled pairs are not a fair sample of the judged ones:
+    ``ratio`` corrects that.
     """
     ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
     low = noise.false_disagree

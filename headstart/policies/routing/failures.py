@@ -1,12 +1,13 @@
-"""What a failed call means: is it worth a retry here, a try elsewhere, a mark against the provider?
+"""What a failed call means: is it worth a retry, another upstream, a mark against the provider?
 
 The tables below hold the words of the providers; ``docs/failover.md`` explains them row by row.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,20 +17,83 @@ from headstart.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from headstart.policies.routing import error_texts
-from headstart.policies.routing.waits import exhausted_until_s, message_wait_s, retry_after_s
+from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from headstart.errors import UpstreamError
     from headstart.types import Headers
 
+# What providers write into their errors. All patterns are for lower-case text.
+_CONTEXT_TEXTS = re.compile(
+    r"context[ _](?:length|window|size|limit)"
+    r"|maximum (?:prompt|input|model|sequence) length"
+    r"|(?:prompt|input|request|conversation) (?:is |was )?too long"
+    r"|too many (?:input |prompt )?tokens"
+    r"|token count\b.{0,80}\bexceeds"
+    r"|input tokens exceed"
+    r"|tokens \+ .?max_new_tokens.? must be"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)"
+)
+_POLICY_TEXTS = re.compile(
+    r"content (?:management |usage )?polic|content[ _-]filter|safety system|usage polic"
+    r"|responsible ?ai|content exists risk|(?:was|been|input) flagged|requires moderation"
+    r"|inappropriate content|violat\w+ .{0,60}(?:polic|guidelines|terms)"
+)
+_MODEL_TEXTS = re.compile(
+    r"\bmodels?[ /:]\S{1,200} (?:does not exist|(?:is |was )?not found|has been decommissioned)"
+    r"|\b(?:invalid|unknown) model\b|\bnot a valid model\b"
+    r"|do(?:es)? not have access to (?:the )?model|unable to access (?:model|non-serverless)"
+)
+_KEY_TEXTS = re.compile(
+    r"(?:invalid|incorrect|expired|disabled) api[ -]?key|api[ -]?key (?:is )?(?:not valid|invalid|"
+    r"expired)|location is not supported"
+)
+_PLAN_TEXTS = re.compile(
+    r"\bplan (?:does not|doesn't|lacks)|not (?:available|included|supported) (?:on|in|for|with|by)"
+    r" (?:your|the) (?:current |free )?(?:plan|tier|subscription)|\blimit: 0(?![\d.])"
+)
+_QUOTA_TEXTS = re.compile(
+    r"credit balance|insufficient (?:balance|credit|quota|fund)|exceeded your current quota"
+    r"|out of credits|spend(?:ing)? limit|more credits|monthly (?:limit|quota)"
+)
+_OVERLOAD_TEXTS = re.compile(r"overloaded|at capacity|capacity exceeded|over capacity")
+_TOO_LARGE_TEXTS = re.compile(
+    r"request too large for model|request too large for \S+ .{0,80}tokens per"
+)
+
+
+def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
+    """Return the codes and the message of an error document in any dialect."""
+    try:
+        document: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return (), ""
+    if isinstance(document, list) and document:
+        document = document[0]
+    error = document.get("error", document) if isinstance(document, dict) else document
+    if not isinstance(error, dict):
+        return (), error if isinstance(error, str) else ""
+    codes = tuple(
+        str(error[name])
+        for name in ("code", "type", "status")
+        if isinstance(error.get(name), str | int)
+    )
+    message = error.get("message", error.get("detail"))
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        # Gemini's ErrorInfo.
+        if isinstance(detail, dict) and isinstance(detail.get("reason"), str):
+            codes = (*codes, detail["reason"])
+    return codes, message if isinstance(message, str) else ""
+
+
 _LONG_CLOSURE_S = 300.0
-"""A wrong key, an unpaid bill or a missing model is put right by people."""
+"""People have to put right a wrong key, an unpaid bill or a missing model."""
 _SHORT_CLOSURE_S = 1.0
-"""A rate limit that does not say when it ends; the breaker doubles it while it lasts."""
-_READ = 2000
-"""Characters of a message that are looked at."""
+"""For a rate limit that does not say when it ends. The breaker doubles it while the limit lasts."""
+_MESSAGE_CHARACTERS = 2000
+"""So many characters of a message are searched."""
 
 
 class FailureKind(StrEnum):
@@ -46,34 +110,60 @@ class FailureKind(StrEnum):
     EMPTY = "empty"
     PROTOCOL = "protocol"
     FILTERED = "filtered"
-    """The provider's filter stopped an answer; another provider's may not."""
+    """The provider's filter stopped an answer. Another provider's filter may let it pass."""
     UNAUTHORIZED = "unauthorized"
     NO_SUCH_MODEL = "no-such-model"
     CONTEXT_TOO_LONG = "context-too-long"
     CONTENT_POLICY = "content-policy"
-    """The request was refused for what it asks."""
+    """The request was refused because of its content."""
     BAD_REQUEST = "bad-request"
     STALLED = "stalled"
     CUT = "cut"
 
 
-class Failure(Frozen):
+class Failure(Frozen, kw_only=False):
     """What to do about a failed call."""
 
     kind: FailureKind
-    retry_here: bool
+    retry_here: bool = False
     """One more try on the same target may help."""
-    fail_over: bool
-    """Another target may help. False: the caller's own fault, who gets the provider's answer."""
-    charges: bool
-    """It counts against the breaker."""
-    closes_s: float | None
+    fail_over: bool = True
+    """Another target may help. False: the fault is the caller's, who gets the provider's answer."""
+    charges: bool = False
+    """It counts against the circuit breaker."""
+    closes_s: float | None = None
     """Close (upstream, model, key) at once, for this long."""
-    retry_after_s: float | None
-    """When the provider asks to be asked again."""
-    larger_context: bool = False
-    """Only a target with a larger context can help."""
+    retry_after_s: float | None = None
+    """The provider asks not to be asked before."""
 
+    @property
+    def larger_context(self) -> bool:
+        """Only a target with a larger context can help."""
+        return self.kind is FailureKind.CONTEXT_TOO_LONG
+
+
+_FAILURES = {
+    each.kind: each
+    for each in (
+        Failure(FailureKind.RATE_LIMITED, retry_here=True, closes_s=_SHORT_CLOSURE_S),
+        Failure(FailureKind.QUOTA, closes_s=_LONG_CLOSURE_S),
+        Failure(FailureKind.OVERLOADED, retry_here=True, charges=True),
+        Failure(FailureKind.SERVER, retry_here=True, charges=True),
+        Failure(FailureKind.UNREACHABLE, retry_here=True, charges=True),
+        Failure(FailureKind.TIMEOUT, charges=True),
+        Failure(FailureKind.SILENT, charges=True),
+        Failure(FailureKind.EMPTY, retry_here=True, charges=True),
+        Failure(FailureKind.PROTOCOL, retry_here=True, charges=True),
+        Failure(FailureKind.FILTERED),
+        Failure(FailureKind.UNAUTHORIZED, closes_s=_LONG_CLOSURE_S),
+        Failure(FailureKind.NO_SUCH_MODEL, closes_s=_LONG_CLOSURE_S),
+        Failure(FailureKind.CONTEXT_TOO_LONG),
+        Failure(FailureKind.CONTENT_POLICY, fail_over=False),
+        Failure(FailureKind.BAD_REQUEST, fail_over=False),
+        Failure(FailureKind.STALLED, charges=True),
+        Failure(FailureKind.CUT, retry_here=True, charges=True),
+    )
+}
 
 _LONGEST_WAITS_S = {
     # Asking once an hour costs nothing, whatever the header says.
@@ -82,49 +172,6 @@ _LONGEST_WAITS_S = {
     FailureKind.OVERLOADED: 30.0,
     FailureKind.SERVER: 30.0,
     FailureKind.TIMEOUT: 30.0,
-}
-
-
-def _row(
-    kind: FailureKind,
-    *,
-    retry: bool = False,
-    over: bool = True,
-    charges: bool = False,
-    closes_s: float | None = None,
-) -> Failure:
-    return Failure(
-        kind=kind,
-        retry_here=retry,
-        fail_over=over,
-        charges=charges,
-        closes_s=closes_s,
-        retry_after_s=None,
-        larger_context=kind is FailureKind.CONTEXT_TOO_LONG,
-    )
-
-
-_FAILURES = {
-    row.kind: row
-    for row in (
-        _row(FailureKind.RATE_LIMITED, retry=True, closes_s=_SHORT_CLOSURE_S),
-        _row(FailureKind.QUOTA, closes_s=_LONG_CLOSURE_S),
-        _row(FailureKind.OVERLOADED, retry=True, charges=True),
-        _row(FailureKind.SERVER, retry=True, charges=True),
-        _row(FailureKind.UNREACHABLE, retry=True, charges=True),
-        _row(FailureKind.TIMEOUT, charges=True),
-        _row(FailureKind.SILENT, charges=True),
-        _row(FailureKind.EMPTY, retry=True, charges=True),
-        _row(FailureKind.PROTOCOL, retry=True, charges=True),
-        _row(FailureKind.FILTERED),
-        _row(FailureKind.UNAUTHORIZED, closes_s=_LONG_CLOSURE_S),
-        _row(FailureKind.NO_SUCH_MODEL, closes_s=_LONG_CLOSURE_S),
-        _row(FailureKind.CONTEXT_TOO_LONG),
-        _row(FailureKind.CONTENT_POLICY, over=False),
-        _row(FailureKind.BAD_REQUEST, over=False),
-        _row(FailureKind.STALLED, charges=True),
-        _row(FailureKind.CUT, retry=True, charges=True),
-    )
 }
 
 _CODES = {
@@ -157,14 +204,14 @@ _STATUSES = {
     401: _FAILURES[FailureKind.UNAUTHORIZED],
     403: _FAILURES[FailureKind.UNAUTHORIZED],
     # A missing path or resource: no reason to think that the model is gone.
-    404: _row(FailureKind.NO_SUCH_MODEL),
-    408: _row(FailureKind.TIMEOUT, retry=True, charges=True),
-    409: _row(FailureKind.SERVER, retry=True),
-    425: _row(FailureKind.SERVER, retry=True),
+    404: Failure(FailureKind.NO_SUCH_MODEL),
+    408: Failure(FailureKind.TIMEOUT, retry_here=True, charges=True),
+    409: Failure(FailureKind.SERVER, retry_here=True),
+    425: Failure(FailureKind.SERVER, retry_here=True),
     429: _FAILURES[FailureKind.RATE_LIMITED],
     498: _FAILURES[FailureKind.OVERLOADED],
     503: _FAILURES[FailureKind.OVERLOADED],
-    504: _row(FailureKind.TIMEOUT, retry=True, charges=True),
+    504: Failure(FailureKind.TIMEOUT, retry_here=True, charges=True),
     529: _FAILURES[FailureKind.OVERLOADED],
 }
 
@@ -177,42 +224,40 @@ def failure(kind: FailureKind) -> Failure:
 def classify(
     status: int, *, code: str | None, message: str, headers: Headers, now: float
 ) -> Failure:
-    """Judge an error answer. ``code`` is its code or type, ``now`` Unix seconds.
+    """Judge an error answer. ``code`` is its code or type, ``now`` is in Unix seconds.
 
-    Also for an error inside a 200 answer: ``code`` and ``message`` are read first.
+    This is also for an error inside a 200 answer: ``code`` and ``message`` are read first.
     """
     return _classify(status, (code,) if code else (), message, headers, now)
 
 
 def failure_of(error: UpstreamError, now: float) -> Failure:
-    """Judge an error that an upstream raised. ``now`` is Unix seconds.
+    """Judge an error that an upstream raised. ``now`` is in Unix seconds.
 
-    What the error itself says of its kind holds.
+    If the error itself names its kind, that holds.
     """
     if error.kind is not None:
-        return _FAILURES[FailureKind(error.kind)]
+        return failure(FailureKind(error.kind))
     match error:
         case UpstreamRefused():
-            codes, message = error_texts.read_error(error.body)
+            codes, message = read_error(error.body)
             return _classify(
                 error.status, (error.code, *codes), message or str(error), error.headers, now
             )
         case UpstreamUnavailable():
-            return msgspec.structs.replace(
-                _row(FailureKind.OVERLOADED), retry_after_s=error.retry_after_s
-            )
+            return Failure(FailureKind.OVERLOADED, retry_after_s=error.retry_after_s)
         case UpstreamTimeout():
-            return _FAILURES[FailureKind.TIMEOUT]
+            return failure(FailureKind.TIMEOUT)
         case UpstreamProtocolError():
-            return _FAILURES[FailureKind.PROTOCOL]
+            return failure(FailureKind.PROTOCOL)
         case _:
-            return _FAILURES[FailureKind.UNREACHABLE]
+            return failure(FailureKind.UNREACHABLE)
 
 
 def _classify(
     status: int, codes: tuple[str, ...], message: str, headers: Headers, now: float
 ) -> Failure:
-    text = message[:_READ].lower()
+    text = message[:_MESSAGE_CHARACTERS].lower()
     # OpenRouter and Gemini name the status as the code, also inside a stream that began with 200.
     numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3]
     status = next((number for number in numbers if 400 <= number < 600), status)
@@ -228,7 +273,7 @@ def _judge(status: int, codes: list[str], text: str, *, waits: bool) -> Failure:
     if kind is FailureKind.RATE_LIMITED or (kind is None and status in (403, 429)):
         return _limited(status, text, coded=kind is not None, waits=waits)
     if kind is not None:
-        return _FAILURES[kind]
+        return failure(kind)
     if status in (400, 413, 422):
         return _refused(text)
     return _by_status(status, text)
@@ -236,61 +281,58 @@ def _judge(status: int, codes: list[str], text: str, *, waits: bool) -> Failure:
 
 def _by_status(status: int, text: str) -> Failure:
     if status == 404 and "model" in text:
-        return _FAILURES[FailureKind.NO_SUCH_MODEL]
+        return failure(FailureKind.NO_SUCH_MODEL)
     if status in _STATUSES:
         return _STATUSES[status]
     if 400 <= status < 500:
-        return _FAILURES[FailureKind.BAD_REQUEST]
-    return _FAILURES[
-        FailureKind.OVERLOADED if error_texts.OVERLOAD.search(text) else FailureKind.SERVER
-    ]
+        return failure(FailureKind.BAD_REQUEST)
+    return failure(FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.SERVER)
 
 
 def _refused(text: str) -> Failure:
-    """Read what a status for callers' mistakes is about; some of them are not the caller's.
+    """Judge a status for mistakes of callers by its text: some are not the caller's.
 
-    None closes anything: such messages quote the request, so callers could write them.
+    None of these failures closes anything: such messages quote the request, so a caller could
+    write them.
     """
-    if error_texts.TOO_LARGE.search(text):
-        return _row(FailureKind.RATE_LIMITED)
+    if _TOO_LARGE_TEXTS.search(text):
+        return Failure(FailureKind.RATE_LIMITED)
     for kind, pattern in (
-        (FailureKind.CONTEXT_TOO_LONG, error_texts.CONTEXT),
-        (FailureKind.QUOTA, error_texts.QUOTA),
-        (FailureKind.UNAUTHORIZED, error_texts.KEY),
-        (FailureKind.NO_SUCH_MODEL, error_texts.MODEL),
-        (FailureKind.CONTENT_POLICY, error_texts.POLICY),
+        (FailureKind.CONTEXT_TOO_LONG, _CONTEXT_TEXTS),
+        (FailureKind.QUOTA, _QUOTA_TEXTS),
+        (FailureKind.UNAUTHORIZED, _KEY_TEXTS),
+        (FailureKind.NO_SUCH_MODEL, _MODEL_TEXTS),
+        (FailureKind.CONTENT_POLICY, _POLICY_TEXTS),
     ):
         if pattern.search(text):
-            return msgspec.structs.replace(_FAILURES[kind], closes_s=None)
-    return _FAILURES[FailureKind.BAD_REQUEST]
+            return msgspec.structs.replace(failure(kind), closes_s=None)
+    return failure(FailureKind.BAD_REQUEST)
 
 
 def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
     """Tell a limit that time lifts from one that money lifts and from one that nothing lifts."""
-    if error_texts.TOO_LARGE.search(text):
-        return _row(FailureKind.RATE_LIMITED)
-    # Rate limits, too, speak of plans and billing (Gemini, Groq): whoever waits can be served.
-    if error_texts.PLAN.search(text) or (
-        error_texts.QUOTA.search(text) and not waits and not coded
-    ):
-        return _FAILURES[FailureKind.QUOTA]
+    if _TOO_LARGE_TEXTS.search(text):
+        return Failure(FailureKind.RATE_LIMITED)
+    # Rate limits, too, speak of plans and billing (Gemini, Groq), and end after a wait.
+    if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
+        return failure(FailureKind.QUOTA)
     if status == 403:
         return _forbidden(text)
-    return _FAILURES[
-        FailureKind.OVERLOADED if error_texts.OVERLOAD.search(text) else FailureKind.RATE_LIMITED
-    ]
+    return failure(
+        FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.RATE_LIMITED
+    )
 
 
 def _forbidden(text: str) -> Failure:
-    if error_texts.POLICY.search(text):
-        return _FAILURES[FailureKind.CONTENT_POLICY]
-    return _FAILURES[
-        FailureKind.NO_SUCH_MODEL if error_texts.MODEL.search(text) else FailureKind.UNAUTHORIZED
-    ]
+    if _POLICY_TEXTS.search(text):
+        return failure(FailureKind.CONTENT_POLICY)
+    return failure(
+        FailureKind.NO_SUCH_MODEL if _MODEL_TEXTS.search(text) else FailureKind.UNAUTHORIZED
+    )
 
 
 def _timed(found: Failure, wait_s: float | None) -> Failure:
-    """Add when the provider wants to be asked again; it stays closed until then."""
+    """Add the wait that the provider asks for; the upstream stays closed until its end."""
     if wait_s is None or found.kind not in _LONGEST_WAITS_S or not found.retry_here:
         return found
     wait_s = min(wait_s, _LONGEST_WAITS_S[found.kind])

@@ -1,40 +1,293 @@
 """What is learned of upstreams: time to first token, speed, gaps, load, and lengths of answers.
 
-Time to first token and tokens per second are learned apart and only ever added up as times. All
-``now`` are seconds of one clock that does not run backwards. ``docs/routing.md`` has the defaults
-and where they come from.
+The estimators forget with time, in constant memory. Time to first token and tokens per second are
+learned apart, and only ever added up as times. All ``now`` are seconds of one clock that does not
+run backwards. ``docs/routing.md`` has the defaults and where they come from.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.policies.routing.averages import Ratio
-from headstart.policies.routing.figures import HALF_LIFE_S, Figures, SavedFigures, restored
-from headstart.policies.routing.quantiles import Quantiles
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
+
+# --- estimators ----------------------------------------------------------------------------------
+
+GROWTH = 1.05
+SHORTEST_S = 0.001
+LONGEST_S = 600.0
+_SCALE = 1 / math.log(GROWTH)
+HISTOGRAM_BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
+LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
+"""``Quantiles.late`` returns the times that these shares of the samples exceed."""
+_REBASE = 64.0
+"""After so many half-lives the weights are scaled back to the size of one."""
+_STALE = 0.02
+"""The curve is drawn anew when new samples have this share of the weight."""
+
+
+class Bins(msgspec.Struct, array_like=True):
+    """A saved histogram: the bins that are not empty, with their samples and censored samples."""
+
+    places: list[int]
+    seen: list[float]
+    censored: list[float]
+
+
+class Quantiles:
+    """Quantiles of a stream of seconds.
+
+    A histogram whose bins grow by 5 % (DDSketch: Masson, Rim and Lee, VLDB 2019) from 1 ms to 10
+    minutes: a quantile is off by 2.5 % at most, and by less where its bin is interpolated. Old
+    samples fade by forward decay (Cormode, Shkapenyuk, Srivastava and Xu, ICDE 2009): a new sample
+    weighs more, instead of each old one less. A call that was cancelled while it waited is a
+    censored sample: it would have taken at least that long. The curve is the life-table form of
+    Kaplan and Meier's estimator (Cutler and Ederer, 1958) and ends as Efron's does (1967): the
+    samples that are censored in the last bin count as lying in it.
+
+    ``at`` is a clock that does not run backwards, in the unit of ``half_life``: seconds, or a
+    count of samples.
+    """
+
+    __slots__ = (
+        "_added", "_base", "_censored", "_curve", "_first", "_half_life", "_late", "_lowest",
+        "_mean", "_seen", "_total", "_unit",
+    )  # fmt: skip
+
+    def __init__(self, half_life: float) -> None:
+        self._half_life = half_life
+        self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
+        self._censored: array[float] | None = None  # most never have one
+        self._base = 0.0
+        self._total = 0.0
+        self._added = 0.0
+        """Weight of the samples that the curve lacks."""
+        self._unit = 1.0
+        """Weight of the newest sample."""
+        self._lowest = HISTOGRAM_BINS
+        """All bins below this one are empty."""
+        self._first = 0
+        self._curve: list[float] = []
+        """Share of the samples in the bins up to this one, from ``_first`` on."""
+        self._mean = 0.0
+        self._late: tuple[float, ...] = ()
+
+    def add(self, seconds: float, at: float, *, censored: bool = False) -> None:
+        """Learn a duration; ``censored``: it was cut short, and would have been at least this."""
+        self.add_all((seconds,), at, censored=censored)
+
+    def add_all(self, seconds: Sequence[float], at: float, *, censored: bool = False) -> None:
+        """Learn durations that came at the same time."""
+        age = (at - self._base) / self._half_life
+        if age > _REBASE or self._total == 0.0:
+            self._rebase(at)
+            age = 0.0
+        weight = self._unit = math.exp2(age)
+        bins = self._seen
+        if censored:
+            bins = self._censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
+        log, lowest = math.log, self._lowest
+        for each in seconds:
+            place = int(log(each / SHORTEST_S) * _SCALE) if each > SHORTEST_S else 0
+            if place >= HISTOGRAM_BINS:
+                place = HISTOGRAM_BINS - 1
+            if place < lowest:  # noqa: PLR1730 - a call of min costs as much as all the rest
+                lowest = place
+            bins[place] += weight
+        self._lowest = lowest
+        self._total += weight * len(seconds)
+        self._added += weight * len(seconds)
+
+    def weight(self, at: float) -> float:
+        """Return how many samples it rests on. A sample that is a half-life old counts half."""
+        if self._total == 0.0:
+            return 0.0
+        return self._total * math.exp2((self._base - at) / self._half_life)
+
+    def quantile(self, share: float) -> float | None:
+        """Return the seconds that ``share`` of the samples do not exceed; None without samples."""
+        return self._at(share) if self._drawn() else None
+
+    def late(self) -> tuple[float, ...]:
+        """Return the seconds that the shares in ``LATE`` exceed; empty without samples."""
+        if self._drawn() and not self._late:
+            self._late = tuple(self._at(1.0 - share) for share in LATE)
+        return self._late
+
+    def mean(self) -> float | None:
+        """Return the mean, winsorised so that two samples cannot move it; None without samples."""
+        return self._mean if self._drawn() else None
+
+    def saved(self, at: float) -> Bins:
+        """Return its bins, weighed as of ``at``."""
+        scale = math.exp2((self._base - at) / self._half_life)
+        seen = self._seen
+        censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
+        places = [i for i in range(HISTOGRAM_BINS) if (seen[i] + censored[i]) * scale > 1e-6]
+        return Bins(
+            places,
+            [seen[place] * scale for place in places],
+            [censored[place] * scale for place in places],
+        )
+
+    def load(self, bins: Bins, at: float) -> None:
+        """Take over saved bins, as if their samples had come at ``at``. Raises ValueError."""
+        if any(not 0 <= place < HISTOGRAM_BINS for place in bins.places):
+            raise ValueError("a bin that this histogram does not have")
+        self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
+        self._censored = array("d", bytes(8 * HISTOGRAM_BINS))
+        for place, seen, censored in zip(bins.places, bins.seen, bins.censored, strict=True):
+            self._seen[place], self._censored[place] = seen, censored
+        self._lowest = min(bins.places, default=HISTOGRAM_BINS)
+        self._base, self._unit = at, 1.0
+        self._total = self._added = sum(bins.seen) + sum(bins.censored)
+
+    def _rebase(self, at: float) -> None:
+        scale = math.exp2((self._base - at) / self._half_life) if self._total else 0.0
+        self._seen = array("d", (weight * scale for weight in self._seen))
+        if self._censored is not None:
+            self._censored = array("d", (weight * scale for weight in self._censored))
+        self._total *= scale
+        self._added *= scale
+        self._base, self._unit = at, 1.0
+
+    def _at(self, share: float) -> float:
+        curve = self._curve
+        place = min(bisect_left(curve, share), len(curve) - 1)
+        below = curve[place - 1] if place else 0.0
+        step = curve[place] - below
+        inside = min(1.0, (share - below) / step) if step > 0.0 else 1.0
+        return SHORTEST_S * math.exp((self._first + place + inside) / _SCALE)
+
+    def _drawn(self) -> list[float]:
+        if self._added > _STALE * self._total:
+            self._draw()
+        return self._curve
+
+    def _draw(self) -> None:
+        self._added = 0.0
+        seen, censored = self._seen, self._censored
+        curve: list[float] = []
+        surviving, at_risk = 1.0, self._total
+        for place in range(self._lowest, HISTOGRAM_BINS):
+            died = seen[place]
+            lost = censored[place] if censored is not None else 0.0
+            if not curve:
+                if not died and not lost:
+                    continue
+                self._first = place
+            if died:
+                surviving *= max(0.0, 1.0 - died / max(at_risk - lost / 2, died))
+            at_risk -= died + lost
+            curve.append(1.0 - surviving)
+            if at_risk <= 1e-9 * self._total:
+                break
+        curve[-1] = 1.0
+        self._curve = curve
+        self._mean = self._winsorised()
+        self._late = ()
+
+    def _winsorised(self) -> float:
+        few = 2.0 * self._unit / self._total
+        most = self._at(1.0 - min(0.5, max(0.01, few)))
+        total, below = 0.0, 0.0
+        for place, share in enumerate(self._curve, self._first):
+            if share > below:
+                total += (share - below) * min(most, _MIDDLES_S[place])
+                below = share
+        return total
+
+
+_MIDDLES_S = [SHORTEST_S * math.exp((place + 0.5) / _SCALE) for place in range(HISTOGRAM_BINS)]
+
+
+class Ratio:
+    """A ratio of two sums whose old terms fade: tokens to seconds, or a mean (terms to ones).
+
+    A ratio of sums weighs each call by its size, so a call of ten tokens says less of a speed than
+    one of a thousand.
+    """
+
+    __slots__ = ("_at", "_half_life_s", "above", "below")
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._at = 0.0
+        self.above = 0.0
+        self.below = 0.0
+
+    def add(self, above: float, below: float, now: float) -> None:
+        """Add a term to each sum."""
+        fade = math.exp2((self._at - now) / self._half_life_s) if self.below else 0.0
+        self.above = self.above * fade + above
+        self.below = self.below * fade + below
+        self._at = now
+
+    @property
+    def value(self) -> float | None:
+        """The ratio; None before the first term."""
+        return self.above / self.below if self.below else None
+
+
+class Peak:
+    """How many times slower than usual calls are now: 1 or more.
+
+    Peak-EWMA, as in Finagle's load balancer of that name: it rises with a slow call at once and
+    sinks back with time constant ``TAU_S``. Models stall now and then for seconds, which says
+    nothing of the next call. So it takes three slow calls in a row (one chance in 8,000 while all
+    is as usual), and the least slow one counts.
+    """
+
+    TAU_S = 30.0
+    __slots__ = ("_at", "_before", "_earlier", "_level")
+
+    def __init__(self) -> None:
+        self._level = 1.0
+        self._before = 1.0
+        self._earlier = 1.0
+        self._at = 0.0
+
+    def add(self, times: float, *, slow: bool, now: float) -> None:
+        """Learn that a call took so many times the usual; ``slow``: that is beyond its p95."""
+        times = times if slow else 1.0
+        self._level = max(self.value(now), min(times, self._before, self._earlier))
+        self._before, self._earlier = times, self._before
+        self._at = now
+
+    def value(self, now: float) -> float:
+        """Return the factor as of ``now``."""
+        return 1.0 + (self._level - 1.0) * math.exp((self._at - now) / self.TAU_S)
+
+
+# --- measures ------------------------------------------------------------------------------------
 
 FORMAT = 1
+HALF_LIFE_S = 900.0
+_GAPS_HALF_LIFE = 5000.0
+"""After so many newer gaps a gap counts half."""
+_LOAD_HALF_LIFE_S = 300.0
 BUCKETS = (256, 1024, 4096, 16384, 65536)
 """Largest prompts, in tokens, of all buckets but the last."""
 ENOUGH = 20
-"""Samples from which a p95 means something: then one lies beyond it."""
+"""From so many samples on a p95 means something: then one lies beyond it."""
 OUTPUT_TOKENS = 256.0
-"""Length of an answer of which nothing is known."""
+"""Expected length of an answer while no length is known."""
 _MOST_KEYS = 256
 _MOST_SAVED = 64
 _LEAST_TOKENS = 8
 _MOST_TOKENS_PER_S = 10_000.0
 """Faster than any hardware: such an answer was not streamed, it came in one burst."""
-
-F = TypeVar("F")
+_LEAST_GAPS = 100
+_FIRST_TOKEN_LIMIT_S = 30.0
+_STALL_LIMIT_S = 5.0
+_PATIENT_STALL_LIMIT_S = 30.0
 
 
 def bucket_of(prompt_tokens: int) -> int:
@@ -42,73 +295,135 @@ def bucket_of(prompt_tokens: int) -> int:
     return bisect_left(BUCKETS, prompt_tokens)
 
 
-_PATIENT_S = 30.0
-
-
-class Key(NamedTuple):
-    """Whose figures they are."""
+class UpstreamModel(NamedTuple):
+    """An upstream and one of its models: measures are kept for each."""
 
     upstream: str
     model: str
 
 
-class _Head(msgspec.Struct):
+class FirstToken(NamedTuple):
+    """The known times to first token of one kind of prompt."""
+
+    samples: int = 0
+    mean_s: float | None = None
+    """The expected time, longer while calls are slow or pile up."""
+    late_s: tuple[float, ...] = ()
+    """The times that the shares in ``LATE`` of the calls exceed."""
+
+
+class _SavedFigures(msgspec.Struct, array_like=True):
+    """Figures in a snapshot. New fields go last, with a default: older snapshots lack them."""
+
+    key: tuple[str, str]
+    ttft: dict[int, Bins]
+    gaps: Bins
+    speed: tuple[float, float]
+    prompts: tuple[float, float] = (0.0, 0.0)
+
+
+class _MeasuresHead(msgspec.Struct):
     format: int
 
 
-class _Saved(_Head):
-    figures: list[SavedFigures]
+class _SavedMeasures(_MeasuresHead):
+    figures: list[_SavedFigures]
     lengths: dict[str, tuple[float, float]]
+
+
+class _Figures:
+    """The figures of one (upstream, model): times to first token by prompt length, and others."""
+
+    __slots__ = ("gaps", "gaps_seen", "in_flight", "load", "peak", "prompts", "speed", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft: dict[int, Quantiles] = {}
+        self.speed = Ratio(HALF_LIFE_S)
+        self.prompts = Ratio(HALF_LIFE_S)
+        """Tokens of prompts in the provider's count, to the estimated tokens."""
+        self.gaps = Quantiles(_GAPS_HALF_LIFE)
+        self.gaps_seen = 0
+        self.in_flight = 0
+        self.load = Ratio(_LOAD_HALF_LIFE_S)
+        self.peak = Peak()
+
+    def saved(self, key: tuple[str, str], now: float) -> _SavedFigures:
+        """Return the figures that are worth keeping: not the calls in flight, nor the load now."""
+        return _SavedFigures(
+            key,
+            {bucket: sketch.saved(now) for bucket, sketch in self.ttft.items()},
+            self.gaps.saved(self.gaps_seen),
+            (self.speed.above, self.speed.below),
+            (self.prompts.above, self.prompts.below),
+        )
+
+    @classmethod
+    def restored(cls, saved: _SavedFigures, now: float) -> _Figures:
+        """Return saved figures as if they were learned just now. Raises ValueError."""
+        figures = cls()
+        for bucket, bins in saved.ttft.items():
+            figures.ttft[bucket] = Quantiles(HALF_LIFE_S)
+            figures.ttft[bucket].load(bins, now)
+        figures.gaps.load(saved.gaps, 0.0)
+        figures.gaps_seen = round(figures.gaps.weight(0.0))
+        figures.speed.add(*saved.speed, now)
+        figures.prompts.add(*saved.prompts, now)
+        return figures
+
+
+_UNKNOWN = _Figures()
+"""The figures of an (upstream, model) of which nothing is known. They are only read."""
 
 
 class Measures:
     """Figures by (upstream, model), in bounded memory: the least recently used keys leave."""
 
     def __init__(self) -> None:
-        self._figures: OrderedDict[Key, Figures] = OrderedDict()
+        self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
         self._lengths: OrderedDict[str, Ratio] = OrderedDict()
 
     # --- learning --------------------------------------------------------------------------
 
-    def began(self, key: Key, now: float) -> None:
+    def began(self, key: UpstreamModel, now: float) -> None:
         """A call started. Each one also ends."""
         figures = self._of(key)
         figures.load.add(figures.in_flight, 1.0, now)
         figures.in_flight += 1
 
-    def ended(self, key: Key, now: float) -> None:  # noqa: ARG002 - the pair of ``began``
+    def ended(self, key: UpstreamModel, now: float) -> None:  # noqa: ARG002 - the pair of ``began``
         """A call ended, however it did."""
         figures = self._of(key)
         figures.in_flight = max(0, figures.in_flight - 1)
 
-    def first(self, key: Key, prompt_tokens: int, ttft_s: float, now: float) -> None:
+    def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """The first token came."""
         self._learn(key, prompt_tokens, ttft_s, now, censored=False)
 
-    def censored(self, key: Key, prompt_tokens: int, waited_s: float, now: float) -> None:
+    def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
         """A call was cancelled before its first token, which would have come later than this.
 
-        Hedging cancels the slow ones: leaving them out would make the rest look fast.
+        Hedging cancels the slow calls: without them the rest would look fast.
         """
         self._learn(key, prompt_tokens, waited_s, now, censored=True)
 
-    def speed(self, key: Key, tokens: int, seconds: float, now: float) -> None:
+    def speed(self, key: UpstreamModel, tokens: int, seconds: float, now: float) -> None:
         """So many tokens came in the time after the first. A burst says nothing and is ignored."""
         if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
             self._of(key).speed.add(tokens, seconds, now)
 
-    def gap(self, key: Key, seconds: float) -> None:
-        """Two pieces of one answer came so far apart."""
-        figures = self._of(key)
-        figures.gaps_seen += 1
-        figures.gaps.add(seconds, figures.gaps_seen)
+    def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
+        """The pieces of one answer came so far apart."""
+        if seconds:
+            figures = self._of(key)
+            figures.gaps_seen += len(seconds)
+            figures.gaps.add_all(seconds, figures.gaps_seen)
 
     def length(self, place: str, tokens: int, now: float) -> None:
         """An answer had so many tokens. ``place`` is its call's, or "" for none."""
         for name in {place, ""}:
-            _touched(self._lengths, name, lambda: Ratio(HALF_LIFE_S)).add(tokens, 1.0, now)
+            self._length_of(name).add(tokens, 1.0, now)
 
-    def prompt(self, key: Key, estimated: int, reported: int, now: float) -> None:
+    def prompt(self, key: UpstreamModel, estimated: int, reported: int, now: float) -> None:
         """A prompt that was estimated had so many tokens in the provider's count."""
         if estimated > 0 and reported > 0:
             self._of(key).prompts.add(reported, estimated, now)
@@ -116,128 +431,130 @@ class Measures:
 
     # --- expecting -------------------------------------------------------------------------
 
-    def sketch(self, key: Key, prompt_tokens: int, now: float) -> Quantiles | None:
-        """Return the times to first token of such prompts, or of those nearest in length."""
-        figures = self._figures.get(key)
-        return None if figures is None else _nearest(figures.ttft, bucket_of(prompt_tokens), now)
+    def first_token(self, key: UpstreamModel, prompt_tokens: int, now: float) -> FirstToken:
+        """Return the known times to first token of prompts of this length."""
+        figures = self._figures.get(key, _UNKNOWN)
+        sketch = _nearest(figures.ttft, bucket_of(prompt_tokens), now)
+        mean_s = None if sketch is None else sketch.mean()
+        if sketch is None or mean_s is None:
+            return FirstToken()
+        mean_s *= figures.peak.value(now) * _crowding(figures)
+        return FirstToken(round(sketch.weight(now)), mean_s, sketch.late())
 
-    def ttft_s(self, key: Key, prompt_tokens: int, share: float, now: float) -> float | None:
+    def ttft_s(
+        self, key: UpstreamModel, prompt_tokens: int, share: float, now: float
+    ) -> float | None:
         """Return the time to first token that ``share`` of the calls do not exceed."""
-        sketch = self.sketch(key, prompt_tokens, now)
+        sketch = _nearest(self._figures.get(key, _UNKNOWN).ttft, bucket_of(prompt_tokens), now)
         return None if sketch is None else sketch.quantile(share)
 
-    def samples(self, key: Key, prompt_tokens: int, now: float) -> int:
-        """Return how many samples the time to first token rests on; old ones count less."""
-        sketch = self.sketch(key, prompt_tokens, now)
-        return 0 if sketch is None else round(sketch.weight(now))
-
-    def expected_ttft_s(self, key: Key, prompt_tokens: int, now: float) -> float | None:
-        """Return the mean time to first token, longer while calls are slow or pile up."""
-        figures = self._figures.get(key)
-        sketch = self.sketch(key, prompt_tokens, now)
-        mean = None if sketch is None else sketch.mean()
-        if figures is None or mean is None:
-            return None
-        return mean * figures.peak.value(now) * _crowding(figures)
-
-    def prefill_s(self, key: Key, prompt_tokens: int, now: float) -> float:
+    def prefill_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
         """Return how much later the first token of such a prompt comes than of a short one.
 
-        The medians differ by that; 0 where either rests on too few samples.
+        This is the difference of the medians; 0 where either rests on too few samples.
         """
-        figures = self._figures.get(key)
-        buckets = figures.ttft if figures is not None else {}
+        buckets = self._figures.get(key, _UNKNOWN).ttft
         long, short = buckets.get(bucket_of(prompt_tokens)), buckets.get(0)
-        if long is None or short is None:
-            return 0.0
-        if min(long.weight(now), short.weight(now)) < ENOUGH:
+        if long is None or short is None or min(long.weight(now), short.weight(now)) < ENOUGH:
             return 0.0
         return max(0.0, (long.quantile(0.5) or 0.0) - (short.quantile(0.5) or 0.0))
 
-    def tokens_per_s(self, key: Key) -> float | None:
+    def tokens_per_s(self, key: UpstreamModel) -> float | None:
         """Return the decoding speed of one call after its first token."""
-        figures = self._figures.get(key)
-        return None if figures is None else figures.speed.value
+        return self._figures.get(key, _UNKNOWN).speed.value
 
     def expected_length(self, place: str) -> float:
-        """Return the mean length of answers of this place, else of all, else a default."""
+        """Return the mean length of the answers of this place, else of all, else a default."""
         lengths = self._lengths.get(place) or self._lengths.get("")
         return (lengths and lengths.value) or OUTPUT_TOKENS
 
-    def prompt_tokens(self, key: Key, estimated: int) -> int:
-        """Return what the provider will count for a prompt, so far as its past counts tell."""
-        figures = self._figures.get(key)
-        ratio = None if figures is None else figures.prompts.value
+    def prompt_tokens(self, key: UpstreamModel, estimated: int) -> int:
+        """Return the tokens that the provider will count for a prompt, by its past counts."""
+        ratio = self._figures.get(key, _UNKNOWN).prompts.value
         return estimated if ratio is None else round(estimated * ratio)
 
-    def in_flight(self, key: Key) -> int:
+    def in_flight(self, key: UpstreamModel) -> int:
         """Return how many calls are under way."""
-        figures = self._figures.get(key)
-        return 0 if figures is None else figures.in_flight
+        return self._figures.get(key, _UNKNOWN).in_flight
 
-    def gap_p99_s(self, key: Key) -> float | None:
+    def gap_p99_s(self, key: UpstreamModel) -> float | None:
         """Return the gap between pieces that one in a hundred exceeds."""
-        figures = self._figures.get(key)
-        if figures is None or figures.gaps_seen < 100:
-            return None
-        return figures.gaps.quantile(0.99)
+        figures = self._figures.get(key, _UNKNOWN)
+        return figures.gaps.quantile(0.99) if figures.gaps_seen >= _LEAST_GAPS else None
 
-    def first_token_limit_s(self, key: Key, prompt_tokens: int, now: float) -> float:
+    def first_token_limit_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""
-        return max(30.0, 4 * (self.ttft_s(key, prompt_tokens, 0.99, now) or 0.0))
+        return max(_FIRST_TOKEN_LIMIT_S, 4 * (self.ttft_s(key, prompt_tokens, 0.99, now) or 0.0))
 
-    def stall_limit_s(self, key: Key, *, calls_tools: bool = False) -> float:
+    def stall_limit_s(self, key: UpstreamModel, *, calls_tools: bool = False) -> float:
         """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more.
 
-        Not under 30 s while gaps are unknown, nor where tools may be called: some providers say
-        nothing while they write a call, and send it whole.
+        It is at least 30 s while gaps are unknown, and where tools may be called: some providers
+        say nothing while they write a call, and send it whole.
         """
         gap_s = self.gap_p99_s(key)
-        least_s = _PATIENT_S if gap_s is None or calls_tools else 5.0
-        return max(least_s, 10 * (gap_s or 0.0))
+        patient = gap_s is None or calls_tools
+        return max(_PATIENT_STALL_LIMIT_S if patient else _STALL_LIMIT_S, 10 * (gap_s or 0.0))
 
     # --- keeping ---------------------------------------------------------------------------
 
     def saved(self, now: float) -> bytes:
-        """Return a snapshot of what was learned, of the keys used last."""
+        """Return a snapshot of what was learned of the keys that were used last."""
         recent = list(self._figures.items())[-_MOST_SAVED:]
         figures = [each.saved(key, now) for key, each in recent]
         lengths = {name: (each.above, each.below) for name, each in self._lengths.items()}
-        return msgspec.msgpack.encode(_Saved(FORMAT, figures, lengths))
+        return msgspec.msgpack.encode(_SavedMeasures(FORMAT, figures, lengths))
 
     def load(self, data: bytes, now: float) -> bool:
-        """Take a snapshot over, as if learned just now; False where it is not one of this version.
+        """Take over a snapshot, as if it was learned just now; False where its version differs.
 
-        What this object has learned of the same keys is replaced.
+        It replaces the figures of the same keys.
         """
         try:
-            if msgspec.msgpack.decode(data, type=_Head).format != FORMAT:
+            if msgspec.msgpack.decode(data, type=_MeasuresHead).format != FORMAT:
                 return False
-            saved = msgspec.msgpack.decode(data, type=_Saved)
-            learned = {Key(*each.key): restored(each, now) for each in saved.figures}
+            saved = msgspec.msgpack.decode(data, type=_SavedMeasures)
+            learned = {
+                UpstreamModel(*each.key): _Figures.restored(each, now) for each in saved.figures
+            }
         except (msgspec.DecodeError, ValueError):
             return False
         for key, figures in learned.items():
             figures.in_flight = self.in_flight(key)
             self._figures[key] = figures
         for name, (above, below) in saved.lengths.items():
-            _touched(self._lengths, name, lambda: Ratio(HALF_LIFE_S)).add(above, below, now)
+            self._length_of(name).add(above, below, now)
         return True
 
     # --- internals -------------------------------------------------------------------------
 
-    def _of(self, key: Key) -> Figures:
-        """Return a key's figures. What has learned nothing leaves first: callers name models."""
+    def _of(self, key: UpstreamModel) -> _Figures:
+        """Return the figures of a key, to learn. Keys that have learned nothing leave first.
+
+        Callers name models, so most keys may be made up. A key has learned something when an answer
+        has come; answers that come whole teach the counts of prompts alone.
+        """
         figures = self._figures.get(key)
         if figures is None:
             if len(self._figures) >= _MOST_KEYS:
                 self._figures.popitem(last=False)
-            figures = self._figures[key] = Figures()
-        self._figures.move_to_end(key, last=figures.learned)
+            figures = self._figures[key] = _Figures()
+        self._figures.move_to_end(key, last=bool(figures.ttft or figures.prompts.below))
         return figures
 
+    def _length_of(self, place: str) -> Ratio:
+        """Return the lengths of a place, to learn, as the most recently used ones."""
+        lengths = self._lengths.get(place)
+        if lengths is None:
+            lengths = self._lengths[place] = Ratio(HALF_LIFE_S)
+            if len(self._lengths) > _MOST_KEYS:
+                self._lengths.popitem(last=False)
+        else:
+            self._lengths.move_to_end(place)
+        return lengths
+
     def _learn(
-        self, key: Key, prompt_tokens: int, seconds: float, now: float, *, censored: bool
+        self, key: UpstreamModel, prompt_tokens: int, seconds: float, now: float, *, censored: bool
     ) -> None:
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
         sketch = figures.ttft.get(bucket)
@@ -254,36 +571,44 @@ class Measures:
 def _nearest(ttft: Mapping[int, Quantiles], bucket: int, now: float) -> Quantiles | None:
     """Return the bucket's samples, or those of the nearest that has enough, or the most."""
     own = ttft.get(bucket)
-    if own is not None and own.weight(now) >= ENOUGH:
+    if own is not None and (len(ttft) == 1 or own.weight(now) >= ENOUGH):
         return own
-    near = sorted(ttft, key=lambda other: abs(other - bucket))
-    weights = [(ttft[each].weight(now), each) for each in near]
-    enough = next((each for weight, each in weights if weight >= ENOUGH), None)
-    if enough is None and weights:
-        enough = max(weights, key=lambda each: each[0])[1]
-    return None if enough is None else ttft[enough]
+    near = [ttft[each] for each in sorted(ttft, key=lambda other: abs(other - bucket))]
+    enough = (sketch for sketch in near if sketch.weight(now) >= ENOUGH)
+    return next(enough, None) or max(near, key=lambda sketch: sketch.weight(now), default=None)
 
 
-def _crowding(figures: Figures) -> float:
-    """Return how much longer a call waits for those in flight: least-loaded's in flight plus one.
+def _crowding(figures: _Figures) -> float:
+    """Return the factor by which calls in flight delay a call, as in least-loaded balancing.
 
-    Measured times already hold the usual load, so only what exceeds it by more than chance does
-    (two standard deviations of a Poisson count) makes a call wait longer, in proportion.
+    Measured times already hold the usual load. So only a load that chance cannot explain (two
+    standard deviations of a Poisson count above the usual) makes a call wait longer, in proportion.
     """
     usual = 1.0 + (figures.load.value or 0.0)
     return max(1.0, (figures.in_flight + 1) / (usual + 2 * math.sqrt(usual)))
 
 
-K = TypeVar("K")
+class Affinities:
+    """Which upstream served a conversation lately: its prefix cache may still hold it.
 
+    Providers keep an unused prefix for ``ttl_s``: five minutes at Anthropic, five to ten at OpenAI.
+    """
 
-def _touched(table: OrderedDict[K, F], key: K, make: Callable[[], F]) -> F:
-    """Return a key's value, made where it is missing, as the most recently used one."""
-    value = table.get(key)
-    if value is None:
-        value = table[key] = make()
-        if len(table) > _MOST_KEYS:
-            table.popitem(last=False)
-    else:
-        table.move_to_end(key)
-    return value
+    def __init__(self, ttl_s: float = 300.0, most: int = 10_000) -> None:
+        self._ttl_s = ttl_s
+        self._most = most
+        self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def served(self, affinity: str, name: str, now: float) -> None:
+        """Remember which upstream served a conversation; ``affinity`` "" names none."""
+        if not affinity:
+            return
+        self._served[affinity] = (name, now + self._ttl_s)
+        self._served.move_to_end(affinity)
+        if len(self._served) > self._most:
+            self._served.popitem(last=False)
+
+    def of(self, affinity: str, now: float) -> str | None:
+        """Return the name of the upstream that served this conversation lately, or None."""
+        name, until = self._served.get(affinity, (None, 0.0))
+        return name if now < until else None

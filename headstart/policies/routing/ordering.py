@@ -1,33 +1,119 @@
-"""Orders of candidates: as configured, by predicted completion time, or by cost. Pure.
+"""What to expect of each upstream for a call, and the order in which to ask them.
 
-Each function returns indices into ``outlooks``, best first. Who would not take the call comes
-last, the soonest first; before them who is over the ceiling, and before those who is degraded, and
-who comes back after an outage, but for a share ``weight`` of the calls (Envoy's slow start).
-``draw`` returns uniform random numbers in [0, 1).
+Each ordering function returns indices into ``outlooks``, best first. Upstreams that would not take
+the call come last, the soonest first; before them come those over the price limit, and before those
+the degraded ones. An upstream that comes back after an outage counts as degraded, except for a
+share ``weight`` of the calls (Envoy's slow start). ``draw`` returns uniform random numbers in
+[0, 1).
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import RoutingEstimate, Tokens
+from headstart.policies.cost import Price, cancelled_cost_usd
+from headstart.policies.routing.measures import LATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.attempts import Outlook
+    from headstart.policies.routing.measures import Measures, UpstreamModel
 
-FEW_SAMPLES = 8
-"""Below this, a candidate has yet to be measured."""
+CACHEABLE_TOKENS = 1024
+"""Shorter prompts are in no provider's prefix cache."""
+_ESTIMATE = 1.2
+"""Tokens of prompts are estimates: a prompt surely does not fit if it is longer by this factor."""
+
+
+class CallShape(NamedTuple):
+    """The properties of a call on which its time and its cost depend."""
+
+    prompt_tokens: int = 0
+    output_tokens: float | None = None
+    """The expected length of the answer, if similar prompts tell it."""
+    max_tokens: int | None = None
+    place: str = ""
+    """The route or path of the call: lengths of answers are known for each."""
+    warm: bool = False
+    """This upstream served the conversation before (``measures.Affinities``)."""
+
+
+class Availability(NamedTuple):
+    """The state of an upstream: its circuit breaker, its rate limits, its context and billing."""
+
+    ready_in_s: float = 0.0
+    degraded: bool = False
+    weight: float = 1.0
+    """The share of its usual calls that it should get while it comes back after an outage."""
+    context_tokens: int | None = None
+    bills_cancelled: bool = False
+    allowance: float = 1.0
+    """The share that is left of its tightest rate limit."""
+
+
+def predict_call(
+    name: str,
+    key: UpstreamModel,
+    call: CallShape,
+    state: Availability,
+    measures: Measures,
+    now: float,
+    *,
+    price: Price | None = None,
+) -> RoutingEstimate:
+    """Return what to expect of a call. An upstream is never ready for a prompt that is too long."""
+    output = (
+        measures.expected_length(call.place) if call.output_tokens is None else call.output_tokens
+    )
+    if call.max_tokens is not None:
+        output = min(output, call.max_tokens)
+    cached = call.prompt_tokens if call.warm and call.prompt_tokens >= CACHEABLE_TOKENS else 0
+    first = measures.first_token(key, call.prompt_tokens, now)
+    too_long = (state.context_tokens or math.inf) * _ESTIMATE < call.prompt_tokens
+    ready_in_s = math.inf if too_long else state.ready_in_s
+    cost_usd = waste_usd = None
+    if price is not None:
+        used = Tokens(prompt=call.prompt_tokens, cached=cached)
+        billed = not state.bills_cancelled
+        cost_usd = price.cost_usd(used._replace(completion=round(output)))
+        waste_usd = cancelled_cost_usd(price, used, output, cancels_billing=billed)
+    return RoutingEstimate(
+        name=name,
+        ready=ready_in_s <= 0.0,
+        ready_in_s=ready_in_s,
+        degraded=state.degraded,
+        weight=state.weight,
+        samples=first.samples,
+        ttft_s=first.mean_s,
+        tail_ttft_s=first.late_s[LATE.index(0.05)] if first.late_s else None,
+        late_ttft_s=first.late_s,
+        tokens_per_s=measures.tokens_per_s(key),
+        output_tokens=output,
+        cost_usd=cost_usd,
+        waste_usd=waste_usd,
+        bills_cancelled=state.bills_cancelled,
+        allowance=state.allowance,
+        warm=call.warm,
+        warm_usd=price.cached_saving_usd(cached) if price is not None else 0.0,
+        warm_s=measures.prefill_s(key, call.prompt_tokens, now) if cached else 0.0,
+        context_tokens=state.context_tokens,
+    )
+
+
+TOO_FEW_SAMPLES = 8
+"""A candidate with fewer samples has yet to be measured."""
 EXPLORE = 0.1
-"""Share of the calls that measure such a candidate."""
+"""The share of the calls that measure such a candidate."""
 NEAR = 1.1
-"""Predictions this close to one another are equal."""
+"""Two predictions with a smaller ratio count as equal."""
 
 
 def as_given(
-    outlooks: Sequence[Outlook], *, draw: Callable[[], float], sticky: bool = False
+    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], sticky: bool = False
 ) -> tuple[int, ...]:
-    """Keep the configured order of those who are ready, degraded or not.
+    """Keep the configured order of the upstreams that are ready, degraded or not.
 
     ``sticky``: a conversation stays with its warm upstream, unless that one is degraded.
     """
@@ -42,56 +128,57 @@ def as_given(
 
 
 def by_speed(
-    outlooks: Sequence[Outlook], *, draw: Callable[[], float], max_usd: float | None = None
+    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], max_usd: float | None = None
 ) -> tuple[int, ...]:
     """Order by predicted completion time: time to first token plus expected length over speed.
 
     A conversation stays with its warm upstream unless another gains more than the prefill that its
     cache saves. Among near equals two are drawn and the better one goes first (Mitzenmacher's power
-    of two choices), so that many callers do not herd. One in ten calls measures who has few
-    samples. ``max_usd``: whoever costs more, or has no price, comes after all others.
+    of two choices), so that many callers do not herd. One in ten calls measures an upstream with
+    few samples. Upstreams that cost more than ``max_usd``, or have no price, come after all others.
     """
-
-    def time_s(i: int) -> float:
-        each = outlooks[i]
-        completion_s = math.inf if each.completion_s is None else each.completion_s
-        return completion_s - (each.warm_s if each.warm else 0.0)
-
-    times = [time_s(i) for i in range(len(outlooks))]
-    tiers = _tiers(outlooks, draw, max_usd)
-    order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], times[i], not outlooks[i].warm))
-    best = [i for i in order if tiers[i] == (0, 0.0)]
-    first = _first(outlooks, best, times, draw)
-    return tuple(order) if first is None else (first, *(i for i in order if i != first))
+    times = [_known(each.completion_s) - (each.warm_s if each.warm else 0.0) for each in outlooks]
+    order, best = _ranked(
+        outlooks, draw, lambda i: (times[i], not outlooks[i].warm), max_usd=max_usd
+    )
+    return _with_first(_fastest(outlooks, best, times, draw), order)
 
 
 def by_cost(
-    outlooks: Sequence[Outlook], *, draw: Callable[[], float], within_s: float | None = None
+    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], within_s: float | None = None
 ) -> tuple[int, ...]:
-    """Order by expected cost those who complete within ``within_s``; after them the rest, by time.
+    """Order by expected cost those that complete within ``within_s``, then the rest by time.
 
-    What a warm prefix cache saves is part of the cost. With ``within_s``, one in ten calls measures
-    who has few samples.
+    The cost takes account of a warm prefix cache. With ``within_s``, one in ten calls measures an
+    upstream with few samples.
     """
 
-    def worth(i: int) -> tuple[float, ...]:
-        each = outlooks[i]
-        time_s = math.inf if each.completion_s is None else each.completion_s
-        cost_usd = math.inf if each.cost_usd is None else each.cost_usd
+    def rank(i: int) -> tuple[float, ...]:
+        time_s, cost_usd = _known(outlooks[i].completion_s), _known(outlooks[i].cost_usd)
         if within_s is not None and time_s > within_s:
             return (1.0, time_s, cost_usd)
         return (0.0, cost_usd, time_s)
 
-    tiers = _tiers(outlooks, draw, None)
-    order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], *worth(i)))
-    best = [i for i in order if tiers[i] == (0, 0.0)]
-    first = None if within_s is None else _unmeasured(outlooks, best, draw)
+    order, best = _ranked(outlooks, draw, rank)
+    return _with_first(None if within_s is None else _unmeasured(outlooks, best, draw), order)
+
+
+def _known(figure: float | None) -> float:
+    return math.inf if figure is None else figure
+
+
+def _with_first(first: int | None, order: list[int]) -> tuple[int, ...]:
     return tuple(order) if first is None else (first, *(i for i in order if i != first))
 
 
-def _tiers(
-    outlooks: Sequence[Outlook], draw: Callable[[], float], max_usd: float | None
-) -> list[tuple[int, float]]:
+def _ranked(
+    outlooks: Sequence[RoutingEstimate],
+    draw: Callable[[], float],
+    rank: Callable[[int], tuple[float, ...]],
+    *,
+    max_usd: float | None = None,
+) -> tuple[list[int], list[int]]:
+    """Return all upstreams by tier and rank, and the list of those in the best tier."""
     held_back = _held_back(outlooks, draw)
 
     def tier(i: int) -> tuple[int, float]:
@@ -102,11 +189,13 @@ def _tiers(
             return 2, 0.0
         return int(each.degraded or i in held_back), 0.0
 
-    return [tier(i) for i in range(len(outlooks))]
+    tiers = [tier(i) for i in range(len(outlooks))]
+    order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], *rank(i)))
+    return order, [i for i in order if tiers[i] == (0, 0.0)]
 
 
-def _held_back(outlooks: Sequence[Outlook], draw: Callable[[], float]) -> set[int]:
-    """Draw who of those that come back after an outage is spared this call."""
+def _held_back(outlooks: Sequence[RoutingEstimate], draw: Callable[[], float]) -> set[int]:
+    """Draw which upstreams that come back after an outage are spared this call."""
     return {
         i
         for i, each in enumerate(outlooks)
@@ -114,10 +203,13 @@ def _held_back(outlooks: Sequence[Outlook], draw: Callable[[], float]) -> set[in
     }
 
 
-def _first(
-    outlooks: Sequence[Outlook], best: list[int], times: list[float], draw: Callable[[], float]
+def _fastest(
+    outlooks: Sequence[RoutingEstimate],
+    best: list[int],
+    times: list[float],
+    draw: Callable[[], float],
 ) -> int | None:
-    """Return who goes first among the best, or None: the order stands."""
+    """Return the one of the best that goes first, or None: the order stands."""
     if len(best) < 2:
         return None
     explored = _unmeasured(outlooks, best, draw)
@@ -135,10 +227,10 @@ def _first(
 
 
 def _unmeasured(
-    outlooks: Sequence[Outlook], best: list[int], draw: Callable[[], float]
+    outlooks: Sequence[RoutingEstimate], best: list[int], draw: Callable[[], float]
 ) -> int | None:
-    """Return one of the best that has few samples: always while nobody has more, else rarely."""
-    unknown = [i for i in best if outlooks[i].samples < FEW_SAMPLES]
+    """Return one of the best with few samples: always while all have few, else rarely."""
+    unknown = [i for i in best if outlooks[i].samples < TOO_FEW_SAMPLES]
     if not unknown or any(outlooks[i].warm for i in best):
         return None
     if len(unknown) < len(best) and draw() >= EXPLORE:

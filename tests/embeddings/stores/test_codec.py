@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 
 from headstart.decisions import Label, Outcome
-from headstart.embeddings.stores.codec import (
+from headstart.embeddings.stores.records import (
     VERSION,
-    Limits,
-    decode_label,
-    decode_served,
-    encode_label,
-    encode_served,
-    open_entry,
-    seal,
+    StoreLimits,
+    decode,
+    encode,
+    encode_put,
 )
 from headstart.errors import StoreError
 from headstart.observe import Served
@@ -28,7 +25,7 @@ from support.labels import full_label, label
 
 
 def sealed_value(stored: Entry) -> bytes:
-    return seal(stored, None, Limits()).value
+    return encode_put(stored, None, StoreLimits()).value
 
 
 def fields_at_default(value: Any) -> list[str]:
@@ -61,7 +58,7 @@ def test_the_full_entry_of_these_tests_leaves_no_field_out() -> None:
 
 @pytest.mark.parametrize("stored", [full_entry(), raw_entry(), entry("plain")])
 def test_an_entry_comes_back_as_it_was(stored: Entry) -> None:
-    assert open_entry(sealed_value(stored)) == stored
+    assert decode(Entry, sealed_value(stored)) == stored
 
 
 @given(completions())
@@ -71,14 +68,14 @@ def test_any_completion_comes_back_as_it_was_or_is_refused(completion: Completio
         value = sealed_value(stored)
     except StoreError:  # an integer beyond 64 bits
         return
-    assert open_entry(value) == stored
+    assert decode(Entry, value) == stored
 
 
 def test_a_value_of_another_version_is_skipped() -> None:
     value = sealed_value(entry("id"))
     assert value.startswith(VERSION)
-    assert open_entry(b"\x02" + value[1:]) is None
-    assert open_entry(b"") is None
+    assert decode(Entry, b"\x02" + value[1:]) is None
+    assert decode(Entry, b"") is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_a_value_of_another_version_is_skipped() -> None:
     ids=["cut", "empty", "no msgpack", "no entry", "nested too deep", "no UTF-8"],
 )
 def test_a_damaged_value_is_skipped(damaged: bytes) -> None:
-    assert open_entry(damaged) is None
+    assert decode(Entry, damaged) is None
 
 
 @pytest.mark.parametrize("value", [2**70, object(), "\ud800"], ids=["int", "object", "surrogate"])
@@ -105,19 +102,19 @@ def test_what_cannot_be_encoded_is_a_store_error(value: object) -> None:
 
 
 def test_the_default_life_is_for_entries_that_state_none() -> None:
-    limits = Limits(ttl_s=60)
-    assert seal(entry("id"), None, limits).expires == NOW + 60
-    assert seal(entry("id", expires=NOW + 5), None, limits).expires == NOW + 5
-    dated = open_entry(seal(entry("id"), None, limits).value)
+    limits = StoreLimits(ttl_s=60)
+    assert encode_put(entry("id"), None, limits).expires == NOW + 60
+    assert encode_put(entry("id", expires=NOW + 5), None, limits).expires == NOW + 5
+    dated = decode(Entry, encode_put(entry("id"), None, limits).value)
     assert dated is not None
     assert dated.expires == NOW + 60
 
 
 def test_an_entry_beyond_max_bytes_alone_is_refused() -> None:
-    size = seal(entry("id"), vector(), Limits()).size
-    assert seal(entry("id"), vector(), Limits(max_bytes=size)).size == size
+    size = encode_put(entry("id"), vector(), StoreLimits()).size
+    assert encode_put(entry("id"), vector(), StoreLimits(max_bytes=size)).size == size
     with pytest.raises(StoreError, match="max_bytes"):
-        seal(entry("id"), vector(), Limits(max_bytes=size - 1))
+        encode_put(entry("id"), vector(), StoreLimits(max_bytes=size - 1))
 
 
 def test_a_row_of_the_books_comes_back_as_it_was() -> None:
@@ -125,8 +122,8 @@ def test_a_row_of_the_books_comes_back_as_it_was() -> None:
         id="r", at=NOW, endpoint="e", outcome=Outcome.SEMANTIC, status=200, stream=True,
         total_s=0.1, similarity=0.93, saved_usd=0.01,
     )  # fmt: skip
-    assert decode_served(encode_served(row)) == row
-    assert decode_served(b"\x02" + encode_served(row)[1:]) is None
+    assert decode(Served, encode(row)) == row
+    assert decode(Served, b"\x02" + encode(row)[1:]) is None
 
 
 def test_the_full_label_of_these_tests_leaves_no_field_out() -> None:
@@ -135,20 +132,20 @@ def test_the_full_label_of_these_tests_leaves_no_field_out() -> None:
 
 @pytest.mark.parametrize("stored", [full_label(), label("plain"), label("other", same=False)])
 def test_a_label_comes_back_as_it_was(stored: Label) -> None:
-    assert decode_label(encode_label(stored)) == stored
+    assert decode(Label, encode(stored)) == stored
 
 
 def test_a_label_that_is_not_known_here_is_skipped() -> None:
-    value = encode_label(label("id"))
-    assert decode_label(b"\x02" + value[1:]) is None
-    assert decode_label(value[:-5]) is None
-    assert decode_label(value.replace(b"miss", b"mist")) is None
+    value = encode(label("id"))
+    assert decode(Label, b"\x02" + value[1:]) is None
+    assert decode(Label, value[:-5]) is None
+    assert decode(Label, value.replace(b"miss", b"mist")) is None
 
 
 def test_an_answer_of_a_version_that_knew_no_status_has_status_200() -> None:
     earlier = entry("raw", answer=RawResponse(headers=((b"content-type", b"a/b"),), body=b"x"))
-    stored = seal(earlier, None, Limits()).value
+    stored = encode_put(earlier, None, StoreLimits()).value
     assert b"status" not in stored
-    assert open_entry(stored) == earlier
+    assert decode(Entry, stored) == earlier
     created = entry("raw", answer=RawResponse(headers=(), body=b"x", status=201))
-    assert open_entry(seal(created, None, Limits()).value) == created
+    assert decode(Entry, encode_put(created, None, StoreLimits()).value) == created

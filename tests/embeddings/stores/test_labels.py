@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores import codec
-from headstart.embeddings.stores.codec import encode_label
-from headstart.embeddings.stores.labels import LabelReader
+from headstart.embeddings.stores import records
+from headstart.embeddings.stores.records import LabelReader, encode
 from headstart.errors import StoreError
 from support.labels import full_label, label, labelled, last_cursor, read_labels
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-WRITERS = {"memory": "memory", "sqlite": "sqlite_writer", "redis": "redis"}
+WRITERS = {"memory": "memory", "sqlite": "sqlite", "redis": "redis"}
 
 
 def bound(monkeypatch: pytest.MonkeyPatch, stores: Stores, name: str, count: int) -> None:
@@ -136,7 +135,7 @@ async def test_labels_that_a_newer_version_wrote_are_passed(
     store = await stores.open()
     await store.label([label("a")])
     with monkeypatch.context() as newer:
-        newer.setattr(codec, "VERSION", b"\x7f")
+        newer.setattr(records, "VERSION", b"\x7f")
         await store.label([label(f"newer-{number}") for number in range(5)])
     assert await labelled(store, limit=2) == ["a"]
     assert await labelled(store, await last_cursor(store)) == []
@@ -212,7 +211,7 @@ async def test_labels_and_documents_are_there_after_reopening(
 
 
 async def test_labels_that_cannot_be_read_are_read_once() -> None:
-    rows = [("1", encode_label(label("a"))), ("2", b"\x7f"), ("3", b"\x7f"), ("4", b"\x7f")]
+    rows = [("1", encode(label("a"))), ("2", b"\x7f"), ("3", b"\x7f"), ("4", b"\x7f")]
     asked: list[str] = []
 
     async def read(after: str, limit: int, domain: str | None) -> Sequence[tuple[str, bytes]]:
@@ -225,6 +224,6 @@ async def test_labels_that_cannot_be_read_are_read_once() -> None:
         assert await reader.labels("1", 2, None) == []
     assert asked == ["", "1", "3", "4", "4", "4"]
     assert await reader.labels("1", 2, "a domain") == []
-    rows.append(("5", encode_label(label("b"))))
+    rows.append(("5", encode(label("b"))))
     assert await reader.labels("1", 2, "a domain") == [("5", label("b"))]
     assert await reader.labels("1", 2, None) == [("5", label("b"))]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.embeddings.stores.opening import open_store
 from headstart.embeddings.stores.redis import RedisStore
 from headstart.embeddings.stores.sqlite import SQLiteStore
+from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import ConfigError
 from support.stores import Clock
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.codec import Limits
-from headstart.embeddings.stores.redis import RedisStore
-from headstart.embeddings.stores.redis_scripts import PREFIX
+from headstart.embeddings.stores.records import StoreLimits
+from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.errors import ConfigError, StoreError
 from support.entries import entry, put, row
 from support.labels import label, labelled, last_cursor
@@ -202,7 +201,7 @@ async def test_labels_go_on_after_the_server_was_flushed(
 async def test_a_newer_schema_is_refused(stores: Stores, redis: RedisServer) -> None:
     with closing(redis.client()) as client:
         client.set(f"{PREFIX}schema", 99)
-    store = RedisStore(stores.url, limits=Limits(), clock=Clock())
+    store = RedisStore(stores.url, limits=StoreLimits(), clock=Clock())
     with pytest.raises(ConfigError, match=r"cache\.store: .* newer Headstart \(schema 99"):
         await store.open()
     await store.aclose()

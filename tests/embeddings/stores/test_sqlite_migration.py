@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.embeddings.stores.codec import Limits, seal
+from headstart.embeddings.stores.records import StoreLimits, encode_put
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from support.entries import NOW, entry, put, vector
 from support.labels import label, labelled
@@ -55,7 +55,7 @@ def make_first_schema(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file, file:
         file.executescript(FIRST_SCHEMA)
         file.execute("INSERT INTO secret VALUES (?)", (SECRET,))
-        sealed = seal(entry("a"), vector(), Limits())
+        sealed = encode_put(entry("a"), vector(), StoreLimits())
         row = (1, *sealed[:7], NOW, sealed.size, sealed.value)
         file.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         file.execute("INSERT INTO vectors VALUES (1, ?)", (sealed.vector,))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.codec import Limits
+from headstart.embeddings.stores.records import StoreLimits
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
@@ -273,7 +273,7 @@ async def test_a_value_that_cannot_be_read_is_skipped(path: Path, open_file: Ope
 
 async def test_entries_leave_when_a_bound_is_lowered(path: Path, open_file: Open) -> None:
     await fill(path)
-    store = await open_file(limits=Limits(max_entries=10))
+    store = await open_file(limits=StoreLimits(max_entries=10))
     await store.append([put("new")])
     assert (await store.stats()).entries == 10
 

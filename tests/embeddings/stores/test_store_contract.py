@@ -6,8 +6,7 @@ import anyio
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.embeddings.stores.codec import Limits, seal
-from headstart.embeddings.stores.log import LOG_ROWS
+from headstart.embeddings.stores.records import LOG_ROWS, StoreLimits, encode_put
 from headstart.errors import StoreError
 from headstart.observe import Committed, Served
 from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def size(record: Put) -> int:
-    return seal(record.entry, record.vector, Limits()).size
+    return encode_put(record.entry, record.vector, StoreLimits()).size
 
 
 def booked(id: str, at: float) -> Served:

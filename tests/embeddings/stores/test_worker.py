@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.worker import BATCH, Worker
+from headstart.embeddings.stores.batch_worker import BATCH, BatchWorker
 from headstart.errors import StoreError
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class Doubler:
         return [2 * job if job >= 0 else ValueError(job) for job in jobs]
 
 
-async def submit_all(worker: Worker[int, int], jobs: Sequence[int], gate: threading.Event) -> None:
+async def submit_all(
+    worker: BatchWorker[int, int], jobs: Sequence[int], gate: threading.Event
+) -> None:
     """Submit jobs while the worker waits, then let it run, and check each result."""
 
     async def submit(job: int) -> None:
@@ -46,7 +48,7 @@ async def submit_all(worker: Worker[int, int], jobs: Sequence[int], gate: thread
 @pytest.mark.anyio
 async def test_jobs_that_come_while_it_works_run_together_in_order() -> None:
     double = Doubler()
-    worker = Worker("test", double)
+    worker = BatchWorker("test", double)
     await submit_all(worker, range(20, 20 + BATCH + 5), double.gate)
     assert [job for batch in double.batches for job in batch] == [*range(20, 20 + BATCH + 5)]
     assert len(double.batches) <= 4
@@ -58,7 +60,7 @@ async def test_jobs_that_come_while_it_works_run_together_in_order() -> None:
 async def test_a_job_that_fails_fails_alone_and_a_batch_that_fails_fails_together() -> None:
     double = Doubler()
     double.gate.set()
-    worker = Worker("test", double)
+    worker = BatchWorker("test", double)
     with pytest.raises(ValueError, match="-1"):
         await worker.submit(-1)
     with pytest.raises(ArithmeticError, match="thirteen"):
@@ -70,7 +72,7 @@ async def test_a_job_that_fails_fails_alone_and_a_batch_that_fails_fails_togethe
 @pytest.mark.anyio
 async def test_closing_runs_what_was_submitted_and_refuses_what_follows() -> None:
     double = Doubler()
-    worker = Worker("test-closing", double)
+    worker = BatchWorker("test-closing", double)
     await submit_all(worker, [1, 2, 3], double.gate)
     await worker.aclose()
     await worker.aclose()

@@ -1,0 +1,189 @@
+"""Options and types of options that several commands share."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import field, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from headstart.settings import Settings, help_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _ShareType = click.ParamType[float]
+else:
+    _ShareType = click.ParamType
+
+Options = TypeVar("Options")
+USUAL = Path("headstart.toml")
+FILE = click.Path(path_type=Path, dir_okay=False)
+OLD_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+"""A file that has to exist."""
+COUNT = click.IntRange(1)
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def _usual(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001 - click's signature
+    return USUAL if value is None and USUAL.is_file() else value
+
+
+class Share(_ShareType):
+    """A share such as 0.01 or 1%."""
+
+    name = "share"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the share. Raises BadParameter."""
+        text = str(value)
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"share: {text!r} is no share such as 0.01 or 1%", param, ctx)
+        if not 0 <= share <= 1:
+            self.fail(f"{value} is not between 0 and 1", param, ctx)
+        return share
+
+
+def option(
+    default: Any,
+    help: str | None = None,
+    type: click.ParamType[Any] | None = None,
+    flags: str = "",
+    **attributes: Any,
+) -> Any:
+    """Return a dataclass field that is a command line option, ``--max-error`` for ``max_error``.
+
+    ``flags`` takes the place of that spelling, and ``attributes`` go to ``click.option``.
+    """
+    shown = default is not None and default is not False and default != ()
+    given = {"default": default, "help": help, "type": type, "show_default": shown, **attributes}
+
+    def declare(name: str) -> Callable[[Any], Any]:
+        return click.option(flags or f"--{name.replace('_', '-')}", name, **given)
+
+    return field(default=default, metadata={"declare": declare})
+
+
+def argument(metavar: str, type: click.ParamType[Any], **attributes: Any) -> Any:
+    """Return a dataclass field that is an argument; ``attributes`` go to ``click.argument``."""
+
+    def declare(name: str) -> Callable[[Any], Any]:
+        return click.argument(name, metavar=metavar, type=type, **attributes)
+
+    return field(metadata={"declare": declare})
+
+
+def flag(help: str, flags: str = "") -> Any:
+    """Return a dataclass field that is an option without a value, off by default."""
+    return option(default=False, help=help, flags=flags, is_flag=True)
+
+
+JSON = "Print one JSON object."
+"""The help of ``--json``."""
+
+
+def command(
+    options: type[Options], **attributes: Any
+) -> Callable[[Callable[[Options], None]], click.Command]:
+    """Return a decorator that makes a command of a function which takes an ``options`` dataclass.
+
+    Every field of the dataclass is an ``option``, a ``flag`` or an ``argument``. The help is the
+    function's docstring; its part from the line ``Examples:`` on stands below the options.
+    ``attributes`` go to ``click.command``.
+    """
+
+    def decorate(run: Callable[[Options], None]) -> click.Command:
+        @wraps(run)
+        def call(**given: Any) -> None:
+            run(options(**given))
+
+        for each in reversed(fields(options)):  # type: ignore[arg-type]
+            each.metadata["declare"](each.name)(call)
+        text, examples, more = (inspect.getdoc(run) or "").partition("\nExamples:\n")
+        epilog = "\n\n".join(map(_keep_lines, (examples + more).strip().split("\n\n")))
+        return click.command(None, click.Command, help=text, epilog=epilog, **attributes)(call)
+
+    return decorate
+
+
+def _keep_lines(paragraph: str) -> str:
+    """Return a paragraph with the sign for click to keep its lines, where it is a list."""
+    return f"\b\n{paragraph}" if re.search(r":$|\S  ", paragraph, re.MULTILINE) else paragraph
+
+
+def setting(name: str, **attributes: Any) -> Any:
+    """Return a dataclass field for an option that overrides a setting, such as ``server.port``.
+
+    Its bounds, default and help are the setting's. It is None unless it is given.
+    """
+    section, _, key = name.partition(".")
+    table = getattr(Settings(), section)
+    kind = next(each.type for each in msgspec.structs.fields(table) if each.name == key)
+    text = plain_text(help_texts()[type(table).__name__][key])
+    return option(
+        None,
+        f"{text}  [default: {getattr(table, key)}]",
+        _bounded(kind),
+        f"--{key.replace('_', '-')}",
+        **attributes,
+    )
+
+
+def plain_text(markdown: str) -> str:
+    """Return a help text without links and the signs for code."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
+
+
+def _bounded(kind: Any) -> click.ParamType[Any] | None:
+    """Return click's type for whole numbers within bounds; None for any text."""
+    for meta in getattr(kind, "__metadata__", ()):
+        return click.IntRange(meta.ge, meta.le)
+    return None
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``. Raises BadParameter."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m, 12h, 7d or 2w")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def since_field() -> Any:
+    """Return a dataclass field that is ``--since``, in seconds."""
+    duration = click.types.FuncParamType(parse_duration)
+    text = "Read only the last 90s, 30m, 12h, 7d or 2w.  [default: all]"
+    return option(None, text, duration, metavar="DURATION")
+
+
+def store_field() -> Any:
+    """Return a dataclass field that is ``--store``."""
+    return option(None, "URL of the store.  [default: the configured one]", metavar="URL")
+
+
+def token_field() -> Any:
+    """Return a dataclass field that is ``--token-env``."""
+    text = "Variable with the admin token, if the server requires one."
+    return option("HEADSTART_ADMIN_TOKEN", text, metavar="NAME")
+
+
+def config_field() -> Any:
+    """Return a dataclass field that is ``--config``."""
+    return option(None, _CONFIG_HELP, FILE, "--config", callback=_usual)
+
+
+_CONFIG_HELP = "Configuration file.  [default: ./headstart.toml, if there is one]"
+
+
+def print_json(value: object) -> None:
+    """Print a value as indented JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())

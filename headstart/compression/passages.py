@@ -1,0 +1,199 @@
+"""Texts cut into sentences, marks for omitted text, and pointers to repeated passages.
+
+A text with a mark is never shortened again: so compressing twice changes nothing more, and a mark
+that a client sends back stays. A pointer always leads from a later passage to an earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headstart.compression.memo import Memo
+
+_MARK = re.compile(r"\[… (?:(?!\[… )[^\n])*? …\]")
+
+
+def without_marks(text: str) -> str:
+    """Return the author's own text: without marks, and without white space around lines."""
+    plain = _MARK.sub("", text) if has_mark(text) else text
+    lines = (line.strip() for line in plain.split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def has_mark(text: str) -> bool:
+    """Return whether something was left out of ``text`` before."""
+    return "[… " in text and " …]" in text
+
+
+CLEARED = "[… the result of this call was omitted: call again if it is needed …]"
+
+
+def omitted(count: int, unit: str) -> str:
+    """Return the mark for ``count`` omitted lines, sentences or documents."""
+    return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"
+
+
+def same_as(begin: str, count: int = 0, unit: str = "") -> str:
+    """Return the mark for the latest text above that begins so, or for ``count`` units of it."""
+    what = f"{count} {unit}{'' if count == 1 else 's'}, " if count else ""
+    return f"[… {what}the same as the latest above that begins: {begin} …]"
+
+
+_FENCE = re.compile(r"^(```|~~~).*?(?:^\1[^\n]*(?:\n|\Z)|\Z)", re.MULTILINE | re.DOTALL)
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Fig|Inc|Ltd|Co|Corp|Gen|Col|Sgt|Lt|Rev|Hon|Vol"
+    r"|pp|ca|cf|al|e\.g|i\.e|a\.m|p\.m|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec)"
+    r"|(?:^|[\s.(])[A-Z])\.$"
+)
+_END = re.compile(r"\n+|[.!?][\"')\]\u201d\u2019]*[ \t]+(?=[\"'(\[\u201c\u2018]?[A-Z0-9])")
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each sentence or line. Together the pieces are the whole text.
+
+    A line break ends a piece. Fenced code is one piece.
+    """
+    pieces: list[tuple[int, int]] = []
+    at = 0
+    for fence in _FENCE.finditer(text):
+        pieces += _prose(text, at, fence.start())
+        pieces.append(fence.span())
+        at = fence.end()
+    pieces += _prose(text, at, len(text))
+    return pieces
+
+
+def _prose(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    at = start
+    for found in _END.finditer(text, start, end):
+        sign = text[found.start()]
+        tail = text[max(at, found.start() - 12) : found.start() + 1]
+        if sign == "." and _ABBREVIATION.search(tail):
+            continue
+        yield at, found.end()
+        at = found.end()
+    if at < end:
+        yield at, end
+
+
+MIN_PASSAGE_CHARS = 240
+"""A shorter passage is not replaced: a pointer would save too little."""
+_MIN_ANCHOR = 24
+"""The smallest number of characters of the sentence that begins a passage."""
+_BLANK = " \n"
+"""White space that has no meaning at the end of a sentence. A tab ends an empty cell."""
+_WORD = re.compile(r"\w{1,8}")
+"""Roughly one token."""
+_BEGIN_CHARS = (48, 96, 192)
+"""Lengths of a passage's beginning: a pointer quotes the shortest that names it alone."""
+
+
+class Passages:
+    """The sentences of all texts that were sent so far in one conversation."""
+
+    def __init__(self, memo: Memo) -> None:
+        self._memo = memo
+        self._whole: dict[str, int] = {}
+        self._sentences: list[str] = []
+        self._places: dict[str, int] = {}
+        """The last place of each sentence."""
+
+    def add(self, text: str) -> None:
+        """Remember a text in the form in which it is sent."""
+        if len(text) >= MIN_PASSAGE_CHARS:
+            self._whole[text] = len(self._sentences)
+            for key in self._memo.call(_sentence_keys, text):
+                self._append(key)
+            self._append("")
+
+    def point(self, text: str) -> str | None:
+        """Return a pointer if the whole text was sent before and a pointer pays, else None."""
+        if text not in self._whole or has_mark(text):
+            return None
+        begin = _distinct_beginning(text, self._whole)
+        pointer = same_as(begin) if begin else ""
+        return pointer if _pays(pointer, text) else None
+
+    def shorten(self, text: str) -> str:
+        """Replace each run of sentences that stands above in the same order by a pointer.
+
+        "Above" means in a text that was added, or earlier in this text.
+        """
+        keys = self._memo.call(_sentence_keys, text)
+        if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):
+            return text
+        pieces = sentences(text)
+        above = Passages(self._memo)
+        above._sentences = self._sentences.copy()
+        above._places = self._places.copy()
+        out: list[str] = []
+        kept_from = at = 0
+        while at < len(keys):
+            length = above._run(keys, at)
+            passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
+            known = length > 0 and len(passage) >= MIN_PASSAGE_CHARS
+            begin = _distinct_beginning(keys[at], above._places) if known else None
+            unit = "line" if passage.rstrip().count("\n") >= length - 1 else "sentence"
+            mark = same_as(begin, length, unit) if begin else ""
+            if _pays(mark, passage):
+                out += [
+                    text[kept_from : pieces[at][0]],
+                    mark,
+                    passage[len(passage.rstrip(_BLANK)) :],
+                ]
+                kept_from = pieces[at][0] + len(passage)
+                above._append("")
+                at += length
+            else:
+                above._append(keys[at])
+                at += 1
+        return "".join([*out, text[kept_from:]])
+
+    def _append(self, key: str) -> None:
+        if len(key.strip()) >= _MIN_ANCHOR and not has_mark(key):
+            self._places[key] = len(self._sentences)
+        self._sentences.append(key)
+
+    def _run(self, keys: list[str], at: int) -> int:
+        """Return how many sentences from ``at`` on also follow one another above."""
+        place = self._places.get(keys[at])
+        if place is None:
+            return 0
+        length = 1
+        while (
+            at + length < len(keys)
+            and place + length < len(self._sentences)
+            and keys[at + length] == self._sentences[place + length]
+            and not has_mark(keys[at + length])
+        ):
+            length += 1
+        return length
+
+
+def _sentence_keys(text: str) -> list[str]:
+    """Return the sentences with their indentation, which may change the meaning."""
+    return [text[start:end].rstrip(_BLANK) for start, end in sentences(text)]
+
+
+def _pays(mark: str, passage: str) -> bool:
+    """Return whether a mark has at most half the words of the passage.
+
+    Words are counted, because rules and padding are long but have few tokens.
+    """
+    return mark != "" and 2 * len(_WORD.findall(mark)) <= len(_WORD.findall(passage))
+
+
+def _distinct_beginning(text: str, places: Mapping[str, int]) -> str | None:
+    """Return a beginning of ``text`` with which no later text begins, if there is one."""
+    line = text.lstrip().partition("\n")[0]
+    for length in _BEGIN_CHARS:
+        begin = line[:length]
+        if all(
+            place <= places[text] for key, place in places.items() if key.lstrip().startswith(begin)
+        ):
+            return begin
+    return None

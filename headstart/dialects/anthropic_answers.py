@@ -1,0 +1,798 @@
+"""Anthropic Messages: reading, translating and rendering answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from headstart.dialects.answers import (
+    MalformedAnswerError,
+    as_object,
+    as_text,
+    decode_document,
+    decode_event,
+    split_text,
+    unreadable,
+)
+from headstart.dialects.dialect import Rendered
+from headstart.types import (
+    CONTENT_BLOCKS,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from headstart.dialects.dialect import Frame
+    from headstart.errors import HeadstartError
+    from headstart.types import Choice, Completion, Part, StreamEvent
+
+DELTAS = "deltas"
+"""The field, under ``CONTENT_BLOCKS``, of the deltas of a block that no part holds."""
+THINKING = "thinking"
+"""The name under which the reasoning comes."""
+
+FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+"""Canonical names of the stop reasons; others are canonical as they are."""
+
+_PARTS = {
+    "text": frozenset({"type", "text"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "tool_use": frozenset({"type", "id", "name", "input"}),
+}
+_MESSAGE = frozenset(
+    {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"}
+)
+_STOPS = frozenset({"stop_reason", "stop_sequence"})
+_MESSAGE_DELTA = frozenset({"type", "delta", "usage"})
+_ENDED = (Ended(),)
+
+
+class _OpenBlock:
+    """A content block being read."""
+
+    __slots__ = ("call", "kind", "whole_input", "wordless")
+
+    def __init__(self, kind: str, call: int, whole_input: Any) -> None:
+        self.kind = kind
+        self.call = call
+        """Its number among the tool calls, if it is one."""
+        self.whole_input = whole_input
+        """A tool call's input that came at once."""
+        self.wordless = True
+        """No delta of its part came yet."""
+
+
+class MessagesDecoder:
+    """EventDecoder of Anthropic Messages."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._calls = 0
+        self._usage: dict[str, Any] = {}
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says; nothing for pings, comments and events yet unknown."""
+        if not frame.data:
+            return ()
+        try:
+            return self._read(decode_event(frame.data), frame.event)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+
+    def read_message(self, message: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        """Return the events of a whole message, or of the beginning of one."""
+        events: list[StreamEvent] = [
+            Started(id=as_text(message.get("id")), model=as_text(message.get("model"))),
+            TextDelta(text=""),
+        ]
+        blocks = message.get("content") or []
+        if not isinstance(blocks, list):
+            raise MalformedAnswerError("the content is not an array")
+        for index, block in enumerate(blocks):
+            events += self._start_block(index, as_object(block, "a content block"))
+            events += self._stop_block(index)
+        events += _extra(message, _MESSAGE)
+        events += _stop(message)
+        events += self._add_usage(message.get("usage"))
+        return tuple(events)
+
+    def _read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        events: tuple[StreamEvent, ...] = ()
+        match event.get("type"):
+            case "content_block_delta":
+                events = self._read_delta(_index(event), as_object(event.get("delta"), "a delta"))
+            case "content_block_start":
+                block = as_object(event.get("content_block"), "a content block")
+                events = self._start_block(_index(event), block)
+            case "content_block_stop":
+                events = self._stop_block(_index(event))
+            case "message_start":
+                events = self.read_message(as_object(event.get("message"), "the message"))
+            case "message_delta":
+                delta = as_object(event.get("delta") or {}, "a delta")
+                extra = (*_extra(delta, _STOPS), *_extra(event, _MESSAGE_DELTA))
+                events = (*extra, *_stop(delta), *self._add_usage(event.get("usage")))
+            case "message_stop":
+                events = _ENDED
+            case kind:
+                if kind == "error" or (kind is None and name == b"error"):
+                    events = (read_error(event, None),)
+        return events
+
+    def _start_block(self, index: int, block: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        kind = as_text(block.get("type"))
+        if kind is None:
+            raise MalformedAnswerError("a content block has no type")
+        calls = kind == "tool_use"
+        began = _OpenBlock(kind, self._calls, block.get("input") if calls else None)
+        self._blocks[index] = began
+        known = _PARTS.get(kind, frozenset())
+        unknown = {n: value for n, value in block.items() if n not in known and n != DELTAS}
+        if kind not in _PARTS:
+            return (_detail(index, unknown),)
+        if calls:
+            self._calls += 1
+            return (
+                ToolCallDelta(
+                    index=began.call,
+                    id=as_text(block.get("id")),
+                    name=as_text(block.get("name")),
+                    extra=unknown,
+                ),
+            )
+        first = self._say(index, began, block.get(kind), block.get("signature"))
+        return (*first, _detail(index, unknown)) if unknown else first
+
+    def _read_delta(self, index: int, delta: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        block = self._blocks.get(index)
+        if block is None:
+            raise MalformedAnswerError("a delta belongs to no content block")
+        match block.kind, delta:
+            case "text", {"type": "text_delta", "text": str(text)}:
+                return self._say(index, block, text)
+            case "thinking", {"type": "thinking_delta", "thinking": str(text)}:
+                return self._say(index, block, text)
+            case "thinking", {"type": "signature_delta", "signature": str(signature)}:
+                return self._say(index, block, "", signature)
+            case "tool_use", {"type": "input_json_delta", "partial_json": str(text)}:
+                if text:
+                    block.wordless = False
+                return (ToolCallDelta(index=block.call, arguments=text),)
+            case _:
+                kind = {} if block.kind in _PARTS else {"type": block.kind}
+                return (_detail(index, {**kind, DELTAS: [delta]}),)
+
+    def _say(
+        self, index: int, block: _OpenBlock, text: Any, signature: Any = None
+    ) -> tuple[StreamEvent, ...]:
+        """Return the event of a piece of text or thinking, if there is anything in it."""
+        if not (text or signature):
+            return ()
+        if not isinstance(text, str):
+            raise MalformedAnswerError("a content block's text is not a string")
+        block.wordless = False
+        if block.kind == "text":
+            return (TextDelta(text=text, block=index),)
+        return (
+            ReasoningDelta(text=text, field=THINKING, signature=as_text(signature), block=index),
+        )
+
+    def _stop_block(self, index: int) -> tuple[StreamEvent, ...]:
+        """Return the events of a block that ended without a delta."""
+        block = self._blocks.get(index)
+        if block is None:
+            raise MalformedAnswerError("a content block ends that did not begin")
+        if not block.wordless or block.kind not in _PARTS:
+            return ()
+        if block.kind == "tool_use":
+            arguments = msgspec.json.encode(block.whole_input or {}).decode()
+            return (ToolCallDelta(index=block.call, arguments=arguments),)
+        empty = {name: "" for name in _PARTS[block.kind] if name != "type"}
+        return (_detail(index, {"type": block.kind, **empty}),)
+
+    def _add_usage(self, usage: Any) -> tuple[StreamEvent, ...]:
+        """Later counts are cumulative: they replace the earlier ones, unless null."""
+        if not isinstance(usage, dict):
+            return ()
+        for name, value in usage.items():
+            if value is not None or name not in self._usage:
+                self._usage[name] = value
+        return (UsageReported(usage=dict(self._usage)),)
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if status >= 400:
+        return (read_error(document if isinstance(document, dict) else {}, status),)
+    if not isinstance(document, dict):
+        return (unreadable("the answer is not a JSON object"),)
+    if document.get("type") == "error":
+        return (read_error(document, None),)
+    if not isinstance(document.get("content"), list):
+        return (unreadable("the answer has no content"),)
+    try:
+        return (*MessagesDecoder().read_message(document), *_ENDED)
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
+
+
+_ERROR_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""By the type of an error."""
+_ERROR_TYPES = {status: name for name, status in _ERROR_STATUSES.items()}
+
+
+def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
+    """Read an error's body or event. Inside a stream its type tells the status."""
+    error = document.get("error") or document
+    if not isinstance(error, dict):
+        return ErrorReported(message=str(error), status=status)
+    message = as_text(error.get("message")) or "the provider reported an error"
+    code = as_text(error.get("type"))
+    if status is None and code is not None:
+        status = _ERROR_STATUSES.get(code)
+    return ErrorReported(message=message, code=code, status=status)
+
+
+def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+    """Return ``{"type": "error", "error": {...}}`` as the API does, with our request id."""
+    status = getattr(error, "status", None) or 500
+    other = "invalid_request_error" if status < 500 else "api_error"
+    return msgspec.json.encode(
+        {
+            "type": "error",
+            "error": {
+                "type": _ERROR_TYPES.get(status, other),
+                "message": getattr(error, "message", None) or str(error),
+                "details": {"error_code": getattr(error, "code", None)},
+            },
+            "request_id": request_id,
+        }
+    )
+
+
+def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+    """Return an ``error`` event: clients read its name before its data.
+
+    It begins a line of its own: an event that was cut before it is then an error too.
+    """
+    return b"\nevent: error\ndata: %b\n\n" % error_body(error, request_id)
+
+
+def _detail(index: int, fields: dict[str, Any]) -> ExtraDelta:
+    return ExtraDelta(fields={CONTENT_BLOCKS: [{**fields, "index": index}]})
+
+
+def _extra(fields: dict[str, Any], known: frozenset[str]) -> tuple[StreamEvent, ...]:
+    unknown = {name: value for name, value in fields.items() if name not in known}
+    return (ExtraDelta(fields=unknown, choice=None),) if unknown else ()
+
+
+def _stop(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
+    reason = as_text(fields.get("stop_reason"))
+    if reason is None:
+        return ()
+    name = FINISHES.get(reason, reason)
+    finished = Finished(reason=name, native=reason if name != reason else None)
+    sequence = fields.get("stop_sequence")
+    if sequence is None:
+        return (finished,)
+    return (ExtraDelta(fields={"stop_sequence": sequence}, beside=True), finished)
+
+
+def _index(event: dict[str, Any]) -> int:
+    index = event.get("index")
+    if type(index) is not int:
+        raise MalformedAnswerError("an event names no content block")
+    return index
+
+
+_IN_DELTA = ("container", "stop_details")
+"""Fields of a message that stand in the last delta of its stream."""
+_BESIDE_DELTA = ("context_management",)
+"""Fields of a message that stand beside the last delta of its stream."""
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+    "eos": "end_turn",
+}
+_OWN_REASONS = frozenset({*FINISHES, "pause_turn"})
+_NO_USAGE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
+_encode = msgspec.json.encode
+
+
+def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) -> str:
+    """Return the API's name of why an answer stopped.
+
+    ``native`` counts only if it is the API's own. Clients act on tool calls and refusals only
+    where the reason says so, which other providers' may not.
+    """
+    if native in _OWN_REASONS:
+        return native
+    if finish == "stop" and (calls or refused):
+        return "tool_use" if calls else "refusal"
+    return _STOP_REASONS.get(finish, finish)
+
+
+def render(completion: Completion) -> Rendered:
+    """Encode an answer once, for any number of replays.
+
+    What the API does not have is left out: choices but the first, log probabilities, and
+    reasoning under another name than the API's, for which its clients did not ask.
+    """
+    choice = completion.choices[0]
+    blocks = tuple(_blocks(choice))
+    usage = {**_NO_USAGE, **(completion.usage or {})}
+    encoder = MessagesEncoder("")
+    encoder.feed(
+        (
+            Started(model=completion.model),
+            UsageReported(usage={**usage, "output_tokens": 0}),
+            ExtraDelta(fields=completion.extra, choice=None),
+        )
+    )
+    start = encoder.begin().partition(b'{"id":""')[2]
+    ending = (
+        ExtraDelta(fields=choice.beside, beside=True),
+        Finished(reason=choice.finish, native=choice.native_finish),
+        UsageReported(usage=usage),
+        Ended(),
+    )
+    body = _encode(_document(completion, blocks))[1:]
+    stream = start + encoder.feed((*_block_events(blocks), *ending))
+    return Rendered(_document_head, _stream_head, body, (b"", stream))
+
+
+def write_body(completion: Completion, id: str, created: int) -> bytes:
+    """Return the body of an answer that is not streamed."""
+    blocks = tuple(_blocks(completion.choices[0]))
+    return _document_head(id, created) + _encode(_document(completion, blocks))[1:]
+
+
+def _document(completion: Completion, blocks: Iterable[_KeptBlock]) -> dict[str, Any]:
+    """Return the members of a whole answer, but for its id."""
+    choice = completion.choices[0]
+    return {
+        "type": "message",
+        "role": "assistant",
+        "model": completion.model,
+        "content": [_whole_block(*block) for block in blocks],
+        "stop_reason": _stop_reason_of(choice),
+        "stop_sequence": choice.beside.get("stop_sequence"),
+        "usage": {**_NO_USAGE, **(completion.usage or {})},
+        **completion.extra,
+    }
+
+
+def _document_head(id: str, created: int) -> bytes:  # noqa: ARG001 - the API tells no time
+    return b'{"id":%b,' % _encode(id)
+
+
+def _stream_head(id: str, created: int) -> bytes:  # noqa: ARG001
+    head = b'event: message_start\ndata: {"type":"message_start","message":{"id":'
+    return head + _encode(id)
+
+
+def _stop_reason_of(choice: Choice) -> str:
+    return stop_reason(
+        choice.finish,
+        choice.native_finish,
+        calls=any(isinstance(part, ToolCall) for part in choice.parts),
+        refused=any(isinstance(part, Refusal) for part in choice.parts),
+    )
+
+
+def _frame(event: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+
+
+_KeptBlock: TypeAlias = tuple["Part | None", dict[str, Any], list[dict[str, Any]]]
+"""A content block as it was kept: its part, its other fields, and deltas that no part holds."""
+
+
+def _blocks(choice: Choice) -> Iterator[_KeptBlock]:
+    """Yield the content blocks in order: parts fill the places that no other block has."""
+    details: dict[int, dict[str, Any]] = {}
+    for detail in choice.extra.get(CONTENT_BLOCKS, ()):
+        fields = {name: value for name, value in detail.items() if name != "index"}
+        details.setdefault(detail["index"], {}).update(fields)
+    parts = iter([p for p in choice.parts if getattr(p, "field", THINKING) == THINKING])
+    index = 0
+    while True:
+        fields = details.pop(index, {})
+        deltas = fields.pop(DELTAS, [])
+        part = None if "type" in fields else next(parts, None)
+        if part is None and "type" not in fields:
+            break
+        yield part, fields, deltas
+        index += 1
+    for _, fields in sorted(details.items()):
+        deltas = fields.pop(DELTAS, [])
+        if "type" in fields:
+            yield None, fields, deltas
+
+
+def _part_block(part: Part) -> dict[str, Any]:
+    """Return a part as a whole block."""
+    if isinstance(part, ToolCall):
+        input = _input(part.arguments) if part.arguments else {}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": input, **part.extra}
+    if isinstance(part, Reasoning):
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+    return {"type": "text", "text": part.text}
+
+
+def _block_events(blocks: Iterable[_KeptBlock]) -> Iterator[StreamEvent]:
+    calls = 0
+    for index, (part, kept, deltas) in enumerate(blocks):
+        # Clients append citations to those that a block begins with.
+        cited = kept.get("citations")
+        cited = cited if isinstance(cited, list) else ()
+        told = [{"type": "citations_delta", "citation": each} for each in cited]
+        fields = {**kept, "citations": []} if told else kept
+        if isinstance(part, ToolCall) and (kept or deltas):
+            yield _detail(index, _kept_call(part, fields, [*deltas, *told]))
+            continue
+        if not (part is None or isinstance(part, ToolCall) or part.text or _signature(part)):
+            fields = {**_part_block(part), **fields}
+        if fields:
+            yield _detail(index, fields)
+        if part is not None:
+            yield from _part_events(part, index, calls)
+            calls += isinstance(part, ToolCall)
+        if deltas or told:
+            yield _detail(index, {DELTAS: [*deltas, *told]})
+
+
+def _kept_call(
+    call: ToolCall, fields: dict[str, Any], deltas: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a call of the provider's with more to it than the canonical form holds."""
+    kind, field = _FIELDS["tool_use"]
+    own = [{"type": kind, field: text} for text in split_text(call.arguments)]
+    block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}, **call.extra}
+    return {**block, **fields, DELTAS: [*own, *deltas]}
+
+
+def _signature(part: Part) -> str | None:
+    return part.signature if isinstance(part, Reasoning) else None
+
+
+def _part_events(part: Part, index: int, call: int) -> Iterator[StreamEvent]:
+    if isinstance(part, ToolCall):
+        yield ToolCallDelta(index=call, id=part.id, name=part.name, extra=part.extra)
+        for text in split_text(part.arguments):
+            yield ToolCallDelta(index=call, arguments=text)
+    elif isinstance(part, Reasoning):
+        for text in split_text(part.text):
+            yield ReasoningDelta(text=text, field=THINKING, block=index)
+        if signature := _signature(part):
+            yield ReasoningDelta(text="", field=THINKING, signature=signature, block=index)
+    else:
+        refuses = isinstance(part, Refusal)
+        for text in split_text(part.text):
+            yield RefusalDelta(text=text) if refuses else TextDelta(text=text, block=index)
+
+
+def _whole_block(
+    part: Part | None, fields: dict[str, Any], deltas: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the block that a part, or a stream's first event, and the deltas add up to."""
+    whole = {**({} if part is None else _part_block(part)), **fields}
+    json_pieces = []
+    for delta in deltas:
+        match delta:
+            case {"type": "input_json_delta", "partial_json": str(piece)}:
+                json_pieces.append(piece)
+            case {"type": "citations_delta", "citation": citation}:
+                known = whole.get("citations")
+                whole["citations"] = [*(known if isinstance(known, list) else ()), citation]
+            case _:
+                _add_fields(whole, delta)
+    if arguments := "".join(json_pieces):
+        whole["input"] = _input(arguments)
+    return whole
+
+
+def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Add a delta of any type: its texts go on with the block's, other fields replace."""
+    for name, value in delta.items():
+        if name == "type":
+            continue
+        known = whole.get(name)
+        both = isinstance(known, str) and isinstance(value, str)
+        whole[name] = known + value if both else value
+
+
+def _input(arguments: str) -> Any:
+    """Return a tool call's input; one that was cut is wrapped as the API's guide has clients do."""
+    try:
+        whole = isinstance(msgspec.json.decode(arguments), dict)
+    except (msgspec.DecodeError, RecursionError):
+        whole = False
+    return msgspec.Raw(arguments.encode()) if whole else {"INVALID_JSON": arguments}
+
+
+_Key: TypeAlias = tuple[str, int | None]
+"""A content block: its type, and its number at the provider (a tool call's among the calls)."""
+_Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_FIELDS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+
+
+class MessagesEncoder:
+    """EventEncoder of Anthropic Messages.
+
+    It begins with the first content, with the usage known by then, and tells the usage and why
+    the answer stopped at its end. Reasoning under another name than the API's is left out, for
+    its clients did not ask for it, and so are choices other than the first.
+    """
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self._model = ""
+        self._usage = _NO_USAGE
+        self._extra: dict[str, Any] = {}
+        self._begun = False
+        self._over = False
+        self._blocks = 0
+        """How many were begun; the last is open if ``_open`` says so."""
+        self._open: _Key | None = None
+        self._before_delta = b""
+        self._arguments: list[str] = []
+        """The pieces of the open tool call's arguments."""
+        self._signature: str | None = None
+        """The signature of the open thinking block, which is told at the block's end."""
+        self._called: set[_Key] = set()
+        self._waiting: dict[_Key, list[_Said]] = {}
+        self._fields: dict[int | None, dict[str, Any]] = {}
+        """Unknown fields of blocks that are yet to begin."""
+        self._finished = Finished(reason="stop")
+        self._stop_sequence: Any = None
+        self._refused = False
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the events that say these; nothing once the stream is over."""
+        written: list[bytes] = []
+        for event in events:
+            if type(event) is TextDelta:
+                open_ = self._open
+                if open_ and open_[0] == "text" and open_[1] == event.block and event.text:
+                    if not event.choice:
+                        written.append(self._before_delta + _encode(event.text) + b"}}\n\n")
+                    continue
+            if not self._over:
+                self._write(event, written)
+        return written[0] if len(written) == 1 else b"".join(written)
+
+    def begin(self) -> bytes:
+        """Return the event that begins the answer, unless it was written already."""
+        written: list[bytes] = []
+        self._begin(written)
+        return b"".join(written)
+
+    def _write(self, event: StreamEvent, written: list[bytes]) -> None:
+        match event:
+            case Started(model=model):
+                self._model = model or self._model
+            case UsageReported(usage=usage):
+                self._usage = {**_NO_USAGE, **usage}
+            case ErrorReported():
+                written.append(error_frame(event, self._id))
+                self._over = True
+                self._open = None
+            case Ended():
+                self._end(written)
+            case ExtraDelta():
+                self._add_extra(event, written)
+            case Finished(choice=0):
+                self._finished = event
+                self._close_all(written)
+            case TextDelta(choice=0) | ReasoningDelta(choice=0) | RefusalDelta(choice=0):
+                if event.text or (type(event) is ReasoningDelta and event.signature):
+                    self._add(event, written)
+            case ToolCallDelta(choice=0):
+                self._add(event, written)
+
+    def _add_extra(self, event: ExtraDelta, written: list[bytes]) -> None:
+        fields = event.fields
+        if event.choice is None:
+            self._extra.update(fields)
+        elif event.choice == 0 and event.beside:
+            self._stop_sequence = fields.get("stop_sequence", self._stop_sequence)
+        elif event.choice == 0:
+            for detail in fields.get(CONTENT_BLOCKS, ()):
+                self._add_detail(detail, written)
+
+    def _add(self, event: _Said, written: list[bytes]) -> None:
+        """Write a piece of a block, or let it wait."""
+        self._begin(written)
+        if type(event) is ReasoningDelta and event.field != THINKING:
+            return
+        self._refused |= type(event) is RefusalDelta
+        key = _key(event)
+        if key == self._open:
+            self._say(event, written)
+        elif key in self._called and key not in self._waiting:
+            return  # what follows whole arguments is blank
+        elif self._waiting or not self._call_is_whole():
+            self._waiting.setdefault(key, []).append(event)
+            if type(event) is ToolCallDelta:
+                self._called.add(key)
+        else:
+            self._begin_with(key, event, written)
+
+    def _begin_with(self, key: _Key, event: _Said, written: list[bytes]) -> None:
+        block: dict[str, Any]
+        match event:
+            case ToolCallDelta(id=id, name=name, extra=extra):
+                self._called.add(key)
+                block = {"type": "tool_use", "id": id or "", "name": name or "", "input": {}}
+                block |= extra
+            case ReasoningDelta():
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+            case _:
+                block = {"type": "text", "text": ""}
+        self._begin_block(key, {**block, **self._fields.pop(key[1], {})}, written)
+        self._say(event, written)
+
+    def _say(self, event: _Said, written: list[bytes]) -> None:
+        """Write a piece of the open block."""
+        text = event.arguments if isinstance(event, ToolCallDelta) else event.text
+        if text:
+            written.append(self._before_delta + _encode(text) + b"}}\n\n")
+        if type(event) is ToolCallDelta:
+            self._arguments.append(text)
+        elif type(event) is ReasoningDelta:
+            self._signature = event.signature or self._signature
+
+    def _add_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
+        """Write what no other dialect has: a block of another type, or more of a known one's."""
+        fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
+        index, deltas = detail["index"], detail.get(DELTAS, ())
+        mine = self._open is not None and self._open[1] == index and self._open[0] != "tool_use"
+        if "type" in fields:
+            if not mine:
+                if fields["type"] == "tool_use":
+                    self._called.add(("block", index))
+                self._begin(written)
+                self._begin_block(("block", index), fields, written)
+        elif not deltas:
+            self._fields[index] = fields
+        elif not mine:
+            block = {"type": "text", "text": "", **self._fields.pop(index, {})}
+            self._begin(written)
+            self._begin_block(("text", index), block, written)
+        written.extend(self._delta(delta) for delta in deltas)
+
+    def _begin(self, written: list[bytes]) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        late = (*_IN_DELTA, *_BESIDE_DELTA)
+        message = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage,
+            **{name: value for name, value in self._extra.items() if name not in late},
+        }
+        self._extra = {name: value for name, value in self._extra.items() if name in late}
+        written.append(_frame({"type": "message_start", "message": message}))
+
+    def _begin_block(self, key: _Key, block: dict[str, Any], written: list[bytes]) -> None:
+        self._close(written)
+        index = self._blocks
+        written.append(
+            _frame({"type": "content_block_start", "index": index, "content_block": block})
+        )
+        self._blocks += 1
+        self._open = key
+        self._arguments = []
+        kind, field = _FIELDS.get(key[0], ("", ""))
+        self._before_delta = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":"%b","%b":' % (index, kind.encode(), field.encode())
+        )
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _frame({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
+
+    def _call_is_whole(self) -> bool:
+        """Can the open block end here? A tool call can once its arguments are whole."""
+        if self._open is None or self._open[0] != "tool_use":
+            return True
+        try:
+            msgspec.json.decode("".join(self._arguments), type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
+    def _close(self, written: list[bytes]) -> None:
+        if self._open is not None:
+            self._open = None
+            if self._signature is not None:
+                signature, self._signature = self._signature, None
+                written.append(self._delta({"type": "signature_delta", "signature": signature}))
+            written.append(_frame({"type": "content_block_stop", "index": self._blocks - 1}))
+
+    def _close_all(self, written: list[bytes]) -> None:
+        """Close the open block, and write those that waited for it."""
+        self._close(written)
+        waiting, self._waiting = self._waiting, {}
+        for key, (first, *rest) in waiting.items():
+            self._begin_with(key, first, written)
+            for event in rest:
+                self._say(event, written)
+        self._close(written)
+
+    def _end(self, written: list[bytes]) -> None:
+        self._begin(written)
+        self._close_all(written)
+        finished = self._finished
+        delta = {
+            "stop_reason": stop_reason(
+                finished.reason, finished.native, calls=bool(self._called), refused=self._refused
+            ),
+            "stop_sequence": self._stop_sequence,
+            **{name: self._extra[name] for name in _IN_DELTA if name in self._extra},
+        }
+        beside = {name: value for name, value in self._extra.items() if name not in _IN_DELTA}
+        ending = {"type": "message_delta", "delta": delta, "usage": self._usage, **beside}
+        written += (_frame(ending), _STOP)
+        self._over = True
+
+
+def _key(event: _Said) -> _Key:
+    match event:
+        case ToolCallDelta(index=index):
+            return "tool_use", index
+        case ReasoningDelta(block=block):
+            return "thinking", block
+        case TextDelta(block=block):
+            return "text", block
+    return "text", None

@@ -1,0 +1,211 @@
+"""The dialect of Anthropic's Messages."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headstart.attempts import Tokens
+from headstart.dialects.answers import as_count
+from headstart.dialects.anthropic_answers import (
+    THINKING,
+    MessagesDecoder,
+    MessagesEncoder,
+    decode_body,
+    error_body,
+    error_frame,
+    render,
+    write_body,
+)
+from headstart.dialects.anthropic_requests import (
+    NAME,
+    parse_request,
+    read_request,
+    write_request,
+)
+from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, Use
+from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
+from headstart.dialects.requests import apply_quirks
+from headstart.types import random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headstart.dialects.request_form import PromptMessage
+    from headstart.types import ChatRequest, Headers
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens:
+    """Return the counts of a usage object; its input tokens leave out those of the cache."""
+    cached = as_count(usage.get("cache_read_input_tokens"))
+    written = as_count(usage.get("cache_creation_input_tokens"))
+    return Tokens(
+        prompt=as_count(usage.get("input_tokens")) + cached + written,
+        completion=as_count(usage.get("output_tokens")),
+        cached=cached,
+        cache_write=written,
+    )
+
+
+def _usage(tokens: Tokens) -> dict[str, Any]:
+    return {
+        "input_tokens": max(0, tokens.prompt - tokens.cached - tokens.cache_write),
+        "cache_creation_input_tokens": tokens.cache_write,
+        "cache_read_input_tokens": tokens.cached,
+        "output_tokens": tokens.completion,
+    }
+
+
+def _shows_reasoning(request: ChatRequest) -> bool:
+    """Does the request ask for thinking, and to see it?"""
+    thinking = request.document.get("thinking")
+    return (
+        isinstance(thinking, dict)
+        and thinking.get("type") in ("enabled", "adaptive")
+        and thinking.get("display") != "omitted"
+    )
+
+
+def _encoder(id: str, created: int, *, include_usage: bool) -> MessagesEncoder:  # noqa: ARG001
+    """Return a writer for one stream. It always tells the usage, and tells no time."""
+    return MessagesEncoder(id)
+
+
+def _claims(path: bytes, headers: Headers) -> bool:
+    """Tell by the header, too: OpenAI has the same ``/v1/models``."""
+    return (path + b"/").startswith(b"/v1/messages/") or any(
+        name == b"anthropic-version" for name, _ in headers
+    )
+
+
+def _new_id() -> str:
+    return "msg_" + random_bytes(12).hex()
+
+
+_FIELDS: Mapping[str, Use] = {
+    "model": Use.KEYED,
+    "messages": Use.KEYED,
+    "system": Use.KEYED,
+    "container": Use.KEYED,
+    "diagnostics": Use.KEYED,
+    "context_management": Use.KEYED,
+    "inference_geo": Use.KEYED,
+    "mcp_servers": Use.KEYED,
+    "output_config": Use.KEYED,
+    "output_format": Use.KEYED,
+    "stop_sequences": Use.KEYED,
+    "temperature": Use.KEYED,
+    "thinking": Use.KEYED,
+    "tool_choice": Use.KEYED,
+    "tools": Use.KEYED,
+    "top_k": Use.KEYED,
+    "top_p": Use.KEYED,
+    "max_tokens": Use.RANGED,
+    "stream": Use.IGNORED,
+    "metadata": Use.IGNORED,
+    "cache_control": Use.IGNORED,
+    "service_tier": Use.IGNORED,
+    "speed": Use.IGNORED,
+    "cache": Use.IGNORED,
+}
+"""``metadata.user_id`` joins the scope instead."""
+
+_KEYED_HEADERS = frozenset(
+    {
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"anthropic-user-profile-id",
+        b"anthropic-workspace-id",
+    }
+)
+
+
+def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return settings and messages; a string says the same as a list of one text block."""
+    return canonical_body(body, string_is_one_text=True)
+
+
+class _MessagesForm(RequestForm):
+    always_limited = True
+    takes_prediction = False
+
+    def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
+        system = self._extended_system(document.get("system"), text)
+        return None if system is None else {**document, "system": system}
+
+    def system(self, document: dict[str, Any]) -> list[PromptMessage]:
+        return [{"role": "system", "content": document.get("system")}]
+
+    def split(self, message: PromptMessage, previous: PromptMessage) -> list[PromptMessage]:  # noqa: ARG002
+        blocks, role = message.get("content"), message.get("role")
+        if not isinstance(blocks, list) or role not in {"user", "assistant"}:
+            return [message]
+        if role == "assistant":
+            calls = [
+                as_tool_call(each["id"], each) for each in blocks if each.get("type") == "tool_use"
+            ]
+            return [{**message, "tool_calls": calls}]
+        split: list[PromptMessage] = []
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                split.append(self._result(block))
+            else:
+                add_part(split, block)
+        return split
+
+    def join(self, message: PromptMessage, sent: Sequence[PromptMessage]) -> PromptMessage:
+        if not isinstance(message["content"], list):
+            return sent[0]
+        blocks: list[Any] = []
+        for each in sent:
+            block = message["content"][len(blocks)]
+            if each["role"] == "user":
+                blocks += each["content"]
+            elif each["content"] is block.get("content"):
+                blocks.append(block)
+            else:
+                blocks.append({**block, "content": each["content"]})
+        return {**message, "content": blocks}
+
+    def _result(self, block: dict[str, Any]) -> PromptMessage:
+        return {
+            "role": "tool",
+            "tool_call_id": block["tool_use_id"],
+            "content": block.get("content"),
+            "is_error": block.get("is_error"),
+        }
+
+
+ANTHROPIC_MESSAGES = Dialect(
+    name=NAME,
+    setting="anthropic",
+    key_header=(b"x-api-key", b""),
+    required_headers={"anthropic-version": "2023-06-01"},
+    models_path=b"/v1/models",
+    text_fields=frozenset({"text", "thinking"}),
+    reasoning_field=THINKING,
+    marks_reasoning=True,
+    own_statuses=frozenset({529}),
+    tells_prompt_first=True,
+    apply_quirks=partial(apply_quirks, dialect=NAME),
+    claims=_claims,
+    request_id_header=b"request-id",
+    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
+    paths=("/v1/messages",),
+    key=KeyForm(fields=_FIELDS, canonical=_canonical, headers=_KEYED_HEADERS),
+    form=_MessagesForm(),
+    parse_request=parse_request,
+    read_request=read_request,
+    write_request=write_request,
+    shows_reasoning=_shows_reasoning,
+    tokens=_tokens,
+    usage=_usage,
+    decoder=MessagesDecoder,
+    decode_body=decode_body,
+    encoder=_encoder,
+    write_body=write_body,
+    render=render,
+    new_id=_new_id,
+    error_body=error_body,
+    error_frame=error_frame,
+)

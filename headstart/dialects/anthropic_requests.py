@@ -1,0 +1,650 @@
+"""Anthropic Messages: reading and writing requests."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from headstart.canonical_request import (
+    CallPart,
+    CanonicalRequest,
+    ForeignPart,
+    ForeignTool,
+    MediaPart,
+    Message,
+    ReasoningOptions,
+    ReasoningPart,
+    ResponseFormat,
+    ResultPart,
+    TextPart,
+    Tool,
+    ToolChoice,
+    WrittenRequest,
+)
+from headstart.dialects.requests import (
+    Fields,
+    Losses,
+    budget_of,
+    decode_object,
+    described_schema,
+    edit,
+    effort_of,
+    encode_text,
+    last_user_text,
+    name_results,
+    origin,
+    plain_text,
+    read_boolean,
+    read_integer,
+    read_message_list,
+    read_model,
+    read_string,
+    repeats_keys,
+    top_level_extra,
+)
+from headstart.errors import InvalidRequest
+from headstart.types import ChatRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headstart.canonical_request import MessagePart, Quirks, Role
+
+NAME = "anthropic-messages"
+_DISPLAYS = {"summarized": True, "omitted": False}
+_MODE_OF_CHOICE = {"auto": "auto", "none": "none", "any": "required", "tool": "named"}
+
+
+def read_request(request: ChatRequest) -> CanonicalRequest:
+    """Return the request in no dialect. Raises InvalidRequest.
+
+    A user turn that holds tool results becomes a ``tool`` message and, for what is left, a user
+    message.
+    """
+    fields = Fields(request.document)
+    messages = (*_system(fields), *_messages(fields))
+    choice, parallel = _tool_choice(fields)
+    output = fields.object("output_config")
+    extra: dict[str, Any] = {}
+    effort = output.text("effort") if output else None
+    wanted = _response_format(output) if output else None
+    if output and (rest := output.rest()):
+        extra["output_config"] = rest
+    reasoning = _read_reasoning(fields, effort)
+    metadata = fields.object("metadata")
+    user = metadata.text("user_id") if metadata else None
+    if metadata and (rest := metadata.rest()):
+        extra["metadata"] = rest
+    return CanonicalRequest(
+        dialect=NAME,
+        model=fields.required_text("model"),
+        messages=name_results(messages),
+        stream=bool(fields.boolean("stream")),
+        include_usage=True,
+        max_tokens=fields.integer("max_tokens"),
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p"),
+        top_k=fields.integer("top_k"),
+        stop=fields.texts("stop_sequences"),
+        tools=tuple(map(_read_tool, fields.objects("tools"))),
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        response_format=wanted,
+        reasoning=reasoning,
+        user=user or None,
+        extra={**fields.rest(), **extra},
+    )
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def _system(fields: Fields) -> tuple[Message, ...]:
+    parts = _read_content(fields, "system")
+    return (Message(role="system", parts=parts),) if parts else ()
+
+
+def _messages(fields: Fields) -> Iterator[Message]:
+    for message in fields.objects("messages"):
+        role = message.required_text("role")
+        parts = _read_content(message, "content")
+        extra = message.rest()
+        results = tuple(part for part in parts if isinstance(part, ResultPart))
+        if role == "user" and results:
+            yield Message(role="tool", parts=results)
+            parts = tuple(part for part in parts if not isinstance(part, ResultPart))
+            if not parts:
+                continue
+        if role not in ("user", "assistant", "system"):
+            raise message.invalid("role", "must be user, assistant or system")
+        yield Message(role=cast("Role", role), parts=parts, extra=extra)
+
+
+def _read_content(fields: Fields, name: str) -> tuple[MessagePart, ...]:
+    if isinstance(fields.peek(name), str):
+        text = fields.required_text(name)
+        return (TextPart(text=text),) if text else ()
+    return tuple(map(_read_block, fields.objects(name)))
+
+
+def _read_block(fields: Fields) -> MessagePart:
+    kind = fields.required_text("type")
+    if kind == "thinking":
+        signature = fields.text("signature")
+        return ReasoningPart(
+            text=fields.required_text("thinking"),
+            signature=signature,
+            field=origin(signature) or kind,
+            extra=fields.rest(),
+        )
+    if kind == "redacted_thinking":
+        data = fields.required_text("data")
+        return ReasoningPart(text="", signature=data, field=kind, extra=fields.rest())
+    if kind == "tool_use":
+        return CallPart(
+            id=fields.required_text("id"),
+            name=fields.required_text("name"),
+            arguments=msgspec.json.encode(fields.mapping("input") or {}).decode(),
+            extra=fields.rest(),
+        )
+    if kind == "tool_result":
+        return ResultPart(
+            id=fields.required_text("tool_use_id"),
+            content=_result_content(fields),
+            is_error=bool(fields.boolean("is_error")),
+            extra=fields.rest(),
+        )
+    return _said(kind, fields)
+
+
+def _result_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
+    if isinstance(fields.peek("content"), str):
+        text = fields.required_text("content")
+        return (TextPart(text=text),) if text else ()
+    return tuple(_said(block.required_text("type"), block) for block in fields.objects("content"))
+
+
+def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
+    """Read a block that may also stand in a tool's result."""
+    if kind == "text":
+        return TextPart(text=fields.required_text("text"), extra=fields.rest())
+    media = _read_media(kind, fields) if kind in ("image", "document") else None
+    return media or ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
+
+
+def _read_media(kind: str, fields: Fields) -> MediaPart | None:
+    """Read a block by its source; None for a source that only Anthropic can resolve."""
+    value = fields.peek("source")
+    if isinstance(value, dict) and value.get("type") not in ("base64", "url", "text"):
+        return None
+    source = fields.required_object("source")
+    form = source.required_text("type")
+    url = source.required_text("url") if form == "url" else None
+    data = None if form == "url" else source.required_text("data")
+    media_type = source.text("media_type") if form == "url" else source.required_text("media_type")
+    return MediaPart(
+        kind="image" if kind == "image" else "file",
+        media_type=media_type,
+        url=url,
+        data=encode_text(data) if form == "text" and data is not None else data,
+        name=fields.text("title") if kind == "document" else None,
+        extra=fields.rest(),
+    )
+
+
+# --- tools and parameters --------------------------------------------------------------------
+
+
+def _read_tool(fields: Fields) -> Tool | ForeignTool:
+    kind = fields.text("type") or "custom"
+    if kind != "custom":
+        return ForeignTool(kind=kind, value={"type": kind, **fields.rest()})
+    return Tool(
+        name=fields.required_text("name"),
+        description=fields.text("description"),
+        parameters=fields.mapping("input_schema"),
+        strict=fields.boolean("strict"),
+        extra=fields.rest(),
+    )
+
+
+def _tool_choice(fields: Fields) -> tuple[ToolChoice | None, bool | None]:
+    """Read the choice, and whether calls may be made in parallel."""
+    choice = fields.object("tool_choice")
+    if choice is None:
+        return None, None
+    kind = choice.required_text("type")
+    if kind not in _MODE_OF_CHOICE:
+        raise choice.invalid("type", "must be auto, any, tool or none")
+    alone = choice.boolean("disable_parallel_tool_use")
+    names = (choice.required_text("name"),) if kind == "tool" else ()
+    chosen = msgspec.convert({"mode": _MODE_OF_CHOICE[kind], "names": names}, ToolChoice)
+    return chosen, None if alone is None else not alone
+
+
+def _response_format(output: Fields) -> ResponseFormat | None:
+    wanted = output.object("format")
+    if wanted is None:
+        return None
+    if wanted.required_text("type") != "json_schema":
+        raise wanted.invalid("type", "must be json_schema")
+    return ResponseFormat(kind="schema", schema=wanted.mapping("schema") or {}, strict=True)
+
+
+def _read_reasoning(fields: Fields, effort: str | None) -> ReasoningOptions | None:
+    value = fields.peek("thinking")
+    if isinstance(value, dict) and value.get("type") in ("enabled", "adaptive", "disabled"):
+        thinking = fields.required_object("thinking")
+        kind = thinking.required_text("type")
+        budget = thinking.integer("budget_tokens") if kind == "enabled" else None
+        if kind == "enabled" and budget is None:
+            raise thinking.invalid("budget_tokens", "an integer is required")
+        shown = _DISPLAYS.get(str(thinking.peek("display")))
+        if shown is not None:
+            thinking.value("display")
+        return ReasoningOptions(
+            effort=effort,
+            budget_tokens=budget,
+            enabled=kind != "disabled",
+            shown=shown,
+            extra=thinking.rest(),
+        )
+    if value is not None and not isinstance(value, dict):
+        raise fields.invalid("thinking", "must be an object")
+    # What is left, such as ``between_tools``, has no equal elsewhere and goes with ``extra``.
+    return ReasoningOptions(effort=effort) if effort else None
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read a request body. Raises InvalidRequest."""
+    document = decode_object(body)
+    return ChatRequest(
+        dialect=NAME,
+        model=read_model(document),
+        stream=read_boolean(document, "stream"),
+        document=document,
+        query=last_user_text(read_message_list(document)),
+        include_usage=True,
+        max_tokens=read_integer(document, "max_tokens"),
+        user=_user(document),
+        duplicate_keys=repeats_keys(body, document),
+    )
+
+
+def _user(document: dict[str, Any]) -> str | None:
+    metadata = document.get("metadata")
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise InvalidRequest("metadata: must be an object")
+    return read_string(metadata, "user_id") or None
+
+
+_Blocks = list[dict[str, Any]]
+
+
+def write_messages(
+    asked: CanonicalRequest, losses: Losses
+) -> tuple[str | _Blocks, list[dict[str, Any]]]:
+    """Return ``system`` and the messages. Raises InvalidRequest for what none of them can say.
+
+    System messages of other dialects all go to ``system``, in order, or are the user's where they
+    are all there is. Neighbours of one role become one turn, with tool results first.
+    """
+    system: _Blocks = []
+    turns: list[tuple[str, _Blocks, dict[str, Any]]] = []
+    for position, message in enumerate(asked.messages):
+        blocks = _blocks(message.parts, losses)
+        extra = losses.carried(message.extra)
+        if message.name is not None:
+            losses.drop("name")
+        role = _role(message)
+        if role == "system" and (position == 0 or not losses.own):
+            system.extend(blocks)
+        elif turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+            turns[-1][2].update(extra)
+        elif blocks or losses.own:
+            turns.append((role, blocks, dict(extra)))
+    if not turns and not losses.own:
+        turns, system = [("user", system, {})], []
+    return _write_content(system), [
+        {"role": role, "content": _write_content(_results_first(blocks)), **extra}
+        for role, blocks, extra in turns
+    ]
+
+
+def _role(message: Message) -> str:
+    if message.role in ("system", "developer"):
+        return "system"
+    return "assistant" if message.role == "assistant" else "user"
+
+
+def _results_first(blocks: _Blocks) -> _Blocks:
+    return sorted(blocks, key=lambda block: block.get("type") != "tool_result")
+
+
+def _write_content(blocks: _Blocks) -> str | _Blocks:
+    """Return a single plain text as a string: it is the shorter of two equal forms."""
+    if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
+        return str(blocks[0]["text"])
+    return blocks
+
+
+def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
+    written = []
+    for part in parts:
+        # Anthropic refuses blank texts, and other dialects are full of them.
+        if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
+            continue
+        if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
+            losses.drop_reasoning(part)
+            continue
+        written.append(_write_block(part, losses))
+    return written
+
+
+def _write_block(part: MessagePart, losses: Losses) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text, **losses.carried(part.extra)}
+    if isinstance(part, MediaPart):
+        return {**_write_media(part, losses), **losses.carried(part.extra)}
+    if isinstance(part, CallPart):
+        return {
+            "type": "tool_use",
+            "id": _id(part.id),
+            "name": part.name,
+            "input": _input(part.arguments),
+            **losses.carried(part.extra),
+        }
+    if isinstance(part, ResultPart):
+        return _result(part, losses)
+    if isinstance(part, ReasoningPart):
+        return _thinking(part)
+    return losses.foreign(part)
+
+
+def _result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+    content = _write_content(_blocks(part.content, losses))
+    return {
+        "type": "tool_result",
+        "tool_use_id": _id(part.id),
+        **({"content": content} if content else {}),
+        **({"is_error": True} if part.is_error else {}),
+        **losses.carried(part.extra),
+    }
+
+
+def _thinking(part: ReasoningPart) -> dict[str, Any]:
+    if part.field == "redacted_thinking":
+        return {"type": part.field, "data": part.signature, **part.extra}
+    signature = {} if part.signature is None else {"signature": part.signature}
+    return {"type": "thinking", "thinking": part.text, **signature, **part.extra}
+
+
+def _id(id: str) -> str:
+    """Return a call's id without the characters that Anthropic refuses in it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", id) or "_"
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return the arguments as an object.
+
+    Text that is none, which a model may have written and been told of, goes as ``_raw``: the model
+    shall see its mistake, and a request with such a turn in its history still be answered.
+    """
+    if not arguments.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def _write_media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+    if part.detail not in (None, "auto"):
+        losses.drop("detail")
+    if part.kind == "image":
+        losses.drop_filled({"name": part.name})
+        return {"type": "image", "source": _source(part)}
+    if part.kind == "audio":
+        raise losses.refusal("content of type audio")
+    title = {} if part.name is None else {"title": part.name}
+    text = plain_text(part)
+    if text is not None:
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+        return {"type": "document", "source": source, **title}
+    if part.data is not None and part.media_type != "application/pdf" and not losses.own:
+        raise losses.refusal(f"content of type file ({part.media_type})")
+    return {"type": "document", "source": _source(part), **title}
+
+
+def _source(part: MediaPart) -> dict[str, Any]:
+    if part.url is not None:
+        return {"type": "url", "url": part.url}
+    media_type = "image/jpeg" if part.media_type == "image/jpg" else part.media_type
+    return {"type": "base64", "media_type": media_type, "data": part.data}
+
+
+_PATH = b"/v1/messages"
+_MAX_TOKENS = 4096
+"""The limit where nobody named one: the most that every Claude model can say."""
+_LEAST_BUDGET = 1024
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
+_EFFORTS["max"] = "max"
+_CHOICE_OF_MODE = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
+    """Return the request for a provider of this dialect. Raises InvalidRequest.
+
+    A limit that the client did not name is ``quirks.default_max_tokens`` or 4096, on top of what
+    may be thought. A wish to think yields to a forced tool and to a limit too small for it.
+    """
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    if asked.choices > 1:
+        raise losses.refusal("n")
+    extra = top_level_extra(asked, losses)
+    system, messages = write_messages(asked, losses)
+    thinking, effort = _write_reasoning(asked, quirks, losses)
+    limit = asked.max_tokens
+    if limit is None:
+        limit = (quirks.default_max_tokens or _MAX_TOKENS) + _thought(thinking, effort)
+    body: dict[str, Any] = {
+        **extra,
+        "model": asked.model,
+        "max_tokens": limit,
+        "system": system or None,
+        "messages": messages,
+        **_tools(asked, losses),
+        "thinking": thinking or extra.get("thinking"),
+        "output_config": _output(asked, effort, extra, losses),
+        **_sampling(asked, quirks, losses, thinks=thinking.get("type") in ("enabled", "adaptive")),
+        "stop_sequences": _stop(asked, losses),
+        "metadata": _metadata(asked, extra),
+        "stream": asked.stream or None,
+    }
+    _drop_unknown(asked, losses)
+    said = {name: value for name, value in body.items() if value is not None}
+    edited = edit(msgspec.json.encode(said), said, quirks, losses)
+    return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+
+
+def _drop_unknown(asked: CanonicalRequest, losses: Losses) -> None:
+    losses.drop_filled(
+        {
+            "frequency_penalty": asked.frequency_penalty or None,
+            "presence_penalty": asked.presence_penalty or None,
+            "seed": asked.seed,
+            "logprobs": asked.logprobs,
+            "top_logprobs": asked.top_logprobs,
+        }
+    )
+
+
+def _metadata(asked: CanonicalRequest, extra: dict[str, Any]) -> dict[str, Any] | None:
+    user = {"user_id": asked.user} if asked.user else {}
+    return {**extra.get("metadata", {}), **user} or None
+
+
+def _stop(asked: CanonicalRequest, losses: Losses) -> list[str] | None:
+    """Return the stop sequences; Anthropic refuses blank ones."""
+    kept = [text for text in asked.stop if losses.own or text.strip()]
+    if len(kept) < len(asked.stop):
+        losses.drop("stop")
+    return kept or None
+
+
+def _sampling(
+    asked: CanonicalRequest, quirks: Quirks, losses: Losses, *, thinks: bool
+) -> dict[str, Any]:
+    """Return temperature and its like, without what Anthropic refuses.
+
+    It takes a temperature up to 1, which is also its default, not together with ``top_p``, and
+    none of them from who wants it to think.
+    """
+    wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
+    said = {name: value for name, value in wanted.items() if value is not None}
+    if losses.own and quirks.sampling:
+        return said
+    said = {name: v for name, v in said.items() if name == "top_k" or v != 1}
+    refused = set(said) if thinks or not quirks.sampling else set()
+    if said.get("temperature", 0) > 1:
+        refused.add("temperature")
+    if "temperature" in said.keys() - refused and "top_p" in said:
+        refused.add("top_p")
+    losses.drop(*sorted(refused))
+    return {name: value for name, value in said.items() if name not in refused}
+
+
+# --- tools and format ------------------------------------------------------------------------
+
+
+def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    """Return tools and choice. A choice limited to some tools leaves the others out."""
+    choice = asked.tool_choice
+    limited = choice.names if choice and choice.mode in ("auto", "required") else ()
+    tools = [
+        _write_tool(tool, losses)
+        for tool in asked.tools
+        if not limited or (isinstance(tool, Tool) and tool.name in limited)
+    ]
+    if not tools:
+        return {}
+    alone = {"disable_parallel_tool_use": True} if asked.parallel_tool_calls is False else {}
+    if choice is None:
+        return {"tools": tools, **({"tool_choice": {"type": "auto", **alone}} if alone else {})}
+    written: dict[str, Any] = {"type": _CHOICE_OF_MODE[choice.mode]}
+    if choice.mode == "named":
+        written["name"] = choice.names[0]
+    if choice.mode != "none":
+        written.update(alone)
+    return {"tools": tools, "tool_choice": written}
+
+
+def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+    if isinstance(tool, ForeignTool):
+        return losses.foreign(tool)
+    schema = tool.parameters or {}
+    written = {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": schema if "type" in schema else {"type": "object", **schema},
+        "strict": tool.strict,
+    }
+    filled = {name: value for name, value in written.items() if value is not None}
+    return {**filled, **losses.carried(tool.extra)}
+
+
+def _output(
+    asked: CanonicalRequest, effort: str | None, extra: dict[str, Any], losses: Losses
+) -> dict[str, Any] | None:
+    output = dict(extra.get("output_config", {}))
+    if effort is not None:
+        output["effort"] = effort
+    wanted = asked.response_format
+    if wanted is not None and wanted.kind == "json":
+        raise losses.refusal("response_format of type json_object (name a json_schema)")
+    if wanted is not None and wanted.kind == "schema":
+        output["format"] = {"type": "json_schema", "schema": described_schema(wanted) or {}}
+    return output or None
+
+
+# --- thinking --------------------------------------------------------------------------------
+
+
+def _write_reasoning(
+    asked: CanonicalRequest, quirks: Quirks, losses: Losses
+) -> tuple[dict[str, Any], str | None]:
+    """Return ``thinking`` and the effort."""
+    wish = asked.reasoning
+    if wish is None:
+        return {}, None
+    if losses.own:
+        return _own_thinking(wish), wish.effort
+    losses.carried(wish.extra)
+    if wish.enabled is False or wish.effort == "none":
+        return {"type": "disabled"}, None
+    if quirks.thinking == "budget":
+        return _budgeted(asked, wish, losses), None
+    effort = wish.effort
+    if effort is None and wish.budget_tokens is not None:
+        effort = effort_of(wish.budget_tokens)
+    if effort is not None and effort not in _EFFORTS:
+        losses.drop("reasoning_effort")
+        return {}, None
+    thinking = {} if _forces_tool(asked) else {"type": "adaptive", **_display(wish)}
+    return thinking, None if effort is None else _EFFORTS[effort]
+
+
+def _thought(thinking: dict[str, Any], effort: str | None) -> int:
+    """Return how many tokens the model may think before it says anything."""
+    if thinking.get("type") == "adaptive":
+        return budget_of(effort or "medium")
+    return int(thinking.get("budget_tokens", 0))
+
+
+def _own_thinking(wish: ReasoningOptions) -> dict[str, Any]:
+    if wish.enabled is None:
+        return {}
+    told = {**_display(wish), **wish.extra}
+    if wish.budget_tokens is not None:
+        return {"type": "enabled", "budget_tokens": wish.budget_tokens, **told}
+    return {"type": "adaptive" if wish.enabled else "disabled", **told}
+
+
+def _display(wish: ReasoningOptions) -> dict[str, str]:
+    if wish.shown is None:
+        return {}
+    return {"display": "summarized" if wish.shown else "omitted"}
+
+
+def _budgeted(asked: CanonicalRequest, wish: ReasoningOptions, losses: Losses) -> dict[str, Any]:
+    """Return a budget, at most half of the limit if it would not fit below that.
+
+    None for a turn whose tool calls were made without thinking: Anthropic refuses to begin then.
+    """
+    budget = wish.budget_tokens or budget_of(wish.effort or "medium")
+    budget = max(budget, _LEAST_BUDGET)
+    if asked.max_tokens is not None and budget >= asked.max_tokens:
+        budget = asked.max_tokens // 2
+    if budget < _LEAST_BUDGET or _forces_tool(asked) or _is_amid_calls(asked):
+        losses.drop("reasoning_effort")
+        return {}
+    return {"type": "enabled", "budget_tokens": budget, **_display(wish)}
+
+
+def _forces_tool(asked: CanonicalRequest) -> bool:
+    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
+
+
+def _is_amid_calls(asked: CanonicalRequest) -> bool:
+    for message in reversed(asked.messages):
+        if message.role == "user":
+            return False
+        if any(isinstance(part, CallPart) for part in message.parts):
+            return True
+    return False

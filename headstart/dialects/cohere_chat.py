@@ -1,0 +1,408 @@
+"""Cohere's Chat, version 2, which only upstreams speak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.canonical_request import (
+    CallPart,
+    ForeignPart,
+    MediaPart,
+    ReasoningPart,
+    ResultPart,
+    TextPart,
+    Tool,
+    WrittenRequest,
+)
+from headstart.dialects.answers import (
+    MalformedAnswerError,
+    as_count,
+    as_object,
+    as_text,
+    decode_document,
+    decode_event,
+    unreadable,
+)
+from headstart.dialects.dialect import UpstreamDialect
+from headstart.dialects.requests import (
+    Losses,
+    budget_of,
+    data_url,
+    described_schema,
+    kept_stops,
+    name_results,
+    plain_text,
+    top_level_extra,
+)
+from headstart.errors import InvalidRequest
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.canonical_request import (
+        CanonicalRequest,
+        Message,
+        MessagePart,
+        Quirks,
+        ReasoningOptions,
+        ResponseFormat,
+        ToolChoice,
+    )
+    from headstart.dialects.dialect import Frame
+    from headstart.types import StreamEvent
+
+PLAN = "tool_plan"
+THINKING = "thinking"
+"""Names under which reasoning comes."""
+
+FINISHES = {
+    "COMPLETE": "stop",
+    "STOP_SEQUENCE": "stop",
+    "MAX_TOKENS": "length",
+    "TOOL_CALL": "tool_calls",
+}
+_FAILURES = frozenset({"ERROR", "TIMEOUT"})
+_ENDED = (Ended(),)
+
+
+class ChatV2Decoder:
+    """EventDecoder of ``POST /v2/chat``."""
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says; nothing for comments and events yet unknown."""
+        if not frame.data or frame.data.startswith(b"[DONE]"):
+            return ()
+        try:
+            return self._read(decode_event(frame.data))
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+
+    def _read(self, event: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        delta = as_object(event.get("delta") or {}, "a delta")
+        message = as_object(delta.get("message") or {}, "a delta's message")
+        events: tuple[StreamEvent, ...] = ()
+        match event.get("type"):
+            case "message-start":
+                events = (Started(id=as_text(event.get("id"))), TextDelta(text=""))
+            case "content-start" | "content-delta":
+                events = _read_content(message.get("content"), event.get("index"))
+            case "tool-plan-delta":
+                events = _reasoning(message.get(PLAN), PLAN)
+            case "tool-call-start" | "tool-call-delta":
+                events = (_read_call(message.get("tool_calls"), event.get("index")),)
+            case "citation-start":
+                events = (ExtraDelta(fields={"citations": [message.get("citations")]}),)
+            case "message-end":
+                events = (*_end(delta), *_ENDED)
+            case None if "message" in event:
+                events = (read_error(event, None),)
+        return events
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if status >= 400:
+        return (read_error(document if isinstance(document, dict) else {}, status),)
+    if not isinstance(document, dict) or not isinstance(document.get("message"), dict):
+        return (unreadable("the answer has no message"),)
+    try:
+        events = tuple(_whole(document, document["message"]))
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
+    errors = tuple(event for event in events if isinstance(event, ErrorReported))
+    return errors or (*events, *_ENDED)
+
+
+def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
+    """Read an error's body, ``{"id"?, "message"}``."""
+    message = as_text(document.get("message")) or "the provider reported an error"
+    return ErrorReported(message=message, status=status)
+
+
+def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
+    events: list[StreamEvent] = [Started(id=as_text(document.get("id"))), TextDelta(text="")]
+    events += _reasoning(message.get(PLAN), PLAN)
+    for index, block in enumerate(_list(message.get("content"))):
+        events += _read_content(block, index)
+    for index, call in enumerate(_list(message.get("tool_calls"))):
+        events.append(_read_call(call, index))
+    if citations := _list(message.get("citations")):
+        events.append(ExtraDelta(fields={"citations": citations}))
+    events += _end(document)
+    return events
+
+
+def _read_content(block: Any, index: Any) -> tuple[StreamEvent, ...]:
+    """Read a content block or a piece of one; its number says which."""
+    block = as_object(block or {}, "a content block")
+    place = index if type(index) is int else None
+    if text := as_text(block.get(THINKING)):
+        return _reasoning(text, THINKING, place)
+    text = as_text(block.get("text"))
+    return (TextDelta(text=text, block=place),) if text else ()
+
+
+def _reasoning(text: Any, field: str, block: int | None = None) -> tuple[StreamEvent, ...]:
+    text = as_text(text)
+    return (ReasoningDelta(text=text, field=field, block=block),) if text else ()
+
+
+def _read_call(call: Any, index: Any) -> ToolCallDelta:
+    call = as_object(call, "a tool call")
+    function = as_object(call.get("function") or {}, "a tool call's function")
+    if type(index) is not int:
+        raise MalformedAnswerError("a tool call has no number")
+    arguments = function.get("arguments")
+    return ToolCallDelta(
+        index=index,
+        id=as_text(call.get("id")),
+        name=as_text(function.get("name")),
+        arguments=arguments if isinstance(arguments, str) else "",
+    )
+
+
+def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
+    """Read how the answer ended, and what it used."""
+    reason = as_text(fields.get("finish_reason"))
+    events: list[StreamEvent] = []
+    if reason in _FAILURES:
+        message = as_text(fields.get("error")) or "the provider broke the answer off"
+        return (ErrorReported(message=message, code=reason),)
+    if reason is not None:
+        events.append(Finished(reason=FINISHES.get(reason, "error"), native=reason))
+    if isinstance(fields.get("usage"), dict):
+        events.append(UsageReported(usage=fields["usage"]))
+    return tuple(events)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | None):
+        raise MalformedAnswerError("what should be an array is none")
+    return value or []
+
+
+NAME = "cohere-chat"
+_MOST_STOPS = 5
+_PENALTIES = (0.0, 1.0)
+_P = (0.01, 0.99)
+_MOST_K = 500
+_SEEDS = range(2**64)
+"""Ranges that the API documents; it refuses a request with a value beyond them."""
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
+    """Return the request for Cohere. Raises InvalidRequest (see ``Dialect.write_request``)."""
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    if asked.choices > 1:
+        raise InvalidRequest("n: this upstream gives one choice")
+    top_level_extra(asked, losses)
+    document = {
+        "model": asked.model,
+        "stream": asked.stream,
+        "messages": [
+            written
+            for message in name_results(asked.messages)
+            for written in _message(message, losses)
+        ],
+        **_settings(asked, quirks, losses),
+        **_sampling(asked, quirks, losses),
+        **_tools(asked, losses),
+    }
+    lost = {
+        "user": asked.user,
+        "parallel_tool_calls": asked.parallel_tool_calls is False,
+        # The API tells those of stretches of text, not of the tokens in them.
+        "logprobs": asked.logprobs,
+        "top_logprobs": asked.top_logprobs,
+    }
+    losses.drop_filled(lost)
+    for name in quirks.drops:
+        if document.pop(name, None) is not None:
+            losses.drop(name)
+    return WrittenRequest(
+        path=b"/v2/chat", body=msgspec.json.encode(document), dropped=losses.names
+    )
+
+
+def _settings(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+    limit, seed = asked.max_tokens, asked.seed
+    if seed is not None and seed not in _SEEDS:
+        losses.drop("seed")
+        seed = None
+    settings = {
+        "max_tokens": quirks.default_max_tokens if limit is None else limit,
+        "seed": seed,
+        "stop_sequences": kept_stops(asked, _MOST_STOPS, losses) or None,
+        "response_format": _format(asked.response_format),
+        "thinking": None if asked.reasoning is None else _thinking(asked.reasoning, losses),
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+    """Return temperature and its like, without what Cohere refuses."""
+    least, most = _PENALTIES
+    top_p = asked.top_p
+    wanted = {
+        "temperature": ("temperature", asked.temperature, True),
+        # All of the probability is 1 elsewhere and 0.99 here.
+        "top_p": ("p", None if top_p is None else min(max(top_p, _P[0]), _P[1]), True),
+        "top_k": ("k", asked.top_k, (asked.top_k or 0) <= _MOST_K),
+    }
+    for name in ("frequency_penalty", "presence_penalty"):
+        penalty = getattr(asked, name)
+        wanted[name] = (name, penalty, least <= (penalty or 0) <= most)
+    said = {name: value for name, value in wanted.items() if value[1] is not None}
+    kept = {own: value for own, value, fits in said.values() if fits and quirks.sampling}
+    losses.drop(*(name for name, (own, _, _) in said.items() if own not in kept))
+    return kept
+
+
+def _format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
+    if wanted is None or wanted.kind == "text":
+        return None
+    schema = described_schema(wanted)
+    return {"type": "json_object", **({} if schema is None else {"json_schema": schema})}
+
+
+def _thinking(wish: ReasoningOptions, losses: Losses) -> dict[str, Any] | None:
+    losses.drop_filled(wish.extra)
+    if wish.enabled is False or wish.effort == "none":
+        return {"type": "disabled"}
+    budget = wish.budget_tokens
+    if budget is None and wish.effort is not None:
+        budget = budget_of(wish.effort)
+    if budget is None and not wish.enabled:
+        return None
+    return {"type": "enabled", **({} if budget is None else {"token_budget": budget})}
+
+
+def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    if not asked.tools:
+        return {}
+    choice = None if asked.tool_choice is None else asked.tool_choice
+    names = () if choice is None else choice.names
+    tools = []
+    for tool in asked.tools:
+        if not isinstance(tool, Tool):
+            tools.append(losses.foreign(tool))
+        elif not names or tool.name in names:
+            # A choice limited to some tools is told by leaving out the others.
+            tools.append({"type": "function", "function": _function(tool, losses)})
+    return {"tools": tools, **_tool_choice(choice)}
+
+
+def _function(tool: Tool, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled({"strict": tool.strict, **tool.extra})
+    described = {} if tool.description is None else {"description": tool.description}
+    empty = {"type": "object", "properties": {}}
+    return {"name": tool.name, **described, "parameters": tool.parameters or empty}
+
+
+def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
+    mode = "auto" if choice is None else choice.mode
+    return {} if mode == "auto" else {"tool_choice": "NONE" if mode == "none" else "REQUIRED"}
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Yield the messages that say this one: each tool result is one of its own."""
+    if message.name is not None:
+        losses.drop("name")
+    losses.drop_filled(message.extra)
+    if message.role == "tool":
+        for part in message.parts:
+            if isinstance(part, ResultPart):
+                losses.drop_filled({"is_error": part.is_error, **part.extra})
+                found = _joined(part.content, losses)
+                yield {"role": "tool", "tool_call_id": part.id, "content": found}
+        return
+    for part in message.parts:
+        if isinstance(part, ReasoningPart):
+            losses.drop_reasoning(part)
+    calls = [_write_call(part, losses) for part in message.parts if isinstance(part, CallPart)]
+    content = _write_content(message.parts, losses)
+    role = "system" if message.role == "developer" else message.role
+    if calls:
+        said = {"content": content} if content else {}
+        yield {"role": role, **said, "tool_calls": calls}
+    elif content:
+        yield {"role": role, "content": content}
+
+
+def _write_call(part: CallPart, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled(part.extra)
+    function = {"name": part.name, "arguments": part.arguments or "{}"}
+    return {"id": part.id, "type": "function", "function": function}
+
+
+def _write_content(parts: tuple[MessagePart, ...], losses: Losses) -> str | list[dict[str, Any]]:
+    said = [part for part in parts if isinstance(part, TextPart | MediaPart | ForeignPart)]
+    if all(isinstance(part, TextPart) for part in said):
+        return _joined(tuple(said), losses)
+    return [_block(part, losses) for part in said]
+
+
+def _block(part: TextPart | MediaPart | ForeignPart, losses: Losses) -> dict[str, Any]:
+    if isinstance(part, ForeignPart):
+        return losses.foreign(part)
+    losses.drop_filled(part.extra)
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if part.kind != "image":
+        text = plain_text(part)
+        if text is None:
+            raise losses.refusal(f"content of type {part.kind}")
+        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+    losses.drop_filled({"name": part.name})
+    detail = {} if part.detail is None else {"detail": part.detail}
+    return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+
+
+def _joined(parts: tuple[TextPart | MediaPart | ForeignPart, ...], losses: Losses) -> str:
+    """Return the text of parts that must be text alone. Raises InvalidRequest."""
+    blocks = [_block(part, losses) for part in parts]
+    for block in blocks:
+        if "text" not in block:
+            raise losses.refusal(f"a tool's result of type {block['type']}")
+    return "\n".join(block["text"] for block in blocks)
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens:
+    """Return the counts of a usage object; ``billed_units`` leave out the API's own prompt."""
+    counted = usage.get("tokens") or usage.get("billed_units")
+    counted = counted if isinstance(counted, dict) else {}
+    return Tokens(
+        prompt=as_count(counted.get("input_tokens")),
+        completion=as_count(counted.get("output_tokens")),
+        cached=as_count(usage.get("cached_tokens")),
+    )
+
+
+COHERE_CHAT = UpstreamDialect(
+    name=NAME,
+    setting="cohere",
+    request_id_header=b"x-debug-trace-id",
+    text_fields=frozenset({"text", "thinking"}),
+    decoder=ChatV2Decoder,
+    decode_body=decode_body,
+    tokens=_tokens,
+    write_request=write_request,
+)

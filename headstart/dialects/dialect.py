@@ -1,0 +1,271 @@
+"""A wire format as one record: what is particular to it, for all code that asks.
+
+``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
+name of a dialect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.attempts import Tokens
+    from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
+    from headstart.dialects.request_form import RequestForm
+    from headstart.errors import HeadstartError
+    from headstart.settings import DialectName
+    from headstart.types import ChatRequest, Completion, ErrorReported, Headers, StreamEvent
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One event, comment block or stray blank line, with the bytes that it came in."""
+
+    raw: bytes
+    data: bytes | None
+    """The data lines, joined by line feeds; None when there is no data line."""
+    event: bytes | None
+
+
+class ContentTypes(NamedTuple):
+    """Media types of our own answers."""
+
+    json: bytes
+    stream: bytes
+
+
+class EventDecoder(Protocol):
+    """Reads one streamed answer, frame by frame."""
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says. Never raises.
+
+        A frame that cannot be read is an ErrorReported with code ``upstream_protocol_error``.
+        """
+
+
+class EventEncoder(Protocol):
+    """Writes one streamed answer, as it comes, in a dialect."""
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the bytes that say these events, often none.
+
+        ErrorReported gives the dialect's error event, Ended its terminal event; nothing follows
+        either. Events come from any dialect; an event that this one cannot say is left out.
+        """
+
+
+class MakeEncoder(Protocol):
+    """Returns a writer for one streamed answer."""
+
+    def __call__(self, id: str, created: int, *, include_usage: bool) -> EventEncoder: ...
+
+
+class Rendered:
+    """A stored answer, ready to be sent any number of times with another id and time.
+
+    ``head`` writes the id and the time at the beginning of the JSON body, and ``chunk_head`` at
+    the beginning of each chunk of the stream that has them.
+    """
+
+    __slots__ = ("_body", "_chunk_head", "_head", "_plain", "_with_usage", "nbytes")
+
+    def __init__(
+        self,
+        head: Callable[[str, int], bytes],
+        chunk_head: Callable[[str, int], bytes],
+        body: bytes,
+        chunks: tuple[bytes, ...],
+        with_usage: tuple[bytes, ...] | None = None,
+    ) -> None:
+        self._head = head
+        self._chunk_head = chunk_head
+        self._body = body
+        self._plain = chunks
+        self._with_usage = chunks if with_usage is None else with_usage
+        self.nbytes = sum(map(len, (body, *self._with_usage, *chunks[-1:])))
+
+    def json(self, id: str, created: int) -> bytes:
+        """Return the body of the answer that is not streamed."""
+        return self._head(id, created) + self._body
+
+    def sse(self, id: str, created: int, *, include_usage: bool) -> bytes:
+        """Return the whole stream, its terminal event included."""
+        chunks = self._with_usage if include_usage else self._plain
+        return self._chunk_head(id, created).join(chunks)
+
+
+class Operations(NamedTuple):
+    """The operations of a dialect whose paths name the model and tell whether to stream."""
+
+    route: str
+    """Name of the route of all its operations."""
+    part: bytes
+    """A part of every path of its operations: other paths are told quickly."""
+    answers: Callable[[bytes, bytes], bool]
+    """Tells whether a path and a query name one of the operations."""
+    parse: Callable[[bytes, bytes, bytes], ChatRequest]
+    """Reads a request from its path, query and body. Raises InvalidRequest."""
+    with_model: Callable[[bytes, str], bytes | None]
+    """Returns the path with another model; None for a path that names no model."""
+    streamed: Callable[[bytes, bytes], tuple[bytes, bytes] | None]
+    """Returns path and query of the same operation with a streamed answer, or None as above."""
+
+
+class Use(Enum):
+    """The meaning of a body field to the cache key."""
+
+    KEYED = "keyed"
+    """It changes the answer. Fields that no table names are keyed too."""
+    IGNORED = "ignored"
+    """It changes delivery, accounting or identity, not the answer."""
+    RANGED = "ranged"
+    """It is compared with the stored answer when that is served (``Admission.refuse_serve``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyForm:
+    """The meaning of a request to its cache key."""
+
+    fields: Mapping[str, Use]
+    """By the names of the fields that the dialect documents."""
+    canonical: Callable[[dict[str, Any]], tuple[dict[str, Any], list[Any]]]
+    """Returns a body's settings and its messages, both in canonical form.
+
+    It may change the dictionary that it gets. An unknown shape of messages stays in the settings.
+    """
+    target: Callable[[bytes, bytes], tuple[bytes, bytes]] | None = None
+    """Returns path and query without the model and the delivery of the answer.
+
+    None: both are keyed as they came.
+    """
+    headers: frozenset[bytes] = frozenset()
+    """Headers that change the meaning of the same body."""
+
+
+class LogprobsForm(NamedTuple):
+    """How a dialect writes log probabilities, beside OpenAI's form."""
+
+    read: Callable[[dict[str, Any]], dict[str, Any]]
+    """Returns log probabilities of this dialect in OpenAI's form."""
+    write: Callable[[dict[str, Any]], dict[str, Any]]
+    """Returns log probabilities in OpenAI's form in this dialect."""
+
+
+def _keep_body(body: bytes, request: ChatRequest) -> None:
+    """Leave the request as it is: every answer tells its usage."""
+
+
+def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
+    return False
+
+
+def _never(events: Sequence[StreamEvent]) -> bool:  # noqa: ARG001
+    """Return False: no frame is sent for the usage alone."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UpstreamDialect:
+    """A wire format of upstreams: their answers are read, and requests to them are written."""
+
+    name: str
+    """Its name in cache keys, records and measurements."""
+    setting: DialectName
+    """Its name in the setting ``upstream.dialect``."""
+    key_header: tuple[bytes, bytes] = (b"authorization", b"Bearer ")
+    """The header of an API key, and the text before the key."""
+    required_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers without which the provider refuses a request."""
+    account_headers: frozenset[bytes] = frozenset()
+    """Headers that belong to a caller's key: they name whom to bill."""
+    models_path: bytes | None = None
+    """The path that lists the provider's models."""
+    request_id_header: bytes = b"x-request-id"
+    """The header in which the provider names a request, and so do our own answers."""
+    ends_at_finish: bool = False
+    """Its streams have no terminal event: the last choice's finish reason is their end."""
+    text_fields: frozenset[str]
+    """Names of the fields under which its streams send text or reasoning."""
+    logprobs: LogprobsForm | None = None
+    """None: it has no log probabilities of tokens."""
+    retry_delay_s: Callable[[Any], float | None] | None = None
+    """Returns the seconds to wait that the document of an error names."""
+    path_below_version: str | None = None
+    """The path of a request below a base URL that has the version; None: it has the root's."""
+    decoder: Callable[[], EventDecoder]
+    decode_body: Callable[[int, bytes], tuple[StreamEvent, ...]]
+    """Reads a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""
+    tokens: Callable[[dict[str, Any]], Tokens]
+    """Returns the counts of a usage object; 0 for each count that was not reported."""
+    write_request: Callable[[CanonicalRequest, Quirks], WrittenRequest]
+    """Writes the request for a provider that speaks this dialect.
+
+    Raises InvalidRequest for content that the dialect cannot express; fields that only tune
+    the answer are left out and named, or refused with ``quirks.refuse``.
+    """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dialect(UpstreamDialect):
+    """A wire format that clients speak, too."""
+
+    key: KeyForm
+    form: RequestForm
+    """Where its requests hold the prompt, and what else they ask for."""
+    content_types: ContentTypes
+    heartbeat: bytes | None = None
+    """A comment that its clients skip while they wait, or None."""
+    paths: tuple[str, ...] = ()
+    """The exact paths whose answers are cached."""
+    operations: Operations | None = None
+    """The operations whose paths name the model."""
+    prefix: bytes = b"/v1/"
+    """The beginning of the paths that go to its providers."""
+    claims: Callable[[bytes, Headers], bool]
+    """Tells whether a path that is only relayed, or its headers, are of this dialect alone."""
+    parse_request: Callable[[bytes], ChatRequest]
+    """Reads a request. Raises InvalidRequest, whose message names the field at fault.
+
+    Only the fields that the engine reads are checked: the rest is the upstream's to judge.
+    """
+    read_request: Callable[[ChatRequest], CanonicalRequest]
+    """Returns the request in no dialect. Raises InvalidRequest that names the field at fault."""
+    shows_reasoning: Callable[[ChatRequest], bool]
+    """Tells whether the client gets to see the model's reasoning, where its provider sends it."""
+    reasoning_field: str = "reasoning_content"
+    """The name under which its clients look for reasoning."""
+    marks_reasoning: bool = False
+    """Its clients take reasoning only with a signature: ours marks other providers' reasoning."""
+    own_statuses: frozenset[int] = frozenset()
+    """Error statuses that its clients know, though HTTP does not define them."""
+    tells_prompt_first: bool = False
+    """Its streams begin with the prompt's length, which others tell at their end."""
+    logprobs_field: str | None = None
+    """The boolean field that asks for log probabilities in OpenAI's form."""
+    asks_functions: Callable[[ChatRequest], bool] = _asks_no_functions
+    """Tells whether tool calls go in OpenAI's deprecated form, which has room for one."""
+    apply_quirks: Callable[[bytes, ChatRequest, Quirks], tuple[bytes, tuple[str, ...]]] | None
+    """Returns the body as a provider with quirks takes it, and the names of fields left out."""
+    add_usage: Callable[[bytes, ChatRequest], bytes | None] = _keep_body
+    """Returns the body edited so that the stream reports its usage; None if nothing to do."""
+    usage_only: Callable[[Sequence[StreamEvent]], bool] = _never
+    """Tells whether a frame with these events is the extra one that ``add_usage`` asked for."""
+    usage: Callable[[Tokens], dict[str, Any]]
+    """Returns a usage object of this dialect."""
+    encoder: MakeEncoder
+    write_body: Callable[[Completion, str, int], bytes]
+    """Returns the body of an answer that is not streamed, under an id and a time."""
+    render: Callable[[Completion], Rendered]
+    """Encodes an answer once, for any number of replays."""
+    new_id: Callable[[], str]
+    """Returns an id for an answer of ours, in the provider's style."""
+    error_body: Callable[[HeadstartError | ErrorReported, str], bytes]
+    """Returns the body of an error answer; the text is the request's id."""
+    error_frame: Callable[[HeadstartError | ErrorReported, str], bytes]
+    """Returns the one event that reports an error inside a stream. Nothing may follow it."""

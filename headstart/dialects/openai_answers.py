@@ -1,0 +1,736 @@
+"""OpenAI Chat Completions: reading, translating and rendering answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from headstart.dialects.answers import (
+    CHUNK_CHARACTERS,
+    MalformedAnswerError,
+    as_text,
+    decode_document,
+    decode_event,
+    split_text,
+    unreadable,
+)
+from headstart.dialects.dialect import Rendered
+from headstart.types import (
+    CONTENT_BLOCKS,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping, Sequence
+
+    from headstart.dialects.dialect import Frame
+    from headstart.errors import HeadstartError
+    from headstart.types import Choice, Completion, StreamEvent
+
+REASONING_FIELDS = frozenset({"reasoning_content", "reasoning"})
+"""Names under which providers of this dialect send reasoning."""
+
+_AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+_NOTHING: dict[str, Any] = {}
+_OfChoice: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | ToolCallDelta
+    | LogprobsDelta
+    | ExtraDelta
+    | Finished
+)
+_encode = msgspec.json.encode
+
+
+def reasoning_field(field: str) -> str:
+    """Return the name under which clients of this dialect look for reasoning."""
+    return field if field in REASONING_FIELDS else "reasoning_content"
+
+
+class ChatEncoder:
+    """EventEncoder of Chat Completions.
+
+    The first event of a choice writes the chunk with its role, and the end writes the usage.
+    ``whole``: the answer is complete. Then log probabilities and fields beside the delta stand in
+    the next chunk, as the API sends them, and the finish reason is written as it was kept.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        created: int,
+        *,
+        include_usage: bool,
+        whole: bool = False,
+    ) -> None:
+        self._id = id
+        self._created = created
+        self._include_usage = include_usage
+        self._whole = whole
+        self._names = Started()
+        self._head = self._make_head()
+        self._before_text: dict[int, bytes] = {}
+        """For each choice that has begun, the bytes before one of its texts."""
+        self._beside: dict[str, Any] = {}
+        """Fields that wait for the next chunk of a complete answer."""
+        self._calls: dict[int, dict[int, str]] = {}
+        """For each choice, the kinds of its tool calls by their numbers."""
+        self._usage: dict[str, Any] | None = None
+        self._extra: dict[str, Any] = {}
+        self._over = False
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the chunks that say these events; nothing once the stream is over."""
+        written: list[bytes] = []
+        for event in events:
+            if type(event) is TextDelta and not self._beside:
+                before = self._before_text.get(event.choice)
+                if before is not None and event.text and not self._over:
+                    written.append(before + _encode(event.text) + _AFTER_TEXT)
+                    continue
+            if not self._over:
+                self._write(event, written)
+        return written[0] if len(written) == 1 else b"".join(written)
+
+    def _write(self, event: StreamEvent, written: list[bytes]) -> None:
+        match event:
+            case Started():
+                self._rename(event)
+            case UsageReported(usage=usage):
+                self._usage = usage
+            case ExtraDelta(fields=fields, choice=None):
+                self._extra.update(fields)
+            case ErrorReported():
+                written.append(error_frame(event, self._id))
+                self._over = True
+            case Ended():
+                written.append(self._ending())
+                self._over = True
+            case TextDelta(text="") | ReasoningDelta(text="") | RefusalDelta(text=""):
+                pass
+            case LogprobsDelta(value=value) if self._whole:
+                self._beside["logprobs"] = value
+            case ExtraDelta(fields=fields, beside=True) if self._whole:
+                self._beside |= fields
+            case ExtraDelta(fields=fields, choice=int(choice)) if self._whole:
+                written.append(self._opening(choice, _own_fields(fields)))
+            case _:
+                choice = event.choice or 0
+                if choice not in self._before_text:
+                    is_call = type(event) is ToolCallDelta and event.kind != "function_call"
+                    written.append(self._opening(choice, {"content": None} if is_call else {}))
+                written.append(self._chunk_of(event, choice))
+
+    def _chunk_of(self, event: _OfChoice, choice: int) -> bytes:
+        """Return the chunk that says an event of a choice, or nothing."""
+        delta: dict[str, Any] = {}
+        beside, self._beside = self._beside, {}
+        match event:
+            case TextDelta(text=text):
+                delta = {"content": text}
+            case ReasoningDelta(text=text, field=field):
+                delta = {reasoning_field(field): text}
+            case RefusalDelta(text=text):
+                delta = {"refusal": text}
+            case ToolCallDelta():
+                delta = self._call_delta(event)
+            case LogprobsDelta(value=value):
+                beside = {"logprobs": value}
+            case Finished():
+                beside["finish_reason"] = self._reason(event)
+            case ExtraDelta(fields=fields):
+                own = _own_fields(fields)
+                delta, beside = ({}, own) if event.beside else (own, {})
+        if not (delta or beside):
+            return b""
+        top: dict[str, Any] = {}
+        if type(event) is Finished:
+            top, self._extra = self._extra, {}
+        return self._chunk(choice, delta, beside, top)
+
+    def _call_delta(self, event: ToolCallDelta) -> dict[str, Any]:
+        calls = self._calls.setdefault(event.choice, {})
+        begins = event.index not in calls
+        kind = calls.setdefault(event.index, event.kind)
+        body = {"input" if kind == "custom" else "arguments": event.arguments}
+        if begins:
+            body = {"name": event.name or "", **body}
+        if kind == "function_call":
+            return {"function_call": body}
+        named = {"id": event.id or "", "type": kind} if begins else {}
+        return {"tool_calls": [{"index": event.index, **named, kind: body, **event.extra}]}
+
+    def _reason(self, event: Finished) -> str:
+        """Return why a choice ended. Agents go on only where it says that tools were called."""
+        calls = self._calls.get(event.choice)
+        if self._whole or event.reason != "stop" or not calls:
+            return event.reason
+        return "function_call" if calls.get(0) == "function_call" else "tool_calls"
+
+    def _rename(self, event: Started) -> None:
+        known = self._names
+        self._names = Started(
+            model=event.model or known.model,
+            fingerprint=event.fingerprint or known.fingerprint,
+            tier=event.tier or known.tier,
+        )
+        if self._names != known:
+            self._head = self._make_head()
+            self._before_text = {choice: self._text_head(choice) for choice in self._before_text}
+
+    def _make_head(self) -> bytes:
+        return _chunk_head(_encode_names(self._names), self._id, self._created)
+
+    def _text_head(self, choice: int) -> bytes:
+        return b'%b"choices":[{"index":%d,"delta":{"content":' % (self._head, choice)
+
+    def _opening(self, choice: int, fields: dict[str, Any] = _NOTHING) -> bytes:
+        self._before_text[choice] = self._text_head(choice)
+        return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None, **fields})
+
+    def _chunk(
+        self,
+        choice: int,
+        delta: dict[str, Any],
+        beside: dict[str, Any] = _NOTHING,
+        top: dict[str, Any] = _NOTHING,
+    ) -> bytes:
+        content = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._data({"choices": [{**content, **beside}], **top})
+
+    def _data(self, members: dict[str, Any]) -> bytes:
+        return b"%b%b\n\n" % (self._head, _encode(members)[1:])
+
+    def _ending(self) -> bytes:
+        last = b""
+        if self._usage is not None and self._include_usage:
+            last = self._data({"choices": [], "usage": self._usage, **self._extra})
+        elif self._extra:
+            # Who did not ask for usage reads the first choice of every chunk.
+            last = self._chunk(0, {}, top=self._extra)
+        return b"%bdata: [DONE]\n\n" % last
+
+
+def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+    """Return ``{"error": {...}}`` as the API does, with our request id in it."""
+    status = getattr(error, "status", None) or 500
+    message = getattr(error, "message", None) or str(error)
+    return _encode(
+        {
+            "error": {
+                "message": message,
+                "type": _error_type(status),
+                "param": None,
+                "code": getattr(error, "code", None),
+                "request_id": request_id,
+            }
+        }
+    )
+
+
+def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
+    """Return one data line: no event name and no choices, or some clients overlook it."""
+    return b"data: %b\n\n" % error_body(error, request_id)
+
+
+def _error_type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def _chunk_head(names: bytes, id: str, created: int) -> bytes:
+    """Return the bytes with which each chunk of an answer begins."""
+    return b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,%b' % (
+        _encode(id),
+        created,
+        names,
+    )
+
+
+def _encode_names(of: Started | Completion) -> bytes:
+    """Return the names of the model and its deployment, as members of each chunk."""
+    return _encode(_names(of))[1:-1] + b","
+
+
+def _names(of: Started | Completion) -> dict[str, Any]:
+    tier = {"service_tier": of.tier} if of.tier else {}
+    return {"model": of.model or "", **tier, "system_fingerprint": of.fingerprint}
+
+
+def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice's fields without the one that only this package knows."""
+    return {name: value for name, value in fields.items() if name != CONTENT_BLOCKS}
+
+
+_REASONING = ("reasoning_content", "reasoning")
+_TEXTS = frozenset({*_REASONING, "content", "refusal"})
+_MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
+"""Fields of a message that are no unknown ones; ``CONTENT_BLOCKS`` is a name of our own."""
+_CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
+_CALL = frozenset({"index", "id", "type", "function", "custom"})
+_PADDING = frozenset({"obfuscation", "p"})
+_CHUNK = _PADDING | {
+    "id",
+    "object",
+    "created",
+    "model",
+    "system_fingerprint",
+    "service_tier",
+    "choices",
+    "usage",
+    "error",
+}
+_NO_FIELDS: dict[str, Any] = {}
+_ENDED = (Ended(),)
+
+
+class ChatDecoder:
+    """EventDecoder of Chat Completions."""
+
+    def __init__(self) -> None:
+        self._named: tuple[Any, ...] = (None, None, None)
+        self._calls: dict[int, _ToolCalls] = {}
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says; nothing for comments and keep-alives."""
+        data = frame.data
+        if not data:
+            return ()
+        if data.startswith(b"[DONE]"):
+            return _ENDED
+        try:
+            chunk = decode_event(data)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+        if frame.event == b"error" and "error" not in chunk:
+            return (read_error(chunk, None),)
+        return self.read(chunk)
+
+    def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        """Return what one decoded chunk, or one whole answer, says."""
+        events: list[StreamEvent] = []
+        named = (chunk.get("model"), chunk.get("system_fingerprint"), chunk.get("service_tier"))
+        if named != self._named:
+            self._named = named
+            _read_names(chunk, events)
+        try:
+            for position, choice in enumerate(_list(chunk.get("choices"))):
+                self._read_choice(choice, position, events)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+        _read_rest(chunk, events)
+        return tuple(events)
+
+    def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
+        if type(choice) is not dict:
+            raise MalformedAnswerError("a choice is not an object")
+        index = choice.get("index")
+        if type(index) is not int:
+            index = position
+        calls = self._calls.get(index)
+        if calls is None:
+            calls = self._calls[index] = _ToolCalls()
+            events.append(TextDelta(text="", choice=index))
+        delta = choice.get("delta")
+        if delta is None:
+            delta = choice.get("message") or _NO_FIELDS
+        if type(delta) is not dict:
+            raise MalformedAnswerError("a choice's delta is not an object")
+        _read_message(delta, index, calls, events)
+        logprobs = choice.get("logprobs")
+        if type(logprobs) is dict:
+            events.append(LogprobsDelta(value=logprobs, choice=index))
+        if not choice.keys() <= _CHOICE:
+            unknown = _unknown(choice, _CHOICE)
+            events.append(ExtraDelta(fields=unknown, choice=index, beside=True))
+        reason = choice.get("finish_reason")
+        if reason and type(reason) is str:
+            native = choice.get("native_finish_reason")
+            native = native if type(native) is str and native != reason else None
+            events.append(Finished(reason=reason, choice=index, native=native))
+
+
+class _ToolCalls:
+    """Numbers one choice's tool calls from 0 in order of arrival, whatever the provider does."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._slots: dict[int, int] = {}
+
+    def place(self, index: int | None, id: str, *, named: bool) -> int:
+        """Return the number of the call that a fragment belongs to.
+
+        Without an index a new id or a name begins a call. With one, a name and another id begin
+        a call too: some endpoints give every parallel call the index 0.
+        """
+        if index is None:
+            if id in self._ids and not named:
+                return self._ids.index(id)
+            return self._begin(id) if id or named or not self._ids else len(self._ids) - 1
+        slot = self._slots.get(index)
+        if slot is None or (named and id and self._ids[slot] not in ("", id)):
+            slot = self._slots[index] = self._begin(id)
+        return slot
+
+    def _begin(self, id: str) -> int:
+        self._ids.append(id)
+        return len(self._ids) - 1
+
+
+def read_error(document: Mapping[str, Any], status: int | None) -> ErrorReported:
+    """Read an error object in any of the shapes that providers send."""
+    error = document.get("error") or document
+    if not isinstance(error, dict):
+        return ErrorReported(message=str(error), status=status)
+    message = error.get("message") or error.get("detail") or "the provider reported an error"
+    code = error.get("code") or error.get("type")
+    for candidate in (error.get("status_code"), error.get("code")):
+        if status is None and type(candidate) is int and 400 <= candidate < 600:
+            status = candidate
+    return ErrorReported(message=str(message), code=str(code) if code else None, status=status)
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if isinstance(document, list) and document:
+        document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
+    if status >= 400:
+        return (read_error(document if isinstance(document, dict) else _NO_FIELDS, status),)
+    if not isinstance(document, dict):
+        return (unreadable("the answer is not a JSON object"),)
+    if not document.get("error") and not isinstance(document.get("choices"), list):
+        return (unreadable("the answer has no choices"),)
+    events = ChatDecoder().read(document)
+    errors = [event for event in events if type(event) is ErrorReported]
+    return tuple(errors) or (*events, *_ENDED)
+
+
+def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    created = chunk.get("created")
+    model = as_text(chunk.get("model"))
+    fingerprint = as_text(chunk.get("system_fingerprint"))
+    tier = as_text(chunk.get("service_tier"))
+    if model or fingerprint or tier:
+        events.append(
+            Started(
+                id=as_text(chunk.get("id")),
+                model=model,
+                created=created if isinstance(created, int) and created else None,
+                fingerprint=fingerprint,
+                tier=tier,
+            )
+        )
+
+
+def _read_message(
+    delta: dict[str, Any], index: int, calls: _ToolCalls, events: list[StreamEvent]
+) -> None:
+    content = delta.get("content")
+    if len(delta) == 1 and type(content) is str:
+        if content:
+            events.append(TextDelta(text=content, choice=index))
+        return
+    unknown: dict[str, Any] = {}
+    for name, value in delta.items():
+        if value is None:
+            continue
+        if name in _REASONING and type(value) is str:
+            if value:
+                events.append(ReasoningDelta(text=value, choice=index, field=name))
+        elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
+            unknown[name] = value
+    if content and type(content) is str:
+        events.append(TextDelta(text=content, choice=index))
+    refusal = delta.get("refusal")
+    if refusal and type(refusal) is str:
+        events.append(RefusalDelta(text=refusal, choice=index))
+    events += [_read_call(call, index, calls) for call in _list(delta.get("tool_calls"))]
+    if delta.get("function_call"):
+        events.append(_read_function_call(delta["function_call"], index, calls))
+    if unknown:
+        events.append(ExtraDelta(fields=unknown, choice=index))
+
+
+def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
+    if type(call) is not dict:
+        raise MalformedAnswerError("a tool call is not an object")
+    kind = as_text(call.get("type")) or ("custom" if "custom" in call else "function")
+    body = call.get(kind) or _NO_FIELDS
+    if type(body) is not dict:
+        raise MalformedAnswerError("a tool call's body is not an object")
+    call_id = as_text(call.get("id"))
+    name = as_text(body.get("name"))
+    index = call.get("index")
+    arguments = body.get("input" if kind == "custom" else "arguments")
+    return ToolCallDelta(
+        index=calls.place(index if type(index) is int else None, call_id or "", named=bool(name)),
+        choice=choice,
+        id=call_id,
+        name=name,
+        arguments=_arguments(arguments),
+        kind=kind,
+        extra=_unknown(call, _CALL | {kind}),
+    )
+
+
+def _read_function_call(body: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
+    """Read the deprecated form, which has no id and no index."""
+    if type(body) is not dict:
+        raise MalformedAnswerError("function_call is not an object")
+    return ToolCallDelta(
+        index=calls.place(0, "", named=False),
+        choice=choice,
+        name=as_text(body.get("name")),
+        arguments=_arguments(body.get("arguments")),
+        kind="function_call",
+    )
+
+
+def _arguments(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.encode(value).decode()  # some local servers send an object
+
+
+def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    usage = chunk.get("usage")
+    if not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict):
+        usage = chunk["x_groq"].get("usage")
+    if type(usage) is dict:
+        if chunk.get("choices") and all(type(event) is Started for event in events):
+            events.append(TextDelta(text=""))  # not the extra chunk: it is part of the answer
+        events.append(UsageReported(usage=usage))
+    if chunk.get("error") or chunk.get("object") == "error":
+        events.append(read_error(chunk, None))
+    elif "choices" in chunk and not chunk.keys() <= _CHUNK:
+        events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
+
+
+def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in known}
+
+
+def _list(value: Any) -> list[Any]:
+    if value is not None and type(value) is not list:
+        raise MalformedAnswerError("choices or tool calls are not an array")
+    return value or []
+
+
+_DONE = b"data: [DONE]\n\n"
+
+
+def render(completion: Completion) -> Rendered:
+    """Encode an answer once, for any number of replays."""
+    encoder = ChatEncoder("", 0, include_usage=True, whole=True)
+    names = _encode_names(completion)
+    # The quotes of a head cannot stand in a JSON text, so each one found begins a chunk.
+    head = _chunk_head(names, "", 0)
+    *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
+    ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
+    return Rendered(
+        _document_head,
+        partial(_chunk_head, names),
+        _encode(_document(completion))[1:],
+        (*chunks, last + _DONE),
+        (*chunks, last + ending, *usage_chunk),
+    )
+
+
+def write_body(completion: Completion, id: str, created: int) -> bytes:
+    """Return the body of an answer that is not streamed."""
+    return _document_head(id, created) + _encode(_document(completion))[1:]
+
+
+def _document_head(id: str, created: int) -> bytes:
+    return b'{"id":%b,"object":"chat.completion","created":%d,' % (_encode(id), created)
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def _document(completion: Completion) -> dict[str, Any]:
+    """Return the members of a whole answer, but for its id and time."""
+    usage = {} if completion.usage is None else {"usage": completion.usage}
+    choices = [_whole_choice(choice) for choice in completion.choices]
+    return {**_names(completion), "choices": choices, **usage, **completion.extra}
+
+
+def _whole_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "message": _message(choice),
+        "logprobs": choice.logprobs,
+        "finish_reason": choice.finish,
+        **choice.beside,
+    }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    text = _joined(choice, Text)
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text or (None if calls or _joined(choice, Refusal) else ""),
+        "refusal": _joined(choice, Refusal) or None,
+    }
+    for part in choice.parts:
+        if isinstance(part, Reasoning):
+            field = reasoning_field(part.field)
+            message[field] = message.get(field, "") + part.text
+    if functions := [call for call in calls if call.kind == "function_call"]:
+        message["function_call"] = _named(functions[0], functions[0].arguments)["function_call"]
+    if tools := [_named(call, call.arguments) for call in calls if call not in functions]:
+        message["tool_calls"] = tools
+    message.update(_own_fields(choice.extra))
+    if text and isinstance(message["content"], list):
+        # Mistral's reasoning arrives as content parts, and its text after them as a string.
+        message["content"] = [*message["content"], {"type": "text", "text": text}]
+    return message
+
+
+def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
+    return "".join(part.text for part in choice.parts if isinstance(part, kind))
+
+
+def _named(call: ToolCall, arguments: str) -> dict[str, Any]:
+    """Return a call with its name, as JSON answers and first fragments hold it."""
+    if call.kind == "function_call":
+        return {"function_call": {"name": call.name, "arguments": arguments}}
+    body = {"name": call.name, _arguments_field(call): arguments}
+    return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
+
+
+def _arguments_field(call: ToolCall) -> str:
+    return "input" if call.kind == "custom" else "arguments"
+
+
+# --- stream ----------------------------------------------------------------------------------
+
+
+def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
+    """Yield the events of a stored answer, those of a part together."""
+    yield (
+        Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
+    )
+    if completion.usage is not None:
+        yield (UsageReported(usage=completion.usage),)
+    last = completion.choices[-1]
+    for choice in completion.choices:
+        yield (ExtraDelta(fields=_first_fields(choice), choice=choice.index),)
+        left = yield from _pieces(choice)
+        closing: list[StreamEvent] = []
+        if left is not None:
+            closing.append(LogprobsDelta(value=left, choice=choice.index))
+        if choice.beside:
+            closing.append(ExtraDelta(fields=choice.beside, choice=choice.index, beside=True))
+        if choice is last:  # the answer's own fields stand beside it
+            closing.append(ExtraDelta(fields=completion.extra, choice=None))
+        yield (*closing, Finished(reason=choice.finish, choice=choice.index))
+
+
+def _first_fields(choice: Choice) -> dict[str, Any]:
+    calls = any(isinstance(part, ToolCall) for part in choice.parts)
+    text = None if calls and not _joined(choice, Text) else ""
+    return {"content": text, **_own_fields(choice.extra)}
+
+
+def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:
+    """Yield the deltas, each with its log probabilities. Returns those that are left over."""
+    left = dict(choice.logprobs or {})
+    nothing = dict.fromkeys(left)
+    calls = 0
+    for part in choice.parts:
+        if isinstance(part, ToolCall):
+            yield tuple(_call_deltas(part, choice.index, calls))
+            calls += 1
+            continue
+        key = _logprobs_field(part)
+        shares = _by_tokens(part.text, left.get(key)) if key else None
+        if shares is None:
+            yield tuple([_text_delta(part, text, choice) for text in split_text(part.text)])
+            continue
+        for text, tokens in shares:
+            value = {**nothing, key: tokens}
+            logprobs = LogprobsDelta(value=value, choice=choice.index)
+            yield logprobs, _text_delta(part, text, choice)
+        left[key] = None
+    return left if left != nothing or choice.logprobs == {} else None
+
+
+def _logprobs_field(part: Text | Reasoning | Refusal) -> str:
+    """Return the name under which a part's log probabilities stand; "" for none."""
+    if isinstance(part, Reasoning):
+        return ""
+    return "content" if isinstance(part, Text) else "refusal"
+
+
+def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> StreamEvent:
+    if isinstance(part, Reasoning):
+        return ReasoningDelta(text=text, field=part.field, choice=choice.index)
+    kind = TextDelta if isinstance(part, Text) else RefusalDelta
+    return kind(text=text, choice=choice.index)
+
+
+def _call_deltas(call: ToolCall, choice: int, index: int) -> Iterator[ToolCallDelta]:
+    """Yield a call's deltas: its name and fields first, then its arguments."""
+    kind = call.kind
+    yield ToolCallDelta(
+        index=index, choice=choice, id=call.id, name=call.name, kind=kind, extra=call.extra
+    )
+    for text in split_text(call.arguments):
+        yield ToolCallDelta(index=index, choice=choice, arguments=text, kind=kind)
+
+
+def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
+    """Cut a text between tokens, each piece with its tokens; None if the tokens do not spell it.
+
+    A token may end inside a character: a piece ends only where the bytes so far are whole.
+    """
+    if not tokens or not isinstance(tokens, list):
+        return None
+    raw = text.encode()
+    shares: list[tuple[str, list[Any]]] = []
+    start = end = first = 0
+    for position, token in enumerate(tokens, 1):
+        spelled = _token_bytes(token)
+        if spelled is None or not raw.startswith(spelled, end):
+            return None
+        end += len(spelled)
+        if position < len(tokens):
+            inside_character = end < len(raw) and raw[end] & 0xC0 == 0x80
+            if inside_character or end - start < CHUNK_CHARACTERS:
+                continue
+        elif end < len(raw):
+            return None
+        shares.append((raw[start:end].decode(), tokens[first:position]))
+        start, first = end, position
+    return shares
+
+
+def _token_bytes(token: Any) -> bytes | None:
+    if not isinstance(token, dict):
+        return None
+    codes, spelled = token.get("bytes"), token.get("token")
+    if isinstance(codes, list) and all(type(code) is int and 0 <= code < 256 for code in codes):
+        return bytes(codes)
+    return spelled.encode() if isinstance(spelled, str) else None

@@ -1,0 +1,181 @@
+"""The dialect of OpenAI Chat Completions and of the many providers that speak it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headstart.attempts import Tokens
+from headstart.dialects.answers import as_count
+from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
+from headstart.dialects.openai_answers import (
+    ChatDecoder,
+    ChatEncoder,
+    decode_body,
+    error_body,
+    error_frame,
+    render,
+    write_body,
+)
+from headstart.dialects.openai_requests import (
+    NAME,
+    add_usage,
+    parse_request,
+    read_request,
+    write_request,
+)
+from headstart.dialects.request_form import RequestForm, canonical_body
+from headstart.dialects.requests import apply_quirks
+from headstart.types import ExtraDelta, Started, UsageReported, random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headstart.types import ChatRequest, Headers, StreamEvent
+
+
+def _usage_only(events: Sequence[StreamEvent]) -> bool:
+    """Is this the chunk without choices? Clients that did not ask index into it and fail."""
+    reports = False
+    for event in events:
+        if isinstance(event, UsageReported):
+            reports = True
+        elif not isinstance(event, Started) and not (
+            isinstance(event, ExtraDelta) and event.choice is None
+        ):
+            return False
+    return reports
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens:
+    """Return the counts of a usage object. DeepSeek names cached tokens in its own way."""
+    prompt, completion = _details(usage, "prompt"), _details(usage, "completion")
+    cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+    return Tokens(
+        prompt=as_count(usage.get("prompt_tokens")),
+        completion=as_count(usage.get("completion_tokens")),
+        cached=as_count(cached),
+        cache_write=as_count(prompt.get("cache_write_tokens")),
+        reasoning=as_count(completion.get("reasoning_tokens")),
+    )
+
+
+def _details(usage: dict[str, Any], side: str) -> dict[str, Any]:
+    details = usage.get(side + "_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _usage(tokens: Tokens) -> dict[str, Any]:
+    written = {"cache_write_tokens": tokens.cache_write} if tokens.cache_write else {}
+    return {
+        "prompt_tokens": tokens.prompt,
+        "completion_tokens": tokens.completion,
+        "total_tokens": tokens.prompt + tokens.completion,
+        "prompt_tokens_details": {"cached_tokens": tokens.cached, **written},
+        "completion_tokens_details": {"reasoning_tokens": tokens.reasoning},
+    }
+
+
+def _shows_reasoning(request: ChatRequest) -> bool:  # noqa: ARG001 - clients need not ask
+    return True
+
+
+def _asks_functions(request: ChatRequest) -> bool:
+    return bool(request.document.get("functions")) and not request.document.get("tools")
+
+
+def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
+    """Return True: what no other dialect claims is meant for OpenAI."""
+    return True
+
+
+def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
+    return logprobs
+
+
+def _new_id() -> str:
+    return "chatcmpl-" + random_bytes(12).hex()
+
+
+_FIELDS: Mapping[str, Use] = {
+    "model": Use.KEYED,
+    "messages": Use.KEYED,
+    "audio": Use.KEYED,
+    "frequency_penalty": Use.KEYED,
+    "presence_penalty": Use.KEYED,
+    "logit_bias": Use.KEYED,
+    "modalities": Use.KEYED,
+    "moderation": Use.KEYED,
+    "parallel_tool_calls": Use.KEYED,
+    "reasoning_effort": Use.KEYED,
+    "response_format": Use.KEYED,
+    "seed": Use.KEYED,
+    "stop": Use.KEYED,
+    "temperature": Use.KEYED,
+    "tool_choice": Use.KEYED,
+    "tools": Use.KEYED,
+    "top_p": Use.KEYED,
+    "verbosity": Use.KEYED,
+    "web_search_options": Use.KEYED,
+    "functions": Use.KEYED,
+    "function_call": Use.KEYED,
+    "n": Use.RANGED,
+    "logprobs": Use.RANGED,
+    "top_logprobs": Use.RANGED,
+    "max_tokens": Use.RANGED,
+    "max_completion_tokens": Use.RANGED,
+    "stream": Use.IGNORED,
+    "stream_options": Use.IGNORED,
+    "metadata": Use.IGNORED,
+    "prediction": Use.IGNORED,
+    "prompt_cache_key": Use.IGNORED,
+    "prompt_cache_options": Use.IGNORED,
+    "prompt_cache_retention": Use.IGNORED,
+    "safety_identifier": Use.IGNORED,
+    "service_tier": Use.IGNORED,
+    "store": Use.IGNORED,
+    "user": Use.IGNORED,
+    "cache_control": Use.IGNORED,
+    # litellm's own cache controls, which its clients leave in the body
+    "cache": Use.IGNORED,
+}
+"""``user`` and ``safety_identifier`` join the scope instead."""
+
+OPENAI_CHAT = Dialect(
+    name=NAME,
+    setting="openai",
+    account_headers=frozenset({b"openai-organization", b"openai-project"}),
+    models_path=b"/v1/models",
+    path_below_version="/chat/completions",
+    text_fields=frozenset({"content", "reasoning", "reasoning_content"}),
+    logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),
+    logprobs_field="logprobs",
+    asks_functions=_asks_functions,
+    apply_quirks=partial(apply_quirks, dialect=NAME),
+    claims=_claims,
+    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
+    heartbeat=b": waiting\n\n",
+    paths=("/v1/chat/completions",),
+    key=KeyForm(
+        fields=_FIELDS,
+        canonical=canonical_body,
+        headers=frozenset({b"openai-organization", b"openai-project"}),
+    ),
+    form=RequestForm(),
+    parse_request=parse_request,
+    read_request=read_request,
+    write_request=write_request,
+    shows_reasoning=_shows_reasoning,
+    add_usage=add_usage,
+    usage_only=_usage_only,
+    tokens=_tokens,
+    usage=_usage,
+    decoder=ChatDecoder,
+    decode_body=decode_body,
+    encoder=ChatEncoder,
+    write_body=write_body,
+    render=render,
+    new_id=_new_id,
+    error_body=error_body,
+    error_frame=error_frame,
+)

@@ -1,0 +1,736 @@
+"""OpenAI Chat Completions: reading and writing requests."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from headstart.canonical_request import (
+    CallPart,
+    CanonicalRequest,
+    ForeignPart,
+    ForeignTool,
+    MediaPart,
+    Message,
+    ReasoningOptions,
+    ReasoningPart,
+    ResponseFormat,
+    ResultPart,
+    TextPart,
+    Tool,
+    ToolChoice,
+    WrittenRequest,
+)
+from headstart.dialects.openai_answers import REASONING_FIELDS
+from headstart.dialects.requests import (
+    Fields,
+    Losses,
+    check_choices,
+    check_types,
+    data_url,
+    decode_object,
+    edit,
+    effort_of,
+    fits_strict,
+    kept_stops,
+    last_user_text,
+    name_results,
+    plain_text,
+    read_integer,
+    read_message_list,
+    read_model,
+    repeats_keys,
+    split_data_url,
+    top_level_extra,
+)
+from headstart.errors import InvalidRequest
+from headstart.types import ChatRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headstart.canonical_request import MessagePart, Quirks, Role
+
+_REASONING = ("reasoning_content", "reasoning")
+"""Names under which providers of this dialect hand out reasoning."""
+
+
+def read_messages(fields: Fields) -> tuple[Message, ...]:
+    """Take the messages of a request. Raises InvalidRequest."""
+    messages = []
+    function = ""
+    for position, message in enumerate(fields.objects("messages")):
+        role = message.required_text("role")
+        if "function_call" in message:
+            # The legacy form names no call: its result is the next ``function`` message.
+            function = f"call_{position}"
+        messages.append(_read_message(role, message, function))
+    return name_results(messages)
+
+
+def _read_message(role: str, fields: Fields, function: str) -> Message:
+    if role in ("tool", "function"):
+        return _read_result(fields, function if role == "function" else None)
+    parts: tuple[MessagePart, ...]
+    if role == "assistant":
+        parts = (*_reasoning_parts(fields), *_read_content(fields), *_said(fields, function))
+    else:
+        parts = _read_content(fields)
+    if role not in ("system", "developer", "user", "assistant"):
+        raise fields.invalid("role", "must be system, developer, user, assistant, tool or function")
+    name = fields.text("name")
+    return Message(role=cast("Role", role), parts=parts, name=name, extra=fields.rest())
+
+
+def _read_result(fields: Fields, function: str | None) -> Message:
+    part = ResultPart(
+        id=fields.required_text("tool_call_id") if function is None else function,
+        name=fields.text("name"),
+        content=_read_content(fields),
+        extra=fields.rest(),
+    )
+    return Message(role="tool", parts=(part,))
+
+
+def _reasoning_parts(fields: Fields) -> tuple[ReasoningPart, ...]:
+    texts = {name: fields.text(name) for name in _REASONING}
+    return tuple(ReasoningPart(text=text, field=name) for name, text in texts.items() if text)
+
+
+def _said(fields: Fields, function: str) -> tuple[MessagePart, ...]:
+    """Read what an assistant message holds beside its content."""
+    parts: list[MessagePart] = []
+    refusal = fields.text("refusal")
+    if refusal:
+        parts.append(TextPart(text=refusal, refusal=True))
+    audio = fields.mapping("audio")
+    if audio is not None:
+        parts.append(ForeignPart(kind="audio", value=audio))
+    parts.extend(map(_read_call, fields.objects("tool_calls")))
+    legacy = fields.object("function_call")
+    if legacy is not None:
+        name = legacy.required_text("name")
+        parts.append(CallPart(id=function, name=name, arguments=legacy.text("arguments") or ""))
+    return tuple(parts)
+
+
+def _read_call(fields: Fields) -> MessagePart:
+    kind = fields.text("type") or "function"
+    if kind not in ("function", "custom"):
+        raise fields.invalid("type", "must be function or custom")
+    if kind == "custom":
+        return ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
+    function = fields.required_object("function")
+    return CallPart(
+        id=fields.required_text("id"),
+        name=function.required_text("name"),
+        arguments=function.text("arguments") or "",
+        extra=fields.rest(),
+    )
+
+
+def _read_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
+    if isinstance(fields.peek("content"), str):
+        text = fields.required_text("content")
+        return (TextPart(text=text),) if text else ()
+    return tuple(map(_read_part, fields.objects("content")))
+
+
+def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
+    kind = fields.required_text("type")
+    if kind == "text":
+        return TextPart(text=fields.required_text("text"), extra=fields.rest())
+    if kind == "refusal":
+        return TextPart(text=fields.required_text("refusal"), refusal=True, extra=fields.rest())
+    if kind == "image_url":
+        return _image(fields)
+    if kind == "input_audio":
+        audio = fields.required_object("input_audio")
+        return MediaPart(
+            kind="audio",
+            media_type="audio/" + audio.required_text("format"),
+            data=audio.required_text("data"),
+            extra=fields.rest(),
+        )
+    if kind == "file":
+        return _file(fields)
+    return ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
+
+
+def _image(fields: Fields) -> MediaPart:
+    image = fields.required_object("image_url")
+    url, detail = image.required_text("url"), image.text("detail")
+    bytes_ = split_data_url(url)
+    media_type, data = bytes_ or (None, None)
+    return MediaPart(
+        kind="image",
+        media_type=media_type,
+        url=None if bytes_ else url,
+        data=data,
+        detail=detail,
+        extra=fields.rest(),
+    )
+
+
+def _file(fields: Fields) -> MediaPart | ForeignPart:
+    file = fields.required_object("file")
+    name, data = file.text("filename"), file.text("file_data")
+    if data is None:
+        value = {**({"filename": name} if name else {}), **file.rest()}
+        return ForeignPart(kind="file", value={"type": "file", "file": value, **fields.rest()})
+    found = split_data_url(data)
+    if found is None:
+        raise file.invalid("file_data", "must be a data: URL with base64")
+    return MediaPart(
+        kind="file", media_type=found[0], data=found[1], name=name, extra=fields.rest()
+    )
+
+
+NAME = "openai-chat"
+
+
+def read_request(request: ChatRequest) -> CanonicalRequest:
+    """Return the request in no dialect. Raises InvalidRequest.
+
+    The legacy ``functions`` and ``function_call`` become tools, ``function`` messages results.
+    """
+    fields = Fields(request.document)
+    wanted = (fields.integer("max_completion_tokens"), fields.integer("max_tokens"))
+    tools = (*_tools(fields), *_functions(fields))
+    choice = _read_tool_choice(fields) or _function_choice(fields)
+    logprobs, top_logprobs = _logprobs(fields)
+    include_usage, options = _stream_options(fields)
+    user = fields.text("user")
+    return CanonicalRequest(
+        dialect=NAME,
+        model=fields.required_text("model"),
+        messages=read_messages(fields),
+        stream=bool(fields.boolean("stream")),
+        include_usage=include_usage,
+        max_tokens=next((limit for limit in wanted if limit is not None), None),
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p"),
+        top_k=fields.integer("top_k"),
+        frequency_penalty=fields.number("frequency_penalty"),
+        presence_penalty=fields.number("presence_penalty"),
+        seed=fields.integer("seed"),
+        stop=fields.texts("stop"),
+        choices=fields.integer("n") or 1,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=fields.boolean("parallel_tool_calls"),
+        response_format=_read_response_format(fields),
+        reasoning=_read_reasoning(fields),
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        user=user or request.user,
+        extra={**fields.rest(), **options},
+    )
+
+
+# --- tools -----------------------------------------------------------------------------------
+
+
+def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
+    tools: list[Tool | ForeignTool] = []
+    for tool in fields.objects("tools"):
+        kind = tool.text("type") or "function"
+        if kind == "function":
+            tools.append(_read_tool(tool.required_object("function"), tool.rest()))
+        else:
+            tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
+    return tuple(tools)
+
+
+def _functions(fields: Fields) -> tuple[Tool, ...]:
+    return tuple(_read_tool(function, {}) for function in fields.objects("functions"))
+
+
+def _read_tool(function: Fields, extra: dict[str, Any]) -> Tool:
+    return Tool(
+        name=function.required_text("name"),
+        description=function.text("description"),
+        parameters=function.mapping("parameters"),
+        strict=function.boolean("strict"),
+        extra=extra,
+    )
+
+
+def _read_tool_choice(fields: Fields) -> ToolChoice | None:
+    value = fields.peek("tool_choice")
+    if value in ("auto", "none", "required"):
+        return ToolChoice(mode=fields.value("tool_choice"))
+    choice = fields.object("tool_choice")
+    if choice is None:
+        return None
+    kind = choice.text("type") or "function"
+    if kind == "allowed_tools":
+        return _allowed(choice.required_object("allowed_tools"))
+    if kind not in ("function", "custom"):
+        raise choice.invalid("type", "must be function, custom or allowed_tools")
+    return ToolChoice(mode="named", names=(choice.required_object(kind).required_text("name"),))
+
+
+def _allowed(fields: Fields) -> ToolChoice:
+    mode = fields.text("mode") or "auto"
+    if mode not in ("auto", "required"):
+        raise fields.invalid("mode", "must be auto or required")
+    names = []
+    for tool in fields.objects("tools"):
+        kind = "custom" if "custom" in tool else "function"
+        names.append(tool.required_object(kind).required_text("name"))
+    return ToolChoice(mode="auto" if mode == "auto" else "required", names=tuple(names))
+
+
+def _function_choice(fields: Fields) -> ToolChoice | None:
+    value = fields.peek("function_call")
+    if value in ("auto", "none"):
+        return ToolChoice(mode=fields.value("function_call"))
+    choice = fields.object("function_call")
+    if choice is None:
+        return None
+    return ToolChoice(mode="named", names=(choice.required_text("name"),))
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+
+def _read_response_format(fields: Fields) -> ResponseFormat | None:
+    wanted = fields.object("response_format")
+    if wanted is None:
+        return None
+    kind = wanted.required_text("type")
+    if kind == "text":
+        return ResponseFormat(kind="text")
+    if kind == "json_object":
+        return ResponseFormat(kind="json")
+    if kind != "json_schema":
+        raise wanted.invalid("type", "must be text, json_object or json_schema")
+    schema = wanted.required_object("json_schema")
+    return ResponseFormat(
+        kind="schema",
+        name=schema.text("name"),
+        schema=schema.mapping("schema"),
+        strict=schema.boolean("strict"),
+        description=schema.text("description"),
+    )
+
+
+def _read_reasoning(fields: Fields) -> ReasoningOptions | None:
+    effort = fields.text("reasoning_effort")
+    return ReasoningOptions(effort=effort) if effort else None
+
+
+def _logprobs(fields: Fields) -> tuple[bool, int | None]:
+    """Read whether token probabilities are wanted; some providers take a number for both."""
+    top = fields.integer("top_logprobs")
+    if type(fields.peek("logprobs")) is int:
+        count = fields.integer("logprobs")
+        return True, count if top is None else top
+    return bool(fields.boolean("logprobs")), top
+
+
+def _stream_options(fields: Fields) -> tuple[bool, dict[str, Any]]:
+    """Read whether the usage is wanted, and what else the options hold."""
+    options = fields.object("stream_options")
+    if options is None:
+        return False, {}
+    wanted = bool(options.boolean("include_usage"))
+    others = options.rest()
+    return wanted, {"stream_options": others} if others else {}
+
+
+_OPTIONS = "stream_options"
+_TYPES = {
+    "max_completion_tokens": int,
+    "n": int,
+    "stream": bool,
+    "user": str,
+    "safety_identifier": str,
+}
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read a request body. Raises InvalidRequest."""
+    document = decode_object(body)
+    model = read_model(document)
+    messages = read_message_list(document)
+    check_types(document, _TYPES)
+    limit = document.get("max_completion_tokens")
+    if limit is None:
+        limit = read_integer(document, "max_tokens")
+    choices = document.get("n")
+    if choices is not None and choices < 1:
+        raise InvalidRequest("n: must be at least 1")
+    logprobs = document.get("logprobs")
+    if not isinstance(logprobs, bool | int | None):
+        raise InvalidRequest("logprobs: must be a boolean")
+    return ChatRequest(
+        dialect=NAME,
+        model=model,
+        stream=bool(document.get("stream")),
+        document=document,
+        query=last_user_text(messages),
+        include_usage=_includes_usage(document),
+        max_tokens=limit,
+        choices=choices or 1,
+        logprobs=bool(logprobs),
+        user=_user(document),
+        duplicate_keys=repeats_keys(body, document),
+    )
+
+
+def add_usage(body: bytes, request: ChatRequest) -> bytes | None:
+    """Ask for the usage chunk with the smallest edit of the client's own bytes.
+
+    None when there is nothing to add, or when the edit could not be proved to change only that.
+    """
+    if not request.stream or request.include_usage or request.duplicate_keys:
+        return None
+    if _OPTIONS not in request.document:
+        head, brace, tail = body.partition(b"{")
+        return b'%b%b"stream_options":{"include_usage":true},%b' % (head, brace, tail)
+    return _replace_options(body, request.document)
+
+
+def _replace_options(body: bytes, document: dict[str, Any]) -> bytes | None:
+    options = {**(document[_OPTIONS] or {}), "include_usage": True}
+    wanted = {**document, _OPTIONS: options}
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[_OPTIONS]
+    # The name can also stand deeper in the body, so an edit counts only if it reads as wanted.
+    pattern = rb'(?<!\\)("stream_options"\s*:\s*)' + re.escape(bytes(raw))
+    for match in re.finditer(pattern, body):
+        parts = (body[: match.end(1)], msgspec.json.encode(options), body[match.end() :])
+        edited = b"".join(parts)
+        if msgspec.json.decode(edited) == wanted:
+            return edited
+    return None
+
+
+def _includes_usage(document: dict[str, Any]) -> bool:
+    options = document.get(_OPTIONS)
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidRequest("stream_options: must be an object")
+    value = options.get("include_usage")
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest("stream_options.include_usage: must be a boolean")
+    return bool(value)
+
+
+def _user(document: dict[str, Any]) -> str | None:
+    user, safety = document.get("user"), document.get("safety_identifier")
+    if user and safety:
+        return msgspec.json.encode((user, safety)).decode()
+    return user or safety or None
+
+
+_AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}
+
+
+def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> list[dict[str, Any]]:
+    """Return the messages. Raises InvalidRequest for what none of them can say.
+
+    ``tool`` messages hold text alone, so media in results follow in a user message.
+    """
+    written: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
+    for message in asked.messages:
+        if message.role == "tool":
+            for part in message.parts:
+                if isinstance(part, ResultPart):
+                    written.append(_write_result(part, losses))
+                    media.extend(_result_media(part, losses))
+            continue
+        if media:
+            written.append({"role": "user", "content": media})
+            media = []
+        written.append(_write_message(message, losses))
+    if media:
+        written.append({"role": "user", "content": media})
+    _mark_prefill(written, quirks, losses)
+    return written
+
+
+def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: Losses) -> None:
+    """Have the model go on from a last turn of its own, as other dialects do by themselves."""
+    if losses.own or not written or written[-1]["role"] != "assistant":
+        return
+    if quirks.prefill == "no":
+        raise InvalidRequest(
+            f"messages[{len(written) - 1}]: the upstream does not go on from an assistant message"
+        )
+    if quirks.prefill == "prefix":
+        written[-1]["prefix"] = True
+
+
+def _write_message(message: Message, losses: Losses) -> dict[str, Any]:
+    said = [part for part in message.parts if _stands_in_content(part)]
+    content = _write_content(said, "" if message.role == "assistant" else "\n", losses)
+    beside = _beside_content(message.parts, losses)
+    if message.name is not None:
+        beside["name"] = message.name
+    # An assistant message says something beside its content, or has one.
+    absent = content == "" and not beside.keys().isdisjoint(("tool_calls", "refusal", "audio"))
+    return {
+        "role": message.role,
+        "content": None if absent else content,
+        **beside,
+        **losses.carried(message.extra),
+    }
+
+
+def _stands_in_content(part: MessagePart) -> bool:
+    if isinstance(part, ForeignPart):
+        return part.kind not in ("audio", "custom")
+    return isinstance(part, MediaPart) or (isinstance(part, TextPart) and not part.refusal)
+
+
+def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    calls = []
+    for part in parts:
+        if isinstance(part, CallPart):
+            calls.append(_write_call(part, losses))
+        elif isinstance(part, TextPart) and part.refusal:
+            fields["refusal"] = fields.get("refusal", "") + part.text
+        elif isinstance(part, ReasoningPart) and part.field in REASONING_FIELDS:
+            # It came from a provider of this dialect; some refuse a turn that lacks it.
+            fields[part.field] = fields.get(part.field, "") + part.text
+        elif isinstance(part, ReasoningPart):
+            losses.drop_reasoning(part)
+        elif isinstance(part, ForeignPart) and part.kind == "audio":
+            fields["audio"] = losses.foreign(part)
+        elif isinstance(part, ForeignPart) and part.kind == "custom":
+            calls.append(losses.foreign(part))
+    if calls:
+        fields["tool_calls"] = calls
+    return fields
+
+
+def _write_call(part: CallPart, losses: Losses) -> dict[str, Any]:
+    return {
+        "id": part.id,
+        "type": "function",
+        "function": {"name": part.name, "arguments": part.arguments},
+        **losses.carried(part.extra),
+    }
+
+
+def _write_result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+    if part.is_error:
+        losses.drop("is_error")
+    said = [piece for piece in part.content if losses.own or not _is_media(piece)]
+    return {
+        "role": "tool",
+        "tool_call_id": part.id,
+        "content": _write_content(said, "\n", losses),
+        **losses.carried(part.extra),
+    }
+
+
+def _result_media(part: ResultPart, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Yield the media of a result, which only tells of whose they are in words."""
+    media = [piece for piece in part.content if not losses.own and _is_media(piece)]
+    if media:
+        yield {"type": "text", "text": f"Returned by the tool call {part.id}:"}
+        yield from (_write_part(piece, losses) for piece in media)
+
+
+def _is_media(part: MessagePart) -> bool:
+    return isinstance(part, MediaPart) and plain_text(part) is None
+
+
+# --- content ---------------------------------------------------------------------------------
+
+
+def _write_content(
+    parts: Sequence[MessagePart], joint: str, losses: Losses
+) -> str | list[dict[str, Any]]:
+    """Return text as a string, which all providers take, and anything else as a list."""
+    written = [_write_part(part, losses) for part in parts]
+    is_text = all(part.keys() == {"type", "text"} for part in written)
+    if is_text and (len(written) < 2 or not losses.own):
+        return joint.join(part["text"] for part in written)
+    return written
+
+
+def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
+    if isinstance(part, ForeignPart):
+        return losses.foreign(part)
+    if isinstance(part, MediaPart):
+        return {**_media(part, losses), **losses.carried(part.extra)}
+    assert isinstance(part, TextPart)
+    return {"type": "text", "text": part.text, **losses.carried(part.extra)}
+
+
+def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+    if part.kind != "file":
+        losses.drop_filled({"name": part.name})
+    if part.kind == "image":
+        detail = {"detail": part.detail} if part.detail is not None else {}
+        return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+    if part.kind == "audio":
+        form = (part.media_type or "").removeprefix("audio/")
+        form = _AUDIO.get(form, form)
+        if part.data is None or not (losses.own or form in _AUDIO.values()):
+            raise losses.refusal(f"content of type audio ({part.media_type})")
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
+    text = None if losses.own else plain_text(part)
+    if text is not None:
+        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+    if part.data is None:
+        raise losses.refusal("content of type file (by URL)")
+    name = part.name or (None if losses.own else "file")
+    named = {"filename": name} if name is not None else {}
+    return {"type": "file", "file": {**named, "file_data": data_url(part)}}
+
+
+_PATH = b"/v1/chat/completions"
+_MOST_STOPS = 4
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
+    """Return the request for a provider of this dialect, with what it deviates in.
+
+    A turn of the assistant's that shall be gone on with is refused where the provider does not.
+    OpenAI is told to keep strictly to a schema only where it can. Raises InvalidRequest.
+    """
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    check_choices(asked.choices, quirks)
+    extra = top_level_extra(asked, losses)
+    body: dict[str, Any] = {
+        "model": asked.model,
+        "messages": write_messages(asked, quirks, losses),
+        "tools": [_write_tool(tool, losses) for tool in asked.tools],
+        **_write_tool_choice(asked),
+        **_write_response_format(asked, losses),
+        **_write_reasoning(asked, losses),
+        **_parameters(asked, losses),
+        **extra,
+        **_streaming(asked, quirks, extra),
+    }
+    if body["user"] == extra.get("safety_identifier"):
+        del body["user"]
+    said = {name: value for name, value in body.items() if value is not None and value != []}
+    # The usage is asked for on our own account: that it cannot be is no loss of the client's.
+    said_by_client = {name: value for name, value in said.items() if name != "stream_options"}
+    edited = edit(msgspec.json.encode(said), said_by_client, quirks, losses)
+    return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+
+
+def _parameters(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    if not losses.own and asked.top_k is not None:
+        losses.drop("top_k")
+    return {
+        "max_completion_tokens": asked.max_tokens,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k if losses.own else None,
+        "frequency_penalty": asked.frequency_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "seed": asked.seed,
+        "stop": list(asked.stop if losses.own else kept_stops(asked, _MOST_STOPS, losses)),
+        "n": asked.choices if asked.choices > 1 else None,
+        "logprobs": asked.logprobs or None,
+        "top_logprobs": asked.top_logprobs,
+        "user": asked.user,
+    }
+
+
+def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -> dict[str, Any]:
+    if not asked.stream:
+        return {}
+    usage = {"include_usage": True} if asked.include_usage and quirks.stream_usage else {}
+    options = {**extra.get("stream_options", {}), **usage}
+    return {"stream": True, "stream_options": options or None}
+
+
+# --- tools -----------------------------------------------------------------------------------
+
+
+def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+    if isinstance(tool, ForeignTool):
+        return losses.foreign(tool)
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": _strict(tool.strict, tool.parameters, losses),
+    }
+    return {
+        "type": "function",
+        "function": {name: value for name, value in function.items() if value is not None},
+        **losses.carried(tool.extra),
+    }
+
+
+def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:
+    """Return what is said of the tools' use. OpenAI refuses it where there are no tools."""
+    if not asked.tools:
+        return {}
+    parallel = {"parallel_tool_calls": asked.parallel_tool_calls}
+    choice = asked.tool_choice
+    if choice is None:
+        return parallel
+    named = [_reference(name, asked) for name in choice.names]
+    if choice.mode == "named":
+        return {"tool_choice": named[0], **parallel}
+    if named:
+        allowed = {"mode": choice.mode, "tools": named}
+        return {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}, **parallel}
+    return {"tool_choice": choice.mode, **parallel}
+
+
+def _reference(name: str, asked: CanonicalRequest) -> dict[str, Any]:
+    customs = [tool.value for tool in asked.tools if isinstance(tool, ForeignTool)]
+    known = any(
+        isinstance(c := tool.get("custom"), dict) and c.get("name") == name for tool in customs
+    )
+    kind = "custom" if known else "function"
+    return {"type": kind, kind: {"name": name}}
+
+
+# --- how to answer ---------------------------------------------------------------------------
+
+
+def _write_response_format(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    wanted = asked.response_format
+    if wanted is None:
+        return {}
+    if wanted.kind != "schema":
+        kind = "text" if wanted.kind == "text" else "json_object"
+        return {"response_format": {"type": kind}}
+    schema = {
+        "name": wanted.name or "response",
+        "description": wanted.description,
+        "schema": wanted.schema,
+        "strict": _strict(wanted.strict, wanted.schema, losses),
+    }
+    filled = {name: value for name, value in schema.items() if value is not None}
+    return {"response_format": {"type": "json_schema", "json_schema": filled}}
+
+
+def _strict(strict: bool | None, schema: Any, losses: Losses) -> bool | None:  # noqa: FBT001
+    if not strict or losses.own or fits_strict(schema):
+        return strict
+    losses.drop("strict")
+    return None
+
+
+def _write_reasoning(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    """Return the effort. Thinking cannot be switched off in words that all models take."""
+    wish = asked.reasoning
+    if wish is None:
+        return {}
+    losses.carried(wish.extra)
+    if wish.enabled is False:
+        losses.drop("thinking")
+        return {}
+    effort = wish.effort
+    if effort is None and wish.budget_tokens is not None:
+        effort = effort_of(wish.budget_tokens)
+    return {"reasoning_effort": effort}

@@ -1,0 +1,481 @@
+"""How a dialect writes requests: its prompt, the work it asks for, its form in a cache key."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.types import Choice, Completion
+
+_PLAIN = frozenset({"role", "content", "name", "refusal"})
+_SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
+_SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
+_SCHEMAS = frozenset({"parameters", "input_schema"})
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+_as_written = msgspec.json.Encoder().encode
+
+
+def canonical_body(
+    body: dict[str, Any], *, string_is_one_text: bool = False
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return the settings and the messages of a body that has ``messages``, in canonical form."""
+    for name, canonical in _FIELDS.items():
+        if name in body:
+            body[name] = canonical(body[name])
+    messages = body.get("messages")
+    if not (isinstance(messages, list) and messages):
+        return body, []
+    return body, canonical_messages(messages, string_is_one_text=string_is_one_text)
+
+
+def canonical_messages(messages: list[Any], *, string_is_one_text: bool = False) -> list[Any]:
+    """Return a new list of messages in which equal conversations are equal.
+
+    Random tool-call ids become ordinals, inline media become digests of their decoded bytes,
+    opaque signatures go when the text they sign is there, and prompt-cache marks go. Where a
+    string says the same as a list of one text, the list becomes the string.
+    """
+    ordinals: dict[str, int] = {}
+    canonical = [
+        message
+        if isinstance(message, dict)
+        and isinstance(message.get("content"), str)
+        and message.keys() <= _PLAIN
+        else _message(message, ordinals)
+        for message in messages
+    ]
+    if not string_is_one_text:
+        return canonical
+    return [
+        {**message, "content": _text_of(message["content"])}
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        else message
+        for message in canonical
+    ]
+
+
+def canonical_system(system: object) -> object:
+    """Return Anthropic's system prompt, a string or a list of texts, without marks."""
+    return _text_of([_part(part, {}) for part in system]) if isinstance(system, list) else system
+
+
+def canonical_tools(tools: object) -> object:
+    """Return tool or function definitions with their schemas' property order kept.
+
+    A model reads a schema in order and fills it in order, so that order can change the answer.
+    """
+    if not isinstance(tools, list):
+        return tools
+    return [_tool(tool) for tool in tools]
+
+
+def keep_property_order(response_format: object) -> object:
+    """Return a response format, or a configuration with one, whose schema keeps its order."""
+    match response_format:
+        case {"json_schema": {"schema": schema, **definition}, **rest}:
+            return {**rest, "json_schema": {**definition, "schema": as_ordered(schema)}}
+        case {"format": {"schema": schema, **definition}, **rest}:
+            return {**rest, "format": {**definition, "schema": as_ordered(schema)}}
+        case {"schema": schema, **rest}:
+            return {**rest, "schema": as_ordered(schema)}
+        case _:
+            return response_format
+
+
+_FIELDS: Mapping[str, Callable[[object], object]] = {
+    "tools": canonical_tools,
+    "functions": canonical_tools,
+    "response_format": keep_property_order,
+    "output_format": keep_property_order,
+    "output_config": keep_property_order,
+    "system": canonical_system,
+}
+"""The canonical forms of a body's fields; ``messages`` have one of their own."""
+
+
+def _tool(tool: object) -> object:
+    if not isinstance(tool, dict):
+        return tool
+    tool = _unmarked(tool)
+    for name in _SCHEMAS & tool.keys():
+        tool[name] = as_ordered(tool[name])
+    if isinstance(function := tool.get("function"), dict) and "parameters" in function:
+        tool["function"] = {**function, "parameters": as_ordered(function["parameters"])}
+    return tool
+
+
+def as_ordered(schema: object) -> msgspec.Raw:
+    """Return a schema with its properties in the order that they came in."""
+    return msgspec.Raw(_as_written(schema))
+
+
+def _message(message: object, ordinals: dict[str, int]) -> object:
+    if not isinstance(message, dict):
+        return message
+    message = unsigned(_unmarked(message))
+    for name, value in message.items():
+        if name == "tool_call_id":
+            message[name] = ordinal(value, ordinals)
+        elif name == "tool_calls" and isinstance(value, list):
+            message[name] = [_tool_call(call, ordinals) for call in value]
+        elif isinstance(value, list):
+            message[name] = [_part(part, ordinals) for part in value]
+    return message
+
+
+def _text_of(content: list[object]) -> object:
+    match content:
+        case [{"type": "text", "text": str(text), **rest}] if not rest:
+            return text
+        case _:
+            return content
+
+
+def _tool_call(call: object, ordinals: dict[str, int]) -> object:
+    if not isinstance(call, dict) or "id" not in call:
+        return call
+    return {**call, "id": ordinal(call["id"], ordinals)}
+
+
+def ordinal(call_id: object, ordinals: dict[str, int]) -> object:
+    """Number call ids by first appearance. An id that is no string is kept, marked as such."""
+    if not isinstance(call_id, str):
+        return _as_it_came(call_id)
+    return ordinals.setdefault(call_id, len(ordinals))
+
+
+def _part(part: object, ordinals: dict[str, int]) -> object:
+    if not isinstance(part, dict):
+        return part
+    part = unsigned(_unmarked(part))
+    if "tool_use_id" in part:
+        part["tool_use_id"] = ordinal(part["tool_use_id"], ordinals)
+    elif part.get("type") == "tool_use":
+        part["id"] = ordinal(part.get("id"), ordinals)
+    if isinstance(part.get("content"), list):
+        part["content"] = [_part(inner, ordinals) for inner in part["content"]]
+    match part:
+        case {"image_url": {"url": url} as image}:
+            part["image_url"] = {**image, "url": _media(url)}
+        case {"input_audio": {"data": str(data)} as audio}:
+            part["input_audio"] = {**audio, "data": decoded_digest(data)}
+        case {"file": {"file_data": data} as file}:
+            part["file"] = {**file, "file_data": _media(data)}
+        case {"source": {"type": "base64", "data": str(data)} as source}:
+            part["source"] = {**source, "data": decoded_digest(data)}
+    return part
+
+
+def _unmarked(value: dict[str, Any]) -> dict[str, Any]:
+    """Copy without ``cache_control``: it steers the provider's prompt cache, not the answer."""
+    return {name: item for name, item in value.items() if name != "cache_control"}
+
+
+def unsigned(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a part without the signature of its text, if it has both."""
+    if value.keys() & _SIGNATURES and any(value.get(name) for name in _SIGNED_TEXT):
+        return {name: item for name, item in value.items() if name not in _SIGNATURES}
+    return value
+
+
+def _as_it_came(value: object) -> object:
+    """Mark what a client sent where a text is replaced: it could look like the replacement.
+
+    A replacement is a number or a list, and this is an object. So none of them are equal.
+    """
+    return None if value is None else {"came": value}
+
+
+def _media(url: object) -> object:
+    """Media type and digest of a ``data:`` URL; any other text as it is."""
+    if not isinstance(url, str):
+        return _as_it_came(url)
+    if not url.startswith("data:"):
+        return url
+    media_type, comma, data = url.partition(",")
+    if not comma or not media_type.endswith(";base64"):
+        return url
+    return [media_type, decoded_digest(data)]
+
+
+def decoded_digest(data: str, *, url_safe: bool = False) -> str:
+    """Return a digest of what base64 holds, or the text itself where readers may differ on it.
+
+    Readers differ on foreign characters, on missing padding and on bits after the last byte: each
+    such text is keyed as it came. ``url_safe``: the provider takes ``-_`` in place of ``+/`` too,
+    in a text that does not mix the two alphabets.
+    """
+    text = data
+    if url_safe and "+" not in data and "/" not in data:
+        text = data.translate(_STANDARD_ALPHABET)
+    if len(text) % 4 or "=" in text[:-4]:  # some versions of Python decode these all the same
+        return data
+    try:
+        decoded = b64decode(text, validate=True)
+    except ValueError:
+        return data
+    # The last four characters hold the padding, and the bits that stand for nothing.
+    if b64encode(b64decode(text[-4:])).decode() != text[-4:]:
+        return data
+    return sha256(decoded).hexdigest()
+
+
+PromptMessage: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PromptMessages:
+    """Messages in OpenAI's form, those that tell the system's words included."""
+
+    messages: list[PromptMessage]
+    _document: dict[str, Any]
+    _form: RequestForm
+    _sizes: list[int]
+    """How many messages each of the document's own became."""
+
+    def with_messages(self, sent: Sequence[PromptMessage]) -> dict[str, Any]:
+        """Return the document with these messages in the place of ``messages``, one for one."""
+        at = len(self.messages) - sum(self._sizes)
+        written = []
+        for own, size in zip(self._document[self._form.field], self._sizes, strict=True):
+            before, after = self.messages[at : at + size], sent[at : at + size]
+            same = all(old is new for old, new in zip(before, after, strict=True))
+            written.append(own if same else self._form.join(own, after))
+            at += size
+        return {**self._document, self._form.field: written}
+
+
+_HOSTED = ("mcp_servers", "container")
+"""If these fields say anything, the provider runs something."""
+_OWN_TOOLS = frozenset({"function", "custom"})
+"""Types of tools that the caller runs. The provider runs all others, on live data."""
+_TOOL_ROLES = frozenset({"tool", "function"})
+"""Roles of messages that hold the results of a tool."""
+_NOTHING: dict[str, Any] = {}
+
+
+class RequestForm:
+    """How a dialect writes prompts, here OpenAI's Chat Completions."""
+
+    field = "messages"
+    """The field that holds the messages."""
+    content = "content"
+    """The field of a message that holds its texts."""
+    assistant = "assistant"
+    """The role of the model's messages."""
+    prefills = True
+    """A provider may continue a last message of the model."""
+    always_limited = False
+    """Every request names a limit on its answer."""
+    names_model = True
+    """The body names the model; otherwise the path does."""
+    takes_prediction = True
+    """A request may hold a predicted output."""
+    tool_result = "tool_use_id"
+    """A field of each part of a message that holds the results of a tool."""
+    telling = frozenset({"background", "modalities", "audio", "web_search_options", "tools"}).union(
+        _HOSTED
+    )
+    """The fields that can ask for work beside text. Most requests have none of them."""
+    own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
+    """Blocks of an answer in which the model itself speaks. Others tell what hosted tools did."""
+    sources: tuple[str, ...] = ()
+    """Fields beside an answer that name what the provider's own search found."""
+
+    def read(self, document: dict[str, Any]) -> PromptMessages | None:
+        """Return the prompt of a document; None if it is malformed: its provider refuses that."""
+        try:
+            messages = self.system(document)
+            sizes = []
+            previous: PromptMessage = {}
+            for own in document[self.field]:
+                split = self.split(own, previous)
+                messages += split
+                sizes.append(len(split))
+                previous = own
+        except (AttributeError, KeyError, TypeError):  # a field is missing, or of another type
+            return None
+        return PromptMessages(messages, document, self, sizes)
+
+    def system(self, document: dict[str, Any]) -> list[PromptMessage]:  # noqa: ARG002 - others need it
+        """Return the system text that stands outside the messages, before them."""
+        return []
+
+    def split(self, message: PromptMessage, previous: PromptMessage) -> list[PromptMessage]:  # noqa: ARG002
+        """Return a message of this dialect as messages of OpenAI's."""
+        return [message]
+
+    def join(self, message: PromptMessage, sent: Sequence[PromptMessage]) -> PromptMessage:  # noqa: ARG002
+        """Return the message with other texts; ``sent`` are the messages it was split into."""
+        return sent[0]
+
+    def block(self, text: str) -> Any:
+        """Return one block of text."""
+        return {"type": "text", "text": text}
+
+    def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
+        """Return the document with more text at the end of its system text; None: no place for it.
+
+        Blocks of text stay as they are, and so do their marks for a provider's cache.
+        """
+        messages = document["messages"]
+        place = 0
+        while place < len(messages) and messages[place].get("role") in ("system", "developer"):
+            place += 1
+        if not place:
+            first = {"role": "system", "content": text}
+            return {**document, "messages": [first, *messages]}
+        last = messages[place - 1]
+        content = self._extended_system(last.get("content"), text)
+        if content is None:
+            return None
+        extended = {**last, "content": content}
+        return {**document, "messages": [*messages[: place - 1], extended, *messages[place:]]}
+
+    def with_last_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
+        """Return the document with more text at the end of its last message, or None."""
+        *before, last = document[self.field]
+        content = self._extended(last.get(self.content), text)
+        if content is None:
+            return None
+        return {**document, self.field: [*before, {**last, self.content: content}]}
+
+    def with_limit(self, document: dict[str, Any], tokens: int) -> dict[str, Any]:
+        """Return the document with a limit on the answer.
+
+        Providers that know the limit by another name have their quirks.
+        """
+        return {**document, "max_completion_tokens": tokens}
+
+    def turn(self, role: str, text: str) -> PromptMessage:
+        """Return a message of the user or of the model."""
+        return {"role": role, "content": text}
+
+    def _extended_system(self, content: Any, text: str) -> Any:
+        return text if not content and content is not False else self._extended(content, text)
+
+    def _extended(self, content: Any, text: str) -> Any:
+        """Return a text with more at its end, in its own form; None for an unknown form."""
+        if isinstance(content, str):
+            return f"{content}\n\n{text}"
+        return [*content, self.block(text)] if isinstance(content, list) else None
+
+    # --- the work that a request asks for ----------------------------------------------------
+
+    def sampling(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the object that holds temperature and seed."""
+        return document
+
+    def work_beside_text(self, document: dict[str, Any]) -> str | None:
+        """Return ``background``, ``audio`` or ``hosted-tools`` if the request asks for it."""
+        if self.telling.isdisjoint(document):
+            return None
+        if document.get("background") is True:
+            return "background"
+        if document.get("audio") is not None or _wants_audio(self.modalities(document)):
+            return "audio"
+        if document.get("web_search_options") is not None or any(map(document.get, _HOSTED)):
+            return "hosted-tools"
+        tools = document.get("tools")
+        listed = tools if isinstance(tools, list) else ()
+        hosted = any(isinstance(tool, dict) and self.is_hosted(tool) for tool in listed)
+        return "hosted-tools" if hosted else None
+
+    def modalities(self, document: dict[str, Any]) -> object:
+        """Return the kinds of content that the answer may have."""
+        return document.get("modalities")
+
+    def is_hosted(self, tool: dict[str, Any]) -> bool:
+        """Tell whether the provider runs this tool."""
+        kind = tool.get("type", "function")
+        return not (isinstance(kind, str) and kind in _OWN_TOOLS)
+
+    def has_tools(self, document: dict[str, Any]) -> bool:
+        """Tell whether the model may call tools."""
+        return bool(document.get("tools") or document.get("functions"))
+
+    def has_tool_results(self, document: dict[str, Any]) -> bool:
+        """Tell whether the conversation holds the results of a tool."""
+        return any(self._holds_result(each) for each in self._listed(document))
+
+    def _holds_result(self, message: dict[str, Any]) -> bool:
+        if str(message.get("role")) in _TOOL_ROLES:
+            return True
+        content = message.get(self.content)
+        parts = content if isinstance(content, list) else ()
+        return any(isinstance(part, dict) and self.tool_result in part for part in parts)
+
+    def response_format(self, document: dict[str, Any]) -> object:
+        """Return the form that the answer must have, as OpenAI's ``response_format``."""
+        output = document.get("output_config")
+        inner = output.get("format") if isinstance(output, dict) else None
+        return inner or document.get("output_format") or document.get("response_format")
+
+    def has_logprobs(self, answer: Completion, document: dict[str, Any]) -> bool:
+        """Tell whether an answer kept as many log probabilities as the request asks for."""
+        wanted = document.get("top_logprobs")
+        if not isinstance(wanted, int):
+            # Together and legacy servers give the number in logprobs itself
+            number = document.get("logprobs")
+            wanted = number if type(number) is int else 0
+        return all(_alternatives(choice) >= wanted for choice in answer.choices)
+
+    def continues_answer(self, document: dict[str, Any]) -> bool:
+        """Tell whether the caller has begun the answer."""
+        messages = self._listed(document)
+        return bool(messages) and messages[-1].get("role") == self.assistant
+
+    def opening(self, document: dict[str, Any]) -> list[Any]:
+        """Return what all turns of a conversation share: system text and first messages."""
+        messages = document.get(self.field)
+        listed = messages if isinstance(messages, list) else []
+        for place, message in enumerate(listed):
+            if isinstance(message, dict) and message.get("role") == "user":
+                return [*self.system_fields(document), *listed[: place + 1]]
+        return [*self.system_fields(document), *listed[:1]]
+
+    def system_fields(self, document: dict[str, Any]) -> tuple[object, object]:
+        """Return the system text that stands outside the messages, in one of two places."""
+        return document.get("system"), None
+
+    def _listed(self, document: dict[str, Any]) -> list[dict[str, Any]]:
+        messages = document.get(self.field)
+        if not isinstance(messages, list):
+            return []
+        return [each if isinstance(each, dict) else _NOTHING for each in messages]
+
+
+def add_part(split: list[PromptMessage], part: Any) -> None:
+    """Add a part to the user's message that is being read, or begin one."""
+    if not split or split[-1]["role"] != "user":
+        split.append({"role": "user", "content": []})
+    split[-1]["content"].append(part)
+
+
+def as_tool_call(id: str, call: dict[str, Any]) -> dict[str, Any]:
+    arguments = msgspec.json.encode(call.get("input", call.get("args"))).decode()
+    return {"id": id, "function": {"name": call["name"], "arguments": arguments}}
+
+
+def _wants_audio(modalities: object) -> bool:
+    return isinstance(modalities, list) and ("audio" in modalities or "AUDIO" in modalities)
+
+
+def _alternatives(choice: Choice) -> int:
+    """Return the number of alternatives that a choice kept for each token; -1: it has none."""
+    tokens = (choice.logprobs or {}).get("content")
+    if not isinstance(tokens, list):
+        return -1
+    return max((len(_list(token, "top_logprobs")) for token in tokens), default=0)
+
+
+def _list(fields: object, name: str) -> list[Any]:
+    found = fields.get(name) if isinstance(fields, dict) else None
+    return found if isinstance(found, list) else []

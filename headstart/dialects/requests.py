@@ -1,0 +1,593 @@
+"""Helpers with which the dialects read and write requests, field by field."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.canonical_request import CallPart, ForeignTool, ResultPart
+from headstart.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headstart.canonical_request import (
+        CanonicalRequest,
+        ForeignPart,
+        MediaPart,
+        Message,
+        MessagePart,
+        Quirks,
+        ReasoningPart,
+        ResponseFormat,
+    )
+    from headstart.types import ChatRequest
+
+_MAX_DEPTH = 128
+"""Nesting of a request. Leaves room for recursion in whoever reads the document later."""
+_TYPE_NAMES = {bool: "a boolean", int: "an integer", str: "a string"}
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Return the body's object. Raises InvalidRequest, also for one nested too deep."""
+    try:
+        document = msgspec.json.decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("the body is not valid UTF-8") from error
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    if not isinstance(document, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(document):
+        raise _too_deep()
+    return document
+
+
+def read_model(document: dict[str, Any]) -> str:
+    """Return the model's name. Raises InvalidRequest."""
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequest("model: a string is required")
+    return model
+
+
+def read_message_list(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages, each an object. Raises InvalidRequest."""
+    messages = document.get("messages")
+    if not isinstance(messages, list):
+        raise InvalidRequest("messages: an array is required")
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InvalidRequest(f"messages[{position}]: must be an object")
+    return messages
+
+
+def check_types(document: dict[str, Any], types: Mapping[str, type]) -> None:
+    """Raise InvalidRequest for a field that is neither of its type nor null."""
+    for field, value in document.items():
+        if field in types and value is not None and type(value) is not types[field]:
+            raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[types[field]]}")
+
+
+def read_boolean(document: dict[str, Any], field: str) -> bool:
+    """Return a boolean, False where it is absent or null. Raises InvalidRequest."""
+    value = document.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(f"{field}: must be a boolean")
+    return bool(value)
+
+
+def read_integer(document: dict[str, Any], field: str) -> int | None:
+    """Return an integer, None where it is absent or null. Raises InvalidRequest."""
+    value = document.get(field)
+    if value is None or type(value) is int:
+        return value
+    raise InvalidRequest(f"{field}: must be an integer")
+
+
+def read_string(document: dict[str, Any], field: str) -> str | None:
+    """Return a string, None where it is absent or null. Raises InvalidRequest."""
+    value = document.get(field)
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidRequest(f"{field}: must be a string")
+
+
+def last_user_text(messages: list[dict[str, Any]]) -> str | None:
+    """Return the last message's text if it is the user's and is text alone, else None.
+
+    The texts of its parts are joined by newlines.
+    """
+    if not messages or messages[-1].get("role") != "user":
+        return None
+    content = messages[-1].get("content")
+    if isinstance(content, list):
+        texts = [_part_text(part) for part in content]
+        content = None if None in texts else "\n".join(texts)  # type: ignore[arg-type]
+    return content or None if isinstance(content, str) else None
+
+
+def repeats_keys(body: bytes, document: dict[str, Any]) -> bool:
+    """Does the body name a JSON key twice? ``document`` is what it decodes to."""
+    # Most clients send compact JSON, and a body equal to its own re-encoding repeats nothing.
+    if msgspec.json.encode(document) == body:
+        return False
+    try:
+        json.loads(body, object_pairs_hook=_unique)
+    except ValueError:
+        return True
+    return False
+
+
+def _is_deep(document: dict[str, Any]) -> bool:
+    level: list[Any] = [document]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(f"the body is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _part_text(part: Any) -> str | None:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    return None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("repeated key")
+
+
+class Fields:
+    """An object of a request. A field that was read is gone: what remains is its ``rest``.
+
+    ``place`` is where the object stands, such as ``messages[3].content[0]``, and "" for the
+    request itself. Null counts as absent. Every method raises InvalidRequest for another type.
+    """
+
+    def __init__(self, value: Any, place: str = "") -> None:
+        self.place = place
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"{place}: must be an object")
+        self._fields = {name: field for name, field in value.items() if field is not None}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def invalid(self, name: str, problem: str) -> InvalidRequest:
+        """Return the error for a field."""
+        return InvalidRequest(f"{self._at(name)}: {problem}")
+
+    def value(self, name: str) -> Any:
+        """Take a field as it is, or None."""
+        return self._fields.pop(name, None)
+
+    def peek(self, name: str) -> Any:
+        """Return a field as it is, or None, and leave it there."""
+        return self._fields.get(name)
+
+    def text(self, name: str) -> str | None:
+        value = self.value(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.invalid(name, "must be a string")
+
+    def required_text(self, name: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise self.invalid(name, "a string is required")
+        return value
+
+    def integer(self, name: str) -> int | None:
+        value = self.value(name)
+        if value is None or type(value) is int:
+            return value
+        raise self.invalid(name, "must be an integer")
+
+    def number(self, name: str) -> float | None:
+        value = self.value(name)
+        if value is None or type(value) in (int, float):
+            return value  # type: ignore[no-any-return]
+        raise self.invalid(name, "must be a number")
+
+    def boolean(self, name: str) -> bool | None:
+        value = self.value(name)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.invalid(name, "must be a boolean")
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        value = self.value(name)
+        if value is None or isinstance(value, dict):
+            return value
+        raise self.invalid(name, "must be an object")
+
+    def object(self, name: str) -> Fields | None:
+        """Take an object apart in its turn, or None."""
+        return Fields(self.value(name), self._at(name)) if name in self else None
+
+    def required_object(self, name: str) -> Fields:
+        found = self.object(name)
+        if found is None:
+            raise self.invalid(name, "an object is required")
+        return found
+
+    def objects(self, name: str) -> tuple[Fields, ...]:
+        """Take an array of objects; () where it is absent."""
+        values = self._array(name)
+        return tuple(Fields(value, f"{self._at(name)}[{n}]") for n, value in enumerate(values))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Take a string, or an array of strings; () where it is absent."""
+        if isinstance(self.peek(name), str):
+            return (self.required_text(name),)
+        values = self._array(name)
+        for n, value in enumerate(values):
+            if not isinstance(value, str):
+                raise self.invalid(f"{name}[{n}]", "must be a string")
+        return tuple(values)
+
+    def rest(self) -> dict[str, Any]:
+        """Take whatever is left."""
+        rest, self._fields = self._fields, {}
+        return rest
+
+    def _array(self, name: str) -> list[Any]:
+        value = self.value(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.invalid(name, "must be an array")
+        return value
+
+    def _at(self, name: str) -> str:
+        return f"{self.place}.{name}" if self.place else name
+
+
+_MARK = "headstart:"
+_MARK_BYTES = _MARK.encode()
+
+
+def mark(field: str) -> str:
+    """Return the signature of thinking that came from another provider under this name."""
+    return _MARK + field
+
+
+def origin(signature: str | None) -> str | None:
+    """Return the name under which another provider sent the thinking; None: it is the API's."""
+    if signature is None or not signature.startswith(_MARK):
+        return None
+    return signature.removeprefix(_MARK)
+
+
+def may_hold_marks(body: bytes) -> bool:
+    """Tell whether the body could hold marked thinking, without decoding it."""
+    return _MARK_BYTES in body
+
+
+def without_marked(
+    messages: Iterable[dict[str, msgspec.Raw]],
+) -> tuple[list[dict[str, msgspec.Raw]], bool]:
+    """Return the messages without marked thinking, and whether there was any.
+
+    A message that held nothing else goes with it.
+    """
+    kept, found = [], False
+    for message in messages:
+        content = bytes(message.get("content", b""))
+        if not (content[:1] == b"[" and may_hold_marks(content)):
+            kept.append(message)
+            continue
+        blocks = msgspec.json.decode(content, type=list[msgspec.Raw])
+        own = [block for block in blocks if not _is_marked(msgspec.json.decode(block))]
+        found |= len(own) < len(blocks)
+        if own or not blocks:
+            kept.append({**message, "content": msgspec.Raw(msgspec.json.encode(own))})
+    return kept, found
+
+
+def _is_marked(block: Any) -> bool:
+    match block:
+        case {"type": "thinking", "signature": str(signature)}:
+            return origin(signature) is not None
+    return False
+
+
+_NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
+"""Top-level fields that decide about the answer: without one it would be another answer."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
+"""The tokens of an effort. Providers publish no table; gateways have settled on these numbers."""
+
+
+class Losses:
+    """Collects what a target cannot be told.
+
+    ``target`` is the dialect that is written and ``source`` the one that the request came in.
+    """
+
+    def __init__(self, target: str, source: str, *, refuse: bool) -> None:
+        self.target = target
+        self.own = source == target
+        """Extra fields, signatures and foreign parts travel within a dialect alone."""
+        self._refuse = refuse
+        self._names: set[str] = set()
+
+    def drop(self, *names: str) -> None:
+        """Leave fields out. Raises InvalidRequest where that is not wanted."""
+        if self._refuse and names:
+            raise self.refusal(names[0])
+        self.leave(*names)
+
+    def leave(self, *names: str) -> None:
+        """Leave out fields that nobody would miss: they are named, and never refused."""
+        # Names are the client's own choice, and are told in a header.
+        self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
+
+    def drop_reasoning(self, part: ReasoningPart) -> None:
+        """Leave earlier reasoning out. Marked reasoning is never refused, as we handed it out."""
+        leave = self.drop if origin(part.signature) is None else self.leave
+        leave(part.field)
+
+    def drop_filled(self, fields: Mapping[str, Any]) -> None:
+        """Leave fields out; to leave out one that says nothing (null, false, empty) is no loss."""
+        self.drop(*(name for name, value in fields.items() if _says_something(value)))
+
+    def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the extra fields that travel; the others are dropped."""
+        if self.own:
+            return fields
+        self.drop_filled(fields)
+        return {}
+
+    def foreign(self, foreign: ForeignPart | ForeignTool) -> dict[str, Any]:
+        """Return a part or tool that only its own dialect knows. Raises InvalidRequest."""
+        if self.own:
+            return foreign.value
+        what = "tools" if isinstance(foreign, ForeignTool) else "content"
+        raise self.refusal(f"{what} of type {foreign.kind}")
+
+    def refusal(self, name: str) -> InvalidRequest:
+        """Return the error for content that has no place in the target."""
+        return InvalidRequest(f"{name}: cannot be expressed for an upstream of {self.target}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._names))
+
+
+def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    """Return the extra fields of the request that travel.
+
+    Raises InvalidRequest for one without which the answer would be another.
+    """
+    if losses.own:
+        return asked.extra
+    for name, value in asked.extra.items():
+        limits = name == "modalities" and value != ["text"]
+        # To name the options of a search is to ask for one.
+        asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
+        if limits or asks:
+            raise losses.refusal(name)
+    # What other dialects do anyway, or are told as the user.
+    said = {"modalities": ["text"], "safety_identifier": asked.user}
+    losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
+    return {}
+
+
+def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with each tool result under the name of the tool that was called."""
+    names = {
+        part.id: part.name
+        for message in messages
+        for part in message.parts
+        if isinstance(part, CallPart)
+    }
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(_named(part, names) for part in message.parts))
+        for message in messages
+    )
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 of a ``data:`` URL, or None if it is no such URL."""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        return None
+    return head[5:-7].partition(";")[0] or "text/plain", data
+
+
+def data_url(media: MediaPart) -> str:
+    """Return the part's URL, as a ``data:`` URL where it holds bytes."""
+    return media.url or f"data:{media.media_type};base64,{media.data}"
+
+
+def plain_text(media: MediaPart) -> str | None:
+    """Return the text of a text file that came as bytes, or None."""
+    if media.kind != "file" or media.data is None or media.media_type != "text/plain":
+        return None
+    try:
+        return base64.b64decode(media.data).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def encode_text(text: str) -> str:
+    """Return a text file's base64."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
+    """Return a format's schema, which tells what the format is for where that was said."""
+    if wanted.schema is None or wanted.description is None:
+        return wanted.schema
+    return {"description": wanted.description, **wanted.schema}
+
+
+def kept_stops(asked: CanonicalRequest, most: int, losses: Losses) -> tuple[str, ...]:
+    """Return the stop sequences, no more of them than the target takes."""
+    if len(asked.stop) > most:
+        losses.drop("stop")
+    return asked.stop[:most]
+
+
+def budget_of(effort: str) -> int:
+    """Return how many tokens an effort may think; an unknown word counts as the most."""
+    return _BUDGETS.get(effort, _BUDGETS["xhigh"])
+
+
+def effort_of(budget_tokens: int) -> str:
+    """Return the least effort, from ``low`` to ``high``, that covers a budget."""
+    return next((name for name in ("low", "medium") if budget_tokens <= _BUDGETS[name]), "high")
+
+
+def fits_strict(schema: Any) -> bool:
+    """May OpenAI be told to keep strictly to this schema?
+
+    It refuses one with an object that is open or has a property that is not required.
+    """
+    if isinstance(schema, list):
+        return all(map(fits_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if schema.get("additionalProperties") is not False or not (
+            isinstance(properties, dict) and isinstance(required, list)
+        ):
+            return False
+        if any(name not in required for name in properties):
+            return False
+    return all(map(fits_strict, schema.values()))
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value is not False and value not in ([], {}, "")
+
+
+def _named(part: MessagePart, names: dict[str, str]) -> MessagePart:
+    if isinstance(part, ResultPart) and part.name is None:
+        return msgspec.structs.replace(part, name=names.get(part.id))
+    return part
+
+
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
+
+
+def apply_quirks(
+    body: bytes, request: ChatRequest, quirks: Quirks, dialect: str
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the body as the provider takes it, and the names of the client's fields left out.
+
+    So go the thoughts of others, where an Anthropic client sends back what it got of them.
+    The very same body where nothing applies or where it repeats a key. Raises InvalidRequest for
+    more choices than the provider gives, and with ``quirks.refuse`` in place of leaving out.
+    """
+    if request.duplicate_keys:
+        return body, ()
+    losses = Losses(dialect, dialect, refuse=quirks.refuse)
+    check_choices(request.choices, quirks)
+    return edit(body, request.document, quirks, losses), losses.names
+
+
+def check_choices(choices: int, quirks: Quirks) -> None:
+    """Raise InvalidRequest for more choices than the provider gives."""
+    if quirks.max_choices is not None and choices > quirks.max_choices:
+        raise InvalidRequest(f"n: the upstream gives at most {quirks.max_choices}")
+
+
+def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) -> bytes:
+    """Drop and rename fields, in place. ``asked`` is what the client said: only that is a loss."""
+    drops = _drops(quirks)
+    marked = may_hold_marks(body)
+    if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
+        return body
+    document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    losses.drop(*(name for name in drops if name in document and asked.get(name) is not None))
+    edited = {
+        quirks.renames.get(name, name): value
+        for name, value in document.items()
+        if name not in drops and not _is_replaced(name, document, quirks)
+    }
+    messages = _edit_messages(edited.get("messages"), quirks, losses, marked=marked)
+    if messages is not None:
+        edited["messages"] = messages
+    elif list(edited) == list(document):
+        return body
+    return msgspec.json.encode(edited)
+
+
+def _drops(quirks: Quirks) -> set[str]:
+    return {
+        *quirks.drops,
+        *(() if quirks.sampling else _SAMPLING),
+        *(() if quirks.stream_usage else ("stream_options",)),
+    }
+
+
+def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> bool:
+    """Does another field of the request take this one's name?"""
+    return any(new == name and old in document for old, new in quirks.renames.items())
+
+
+def _edit_messages(
+    raw: msgspec.Raw | None, quirks: Quirks, losses: Losses, *, marked: bool
+) -> msgspec.Raw | None:
+    """Return the messages as the provider takes them; None if nothing changes in them."""
+    if raw is None or not (quirks.message_drops or marked or quirks.call_ids != "any"):
+        return None
+    messages, thought = without_marked(msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]]))
+    if thought:
+        losses.leave("thinking")
+    found = {name for name in quirks.message_drops for message in messages if name in message}
+    losses.drop(*sorted(found))
+    edited = [{k: v for k, v in message.items() if k not in found} for message in messages]
+    renamed = [_shorten_ids(message) for message in edited] if quirks.call_ids == "short" else []
+    changed = thought or found or any(renamed)
+    return msgspec.Raw(msgspec.json.encode(edited)) if changed else None
+
+
+def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
+    """Give tool calls and their results ids of nine characters, in place; False: they have."""
+    changed = False
+    if "tool_call_id" in message:
+        id = msgspec.json.decode(message["tool_call_id"])
+        changed = short_id(id) != id
+        message["tool_call_id"] = msgspec.Raw(msgspec.json.encode(short_id(id)))
+    if b'"id"' in (raw := bytes(message.get("tool_calls", b""))):
+        calls = msgspec.json.decode(raw)
+        renamed = [{**call, "id": short_id(call.get("id"))} for call in calls]
+        changed |= renamed != calls
+        message["tool_calls"] = msgspec.Raw(msgspec.json.encode(renamed))
+    return changed
+
+
+def short_id(id: Any) -> Any:
+    """Return the id that stands for this one where only nine letters or digits will do.
+
+    Equal ids give equal ones, so a result still names its call.
+    """
+    if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
+        return id
+    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:9]

@@ -1,0 +1,76 @@
+"""Make the store that ``cache.store`` names."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from headstart.embeddings.stores.records import StoreLimits
+from headstart.errors import ConfigError
+from headstart.interfaces import STORES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.interfaces import Store
+    from headstart.observe import Observer
+    from headstart.settings import OnCorrupt
+
+
+def open_store(
+    url: str,
+    *,
+    ttl_s: float | None = None,
+    max_entries: int | None = None,
+    max_bytes: int | None = None,
+    clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
+    observer: Observer | None = None,
+    on_corrupt: OnCorrupt = "fail",
+) -> Store:
+    """Return the store of a URL. Its method ``open`` makes the connection.
+
+    The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``redis://`` or
+    ``rediss://``, or it has a scheme of an installed distribution (``interfaces.STORES``).
+    ``ttl_s`` is the life of entries that have no end of their own. Raises ConfigError, which never
+    quotes the URL, because a URL may hold a password.
+    """
+    limits = StoreLimits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
+    scheme, _, rest = url.partition(":")
+    # Each store is imported on use: a store in memory needs neither SQLite nor redis-py.
+    if url == "memory:":
+        from headstart.embeddings.stores.memory import MemoryStore
+
+        return MemoryStore(limits=limits, clock=clock, observer=observer)
+    if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
+        from headstart.embeddings.stores.sqlite import SQLiteStore
+
+        path = Path(rest.removeprefix("///")).expanduser()
+        return SQLiteStore(
+            path, limits=limits, clock=clock, observer=observer, on_corrupt=on_corrupt
+        )
+    if scheme in {"redis", "rediss"}:
+        from headstart.embeddings.stores.redis import RedisStore
+
+        return RedisStore(url, limits=limits, clock=clock, observer=observer)
+    offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
+    if len(offered) > 1:
+        names = ", ".join(sorted(offered))
+        raise ConfigError(f"cache.store: several distributions offer {scheme!r}: {names}")
+    for registered in offered.values():
+        try:
+            make = registered.load()
+            store = make(url, limits=limits, clock=clock, observer=observer)
+        except ConfigError:
+            raise
+        except Exception as error:  # its message may quote the URL
+            raise ConfigError(
+                f"cache.store: the store {registered.value} for {scheme!r} cannot be made: "
+                f"{type(error).__name__}"
+            ) from error
+        return cast("Store", store)
+    raise ConfigError(
+        'cache.store: not a store\'s URL; use "memory:", "sqlite:///PATH", "redis://HOST" or'
+        ' "rediss://HOST"'
+    )

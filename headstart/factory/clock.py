@@ -1,5 +1,0 @@
-"""The composition root names the clock; all others are given it."""
-
-import time
-
-clock = time.time  # noqa: TID251

@@ -1,0 +1,451 @@
+"""Prompts for a measurement of providers, figures of its samples, and the route that follows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter, defaultdict
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.errors import ConfigError
+from headstart.settings import StrategyName  # noqa: TC001 - msgspec reads it
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Subject(NamedTuple):
+    """A model at a provider that is measured. ``weights`` is one name for all names of a model."""
+
+    upstream: str
+    model: str
+    """The model's name as the user gave it."""
+    weights: str
+    cancels_billing: bool = False
+    """The provider is known to stop billing when a call is cancelled."""
+
+
+class Sample(Frozen):
+    """One call. Times are seconds from sending the request."""
+
+    subject: Subject
+    cold: bool
+    """The call had a new connection and a prompt that the provider had not seen before."""
+    ttft_s: float | None = None
+    """Time to the first content; None: the answer had no content."""
+    total_s: float = 0.0
+    tokens_per_s: float | None = None
+    """Speed after the first token; None: too few tokens to measure it."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: bool = False
+    """The provider reported no token counts, so they are estimates."""
+    cost_usd: float | None = None
+    error: str | None = None
+    """The kind of the failure; None: the call was answered."""
+
+
+class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """Nearest-rank quantiles; with fewer than a hundred samples p99 is the largest."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class ProviderFigures(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """The results of one provider and model. Times are in seconds, money is in dollars.
+
+    ``calls`` and ``errors`` count all calls, and ``cold_ttft_s`` is of cold calls. All other fields
+    are of warm calls that were answered. Quantiles are None without such a call.
+    """
+
+    upstream: str
+    model: str
+    calls: int
+    errors: dict[str, int]
+    """Failed calls by kind, the cold calls included."""
+    cold_ttft_s: SampleQuantiles | None
+    ttft_s: SampleQuantiles | None
+    tokens_per_s: SampleQuantiles | None
+    """p95 and p99 are the slow end: 95 % and 99 % of the calls are faster."""
+    total_s: SampleQuantiles | None
+    completion_tokens: float
+    """Mean length of an answer."""
+    cached_share: float
+    """Share of warm prompt tokens that came from the provider's cache."""
+    cost_usd: float | None
+    """Mean cost of a call; None: no price is known."""
+    estimated: bool
+    """Some token counts are estimates, so cost and speed are estimates, too."""
+
+    @property
+    def error_rate(self) -> float:
+        return sum(self.errors.values()) / self.calls if self.calls else 0.0
+
+
+def figures_of(subject: Subject, samples: Iterable[Sample]) -> ProviderFigures:
+    """Return the figures of one subject's samples."""
+    own = [each for each in samples if each.subject == subject]
+    answered = [each for each in own if each.error is None]
+    warm = [each for each in answered if not each.cold]
+    prompt_tokens = sum(each.prompt_tokens for each in warm)
+    costs = [each.cost_usd for each in warm if each.cost_usd is not None]
+    return ProviderFigures(
+        upstream=subject.upstream,
+        model=subject.model,
+        calls=len(own),
+        errors=dict(Counter(each.error for each in own if each.error is not None)),
+        cold_ttft_s=quantiles(each.ttft_s for each in answered if each.cold),
+        ttft_s=quantiles(each.ttft_s for each in warm),
+        tokens_per_s=quantiles((each.tokens_per_s for each in warm), highest_first=True),
+        total_s=quantiles(each.total_s for each in warm),
+        completion_tokens=_mean([each.completion_tokens for each in warm]),
+        cached_share=sum(s.cached_tokens for s in warm) / prompt_tokens if prompt_tokens else 0.0,
+        cost_usd=_mean(costs) if costs else None,
+        estimated=any(each.estimated for each in warm),
+    )
+
+
+def quantiles(
+    values: Iterable[float | None], *, highest_first: bool = False
+) -> SampleQuantiles | None:
+    """Return the quantiles of the known values, or None where no value is known."""
+    ranked = sorted((each for each in values if each is not None), reverse=highest_first)
+    if not ranked:
+        return None
+    p50, p95, p99 = (ranked[math.ceil(len(ranked) * q) - 1] for q in (0.5, 0.95, 0.99))
+    return SampleQuantiles(p50=p50, p95=p95, p99=p99)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+class BenchPrompt(Frozen):
+    """One request's messages, in OpenAI's form."""
+
+    messages: tuple[dict[str, Any], ...]
+    max_tokens: int | None = None
+
+
+class _PromptLine(Frozen):
+    prompt: str | tuple[dict[str, Any], ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    max_tokens: int | None = None
+
+
+_decoder = msgspec.json.Decoder(_PromptLine)
+
+_HANDBOOK = " ".join(
+    f"Rule {number}: a request of kind {number} is answered by the desk that holds the file, "
+    "within two working days, in the language in which it came, and never twice."
+    for number in range(1, 61)
+)
+"""About 1,900 tokens with which several prompts begin, for the provider's prefix cache."""
+
+
+def text_prompt(text: str, system: str | None = None, max_tokens: int | None = None) -> BenchPrompt:
+    """Return one question, behind a system prompt if there is one."""
+    asked: tuple[dict[str, Any], ...] = ({"role": "user", "content": text},)
+    if system is not None:
+        asked = ({"role": "system", "content": system}, *asked)
+    return BenchPrompt(messages=asked, max_tokens=max_tokens)
+
+
+MIX = (
+    text_prompt("Complete in five words at most: The quick brown fox", max_tokens=16),
+    text_prompt("Is the word 'level' a palindrome? Answer yes or no.", max_tokens=16),
+    text_prompt("Summarise in two sentences why the sky is blue.", max_tokens=120),
+    text_prompt("Write a polite reply to a customer whose parcel is late.", max_tokens=200),
+    text_prompt("Explain to a beginner, step by step, how a bicycle gear works.", max_tokens=400),
+    text_prompt("Which desk answers a request of kind 12?", _HANDBOOK, 60),
+    text_prompt("How long may a request of kind 31 take?", _HANDBOOK, 60),
+    text_prompt("In which language is a request of kind 45 answered?", _HANDBOOK, 60),
+)
+"""Short and long answers, short and long prompts, and a prefix that is shared."""
+
+
+def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
+    """Read one prompt from each line: a text, or an object where the file is a ``.jsonl`` file.
+
+    An object has ``prompt``, a text or a list of messages, or ``messages``, and may have
+    ``max_tokens``. Other fields are ignored. Raises ConfigError for a line that cannot be read, and
+    for a file without prompts.
+    """
+    rows = []
+    for number, raw in enumerate(lines, 1):
+        if not raw.strip():
+            continue
+        try:
+            rows.append(
+                _from_json(raw) if name.endswith(".jsonl") else text_prompt(raw.decode().strip())
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise ConfigError(f"{name}, line {number}: {error}") from error
+    if not rows:
+        raise ConfigError(f"{name} has no prompt")
+    return tuple(rows)
+
+
+def _from_json(raw: bytes) -> BenchPrompt:
+    line = _decoder.decode(raw)
+    asked = line.messages or line.prompt
+    if not asked:
+        raise ValueError("give 'prompt' or 'messages'")
+    if isinstance(asked, str):
+        return text_prompt(asked, max_tokens=line.max_tokens)
+    return BenchPrompt(messages=asked, max_tokens=line.max_tokens)
+
+
+MAX_ERROR_RATE = 0.10
+"""A provider that fails more often is left out."""
+LEAST_SAMPLES = 20
+"""Fewer answers tell too little about a tail or a race."""
+TAIL_RATIO = 6.0
+"""A provider stalls when its p95 of the time to first token is this many times its median.
+
+Lognormal distributions, which are wide but do not stall, have 3.7 (sigma 0.8) and 5.2 (sigma 1).
+From a hundred samples on the p99 may count instead, with twice this ratio (6.4 and 10.3).
+"""
+RACE_GAIN = 0.25
+"""A race costs two prompts. It has to save this share of the median time to first token."""
+RACE_TTFT_SHARE = 0.5
+"""A race shortens the time to first token alone, which has to be this share of the whole time."""
+DISAGREEMENT = 0.15
+"""Another provider has to be faster by this share on short or on long answers."""
+CHEAPER = 0.8
+"""A cheaper provider must cost no more than this share of the fastest provider's price ..."""
+SLOWER = 1.5
+"""... and its p95 of the whole answer may be this many times the fastest provider's."""
+
+
+class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """A route and the reasons for it."""
+
+    strategy: StrategyName
+    model: str
+    """The name that all upstreams were asked for; with several names, that of the weights."""
+    upstreams: tuple[str, ...]
+    within_s: float | None
+    """For ``cheapest``: the time within which an answer has to be complete."""
+    race_billed: bool
+    """For ``hedge``: the route includes providers that may bill a cancelled call in full."""
+    why: tuple[str, ...]
+
+    def toml(self) -> str:
+        """Return the ``[[route]]`` table, with the reasons as comments."""
+        names = ", ".join(_quoted(name) for name in self.upstreams)
+        lines = [line for reason in self.why for line in _commented(reason)]
+        lines += [
+            "[[route]]",
+            'name = "bench"',
+            f"match = {{ model = {_quoted(self.model)} }}",
+            f'strategy = "{self.strategy}"',
+            f"upstreams = [{names}]",
+        ]
+        if self.within_s is not None:
+            lines.append(f"within_s = {self.within_s:g}")
+        if self.race_billed:
+            lines.append("race_billed = true")
+        return "\n".join(lines) + "\n"
+
+
+class _Rated(NamedTuple):
+    subject: Subject
+    figures: ProviderFigures
+    samples: tuple[Sample, ...]
+    """Warm calls that were answered."""
+
+    @property
+    def typical_s(self) -> float:
+        return self.figures.total_s.p50 if self.figures.total_s else math.inf
+
+    @property
+    def late_s(self) -> float:
+        return self.figures.total_s.p95 if self.figures.total_s else math.inf
+
+    @property
+    def ttft_s(self) -> float:
+        return self.figures.ttft_s.p50 if self.figures.ttft_s else math.inf
+
+    def completion_s(self, tokens: float) -> float:
+        """Return the expected time of an answer of that length."""
+        speed = self.figures.tokens_per_s
+        return self.ttft_s + (tokens / speed.p50 if speed else 0.0)
+
+
+class _RouteChoice(NamedTuple):
+    strategy: StrategyName
+    order: tuple[_Rated, ...]
+    why: str
+    within_s: float | None = None
+    race_billed: bool = False
+
+
+def recommend(subjects: Sequence[Subject], samples: Sequence[Sample]) -> Recommendation | None:
+    """Return the route for the largest group of equal models; None if no provider is reliable.
+
+    The result depends on the arguments alone. Of groups of equal size the faster one is taken.
+    """
+    notes: list[str] = []
+    fit: list[_Rated] = []
+    for subject in subjects:
+        rated = _rate(subject, samples)
+        if rated.samples and rated.figures.error_rate <= MAX_ERROR_RATE:
+            fit.append(rated)
+        else:
+            notes.append(f"{subject.upstream} is left out: {_failures(rated.figures)}")
+    if not fit:
+        return None
+    groups: dict[str, list[_Rated]] = defaultdict(list)
+    for rated in sorted(fit, key=lambda rated: rated.typical_s):
+        if rated.subject.upstream not in [
+            r.subject.upstream for r in groups[rated.subject.weights]
+        ]:
+            groups[rated.subject.weights].append(rated)
+    group = min(groups.values(), key=lambda members: (-len(members), members[0].typical_s))
+    if len(groups) > 1:
+        others = ", ".join(sorted(set(groups) - {group[0].subject.weights}))
+        notes.append(f"other models do not give the same answers, so are not mixed in: {others}")
+    choice = _choose(group)
+    first = choice.order[0].subject
+    alike = all(rated.subject.model == first.model for rated in choice.order)
+    return Recommendation(
+        strategy=choice.strategy,
+        model=first.model if alike else first.weights,
+        upstreams=tuple(rated.subject.upstream for rated in choice.order),
+        within_s=choice.within_s,
+        race_billed=choice.race_billed,
+        why=(choice.why, *notes),
+    )
+
+
+def _rate(subject: Subject, samples: Sequence[Sample]) -> _Rated:
+    own = tuple(
+        each for each in samples if each.subject == subject and not each.cold and each.error is None
+    )
+    return _Rated(subject, figures_of(subject, samples), own)
+
+
+def _failures(figures: ProviderFigures) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in figures.errors.items())
+    return f"{sum(figures.errors.values())} of {figures.calls} calls failed ({kinds or 'none'})"
+
+
+def _choose(group: Sequence[_Rated]) -> _RouteChoice:
+    """Return the first strategy whose condition the figures meet."""
+    best = group[0]
+    if len(group) == 1:
+        reason = f"{best.subject.upstream} is the only one to choose"
+        return _RouteChoice("single", (best,), reason)
+    enough = min(len(rated.samples) for rated in group) >= LEAST_SAMPLES
+    for rule in (_hedge, _race, _fastest, _cheapest) if enough else ():
+        if (choice := rule(group)) is not None:
+            return choice
+    reason = f"{best.subject.upstream} is the fastest; the rest take over when it fails"
+    if not enough:
+        reason += f" (fewer than {LEAST_SAMPLES} answers each: ask for more --calls)"
+    return _RouteChoice("fallback", tuple(group), reason)
+
+
+def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
+    """Recommend a hedge where most calls are quick and some stall.
+
+    A hedge wastes fewer calls than a race, so it also pays where cancelled calls are billed in
+    full.
+    """
+    pair = group[:2]
+    best = pair[0]
+    found = best.figures.ttft_s
+    if found is None:
+        return None
+    late, name = found.p95, "p95"
+    if late < TAIL_RATIO * found.p50 and len(best.samples) >= 100:
+        late, name = found.p99 / 2, "p99"
+    if late < TAIL_RATIO * found.p50:
+        return None
+    told = found.p95 if name == "p95" else found.p99
+    reason = (
+        f"{best.subject.upstream} stalls: its {name} to the first token, {told:.2f} s, is "
+        f"{told / found.p50:.1f} times its median, and a second provider rarely stalls with it"
+    )
+    billed = [rated.subject.upstream for rated in pair if not rated.subject.cancels_billing]
+    if billed:
+        reason += (
+            f"; {' and '.join(billed)} may bill cancelled calls in full: extra_cost limits that to "
+            "5 % of what the route costs"
+        )
+    return _RouteChoice("hedge", tuple(pair), reason, race_billed=bool(billed))
+
+
+def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
+    """Recommend a race where no provider is always first and a cancelled call costs little."""
+    racers = [rated for rated in group if rated.subject.cancels_billing][:2]
+    if len(racers) < 2 or racers[0] is not group[0]:
+        return None
+    first, second = (
+        [each.ttft_s for each in rated.samples if each.ttft_s is not None] for rated in racers
+    )
+    alone = median(first)
+    faster = median(min(one, other) for one in first for other in second)
+    gain = 1 - faster / alone if alone else 0.0
+    if gain < RACE_GAIN or alone < RACE_TTFT_SHARE * racers[0].typical_s:
+        return None
+    reason = (
+        f"the faster of the two has its first token {gain:.0%} sooner than "
+        f"{racers[0].subject.upstream} alone, and neither bills what is cancelled"
+    )
+    return _RouteChoice("race", tuple(racers), reason)
+
+
+def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
+    """Recommend ``fastest`` where one provider is first on short and another on long answers."""
+    lengths = sorted(each.completion_tokens for rated in group for each in rated.samples)
+    short, long = lengths[len(lengths) // 10], lengths[len(lengths) * 9 // 10]
+    best_short = min(group, key=lambda rated: rated.completion_s(short))
+    best_long = min(group, key=lambda rated: rated.completion_s(long))
+    if best_short is best_long:
+        return None
+    loses_short = 1 - best_short.completion_s(short) / best_long.completion_s(short)
+    loses_long = 1 - best_long.completion_s(long) / best_short.completion_s(long)
+    if min(loses_short, loses_long) < DISAGREEMENT:
+        return None
+    reason = (
+        f"{best_short.subject.upstream} is {loses_short:.0%} faster on answers of {short} tokens, "
+        f"{best_long.subject.upstream} {loses_long:.0%} on those of {long}"
+    )
+    return _RouteChoice("fastest", tuple(group), reason)
+
+
+def _cheapest(group: Sequence[_Rated]) -> _RouteChoice | None:
+    """Recommend ``cheapest`` where another provider costs much less and is hardly slower."""
+    best = group[0]
+    costs = {rated.subject.upstream: rated.figures.cost_usd for rated in group}
+    if not (price := costs[best.subject.upstream]):
+        return None
+    for rated in sorted(group, key=lambda rated: costs[rated.subject.upstream] or math.inf):
+        cost = costs[rated.subject.upstream]
+        if cost is None or cost > CHEAPER * price or rated.late_s > SLOWER * best.late_s:
+            continue
+        reason = (
+            f"{rated.subject.upstream} costs {1 - cost / price:.0%} less than "
+            f"{best.subject.upstream}, and 95 % of its answers are there in {rated.late_s:.2f} s"
+        )
+        within_s = float(f"{rated.late_s * 1.1:.2g}")
+        order = (rated, *(other for other in group if other is not rated))
+        return _RouteChoice("cheapest", order, reason, within_s)
+    return None
+
+
+def _commented(reason: str) -> list[str]:
+    return textwrap.wrap(reason, 78, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

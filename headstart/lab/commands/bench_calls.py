@@ -1,0 +1,384 @@
+"""The providers and models that ``headstart bench`` measures, and the calls that it makes.
+
+A call goes straight to the provider, in its own dialect, without cache, retry or strategy. A cold
+call has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import anyio
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.cli.live_check import chat_call, model_for
+from headstart.config import (
+    PriceSettings,
+    Settings,
+    UpstreamSettings,
+    aliases,
+    checked,
+    discover_local,
+    discover_upstreams,
+    load_settings,
+    model_at,
+    model_table,
+    preset,
+)
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import BY_SETTING
+from headstart.errors import ConfigError, InvalidRequest, UpstreamError
+from headstart.factory.context import clock
+from headstart.factory.upstreams import open_upstreams, price_of
+from headstart.lab.bench import Sample, Subject
+from headstart.lab.simulator import Simulator, find_profile, serve
+from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.policies.routing.failures import FailureKind, classify, failure_of
+from headstart.settings import DialectName  # noqa: TC001 - it types a value
+from headstart.types import (
+    Call,
+    ErrorReported,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from headstart.interfaces import Upstream
+    from headstart.lab.bench import BenchPrompt
+    from headstart.lab.simulator import ProviderProfile
+    from headstart.reply import Reply
+    from headstart.types import StreamEvent
+
+_CHARACTERS = 4
+"""Characters of a token, for providers that report no token counts."""
+_LEAST_DECODING_S = 0.001
+"""The speed of a shorter stream is not measured."""
+Content: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta
+
+
+class BenchPlan(NamedTuple):
+    """The calls that each subject gets."""
+
+    prompts: tuple[BenchPrompt, ...]
+    calls: int
+    """Warm calls of each subject."""
+    cold: int
+    concurrency: int
+    """The number of warm calls of a subject at the same time."""
+    max_tokens: int
+    """The longest answer; a prompt may ask for a shorter one."""
+    timeout_s: float
+    speed: float = 1.0
+    """Simulated time runs so many times faster. Samples are in simulated seconds."""
+
+
+class BenchTarget(NamedTuple):
+    """A subject and the upstream that serves it."""
+
+    subject: Subject
+    upstream: UpstreamSettings
+    sent_model: str
+    """The model's name at this upstream."""
+
+
+async def measure(
+    settings: Settings,
+    targets: Sequence[BenchTarget],
+    plan: BenchPlan,
+    tell: Callable[[Sample], None],
+) -> None:
+    """Call all targets at the same time; ``tell`` gets each sample.
+
+    Raises ConfigError for an upstream without its key.
+    """
+    async with AsyncExitStack() as stack:
+        opened = await open_upstreams(settings, UpstreamStates(), stack)
+        by_name = {each.settings.name: each.http for each in opened}
+        async with anyio.create_task_group() as group:
+            for target in targets:
+                upstream = by_name[target.upstream.name]
+                group.start_soon(_measure_one, upstream, target, plan, tell, settings)
+
+
+async def _measure_one(
+    upstream: Upstream,
+    target: BenchTarget,
+    plan: BenchPlan,
+    tell: Callable[[Sample], None],
+    settings: Settings,
+) -> None:
+    for number in range(plan.cold):
+        alone = msgspec.structs.replace(settings, upstream=(target.upstream,), route=())
+        async with AsyncExitStack() as stack:
+            (fresh,) = await open_upstreams(checked(alone), UpstreamStates(), stack)
+            tell(await _ask(fresh.http, target, plan, number, cold=True))
+    numbers = iter(range(plan.cold, plan.cold + plan.calls))
+
+    async def work() -> None:
+        for number in numbers:
+            tell(await _ask(upstream, target, plan, number, cold=False))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(plan.concurrency):
+            group.start_soon(work)
+
+
+async def _ask(
+    upstream: Upstream, target: BenchTarget, plan: BenchPlan, number: int, *, cold: bool
+) -> Sample:
+    """Make one call. An UpstreamError becomes the error of the sample."""
+    prompt = plan.prompts[number % len(plan.prompts)]
+    reading = _Reading()
+    error: str | None = FailureKind.TIMEOUT
+    with anyio.move_on_after(plan.timeout_s):
+        try:
+            async with await upstream.send(_call(target, prompt, plan)) as reply:
+                error = await _read(reply, reading)
+        except UpstreamError as failed:
+            error = failure_of(failed, clock()).kind
+        except InvalidRequest:  # its dialect cannot say this prompt
+            error = FailureKind.BAD_REQUEST
+    return reading.sample(target, prompt, plan.speed, error, cold=cold)
+
+
+def _call(target: BenchTarget, prompt: BenchPrompt, plan: BenchPlan) -> Call:
+    return chat_call(
+        "bench",
+        target.sent_model,
+        prompt.messages,
+        min(prompt.max_tokens or plan.max_tokens, plan.max_tokens),
+        stream_options={"include_usage": True},
+    )
+
+
+async def _read(reply: Reply, reading: _Reading) -> str | None:
+    """Read an answer to its end; return the kind of its failure, or None."""
+    async for chunk in reply.pieces:
+        for event in chunk.events:
+            if isinstance(event, ErrorReported):
+                return classify(
+                    event.status or reply.status,
+                    code=event.code,
+                    message=event.message,
+                    headers=reply.headers,
+                    now=clock(),
+                ).kind
+            reading.take(event)
+    if reply.status >= 400:
+        return FailureKind.SERVER
+    return None if reading.first_s is not None else FailureKind.EMPTY
+
+
+class _Reading:
+    """The measurements of one answer while it arrives."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.first_s: float | None = None
+        self._last_s = 0.0
+        self._characters = 0
+        self._thought = False
+        self._tokens: Tokens | None = None
+
+    def take(self, event: StreamEvent) -> None:
+        """Measure an event."""
+        if isinstance(event, UsageReported):
+            self._tokens = OPENAI_CHAT.tokens(event.usage)
+        elif isinstance(event, Content) and (said := _said(event)):
+            self._last_s = time.perf_counter() - self._began
+            if self.first_s is None:
+                self.first_s = self._last_s
+            self._characters += len(said)
+            self._thought = self._thought or isinstance(event, ReasoningDelta)
+
+    def sample(
+        self,
+        target: BenchTarget,
+        prompt: BenchPrompt,
+        speed: float,
+        error: str | None,
+        *,
+        cold: bool,
+    ) -> Sample:
+        """Return the measurements, in simulated seconds for simulated providers."""
+        total_s = time.perf_counter() - self._began
+        tokens = self._tokens or self._estimate(prompt)
+        price = price_of(target.upstream, target.sent_model)
+        return Sample(
+            subject=target.subject,
+            cold=cold,
+            ttft_s=None if self.first_s is None else self.first_s * speed,
+            total_s=total_s * speed,
+            tokens_per_s=self._tokens_per_s(tokens, speed),
+            prompt_tokens=tokens.prompt,
+            cached_tokens=tokens.cached,
+            completion_tokens=tokens.completion,
+            estimated=self._tokens is None and error is None,
+            cost_usd=None if price is None or error else price.cost_usd(tokens),
+            error=error,
+        )
+
+    def _tokens_per_s(self, tokens: Tokens, speed: float) -> float | None:
+        """Return the speed without the first token and without hidden reasoning tokens."""
+        shown = tokens.completion if self._thought else tokens.completion - tokens.reasoning
+        decoding_s = self._last_s - (self.first_s or 0.0)
+        if shown < 2 or decoding_s < _LEAST_DECODING_S:
+            return None
+        return (shown - 1) / decoding_s / speed
+
+    def _estimate(self, prompt: BenchPrompt) -> Tokens:
+        asked = sum(len(str(message.get("content", ""))) for message in prompt.messages)
+        return Tokens(prompt=asked // _CHARACTERS, completion=self._characters // _CHARACTERS)
+
+
+def _said(event: Content) -> str:
+    return event.arguments or event.name or "" if isinstance(event, ToolCallDelta) else event.text
+
+
+_DIALECTS: dict[str, DialectName] = {
+    "anthropic": "anthropic",
+    "google": "gemini",
+    "cohere": "cohere",
+}
+"""The dialects of simulated providers that do not speak OpenAI's."""
+
+_PRESETS = {"google": "gemini"}
+"""The presets of providers whose profile has another name."""
+
+
+class Measured(NamedTuple):
+    """The targets of a run, the settings that open their upstreams, and notes for the user."""
+
+    settings: Settings
+    targets: tuple[BenchTarget, ...]
+    notes: Sequence[str] = ()
+
+
+Source: TypeAlias = "AbstractAsyncContextManager[Measured]"
+
+
+@asynccontextmanager
+async def configured(
+    path: Path | None, names: tuple[str, ...], models: tuple[str, ...]
+) -> AsyncIterator[Measured]:
+    """Yield the upstreams of a file, or those whose keys are found.
+
+    ``names`` and ``models`` choose among them. A model is asked for wherever it is known, under the
+    name that it has there, or everywhere if it is known nowhere. Without a model, each upstream is
+    asked for a route's model, its first alias or its cheapest. Raises ConfigError.
+    """
+    yield await anyio.to_thread.run_sync(_configured, path, names, models)
+
+
+def _configured(path: Path | None, names: tuple[str, ...], models: tuple[str, ...]) -> Measured:
+    settings, notes = _settings(path)
+    known = [upstream.name for upstream in settings.upstream]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"no upstream is named {name!r}; known: {', '.join(known)}")
+    targets: list[BenchTarget] = []
+    for upstream in settings.upstream:
+        if names and upstream.name not in names:
+            continue
+        wanted: tuple[str | None, ...] = models or (model_for(upstream, settings),)
+        served = [model for model in wanted if model and _serves(upstream, model, settings)]
+        targets += [_target(upstream, model) for model in served]
+        if not served:
+            notes.append(f"{upstream.name} is not asked: it knows none of these models")
+    if not targets:
+        raise ConfigError("nothing to measure: no upstream knows a model; pass --model")
+    return Measured(settings, tuple(targets), notes)
+
+
+def _settings(path: Path | None) -> tuple[Settings, list[str]]:
+    settings = load_settings(path, os.environ)
+    if settings.upstream:
+        return settings, []
+    found, notes = discover_upstreams(os.environ)
+    if not found:
+        found, notes = discover_local()
+    if not found:
+        raise ConfigError(
+            "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try "
+            "--simulate groq,together"
+        )
+    return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
+
+
+def _serves(upstream: UpstreamSettings, model: str, settings: Settings) -> bool:
+    knows = model in aliases(upstream)
+    return knows or not any(model in aliases(each) for each in settings.upstream)
+
+
+def _target(upstream: UpstreamSettings, model: str) -> BenchTarget:
+    real = model_at(upstream, model)
+    weights = model_table().weights(real, upstream.preset or "")
+    subject = Subject(
+        upstream=upstream.name,
+        model=model,
+        weights=real if weights is None else weights.name,
+        cancels_billing=upstream.cancels_billing is True,
+    )
+    return BenchTarget(subject, upstream, real)
+
+
+@asynccontextmanager
+async def simulated(names: tuple[str, ...], seed: int, speed: float) -> AsyncIterator[Measured]:
+    """Serve simulated providers on loopback, by the names of their profiles. Raises ConfigError."""
+    if not names:
+        raise ConfigError("--simulate: name one profile or more; headstart simulate --list")
+    await anyio.to_thread.run_sync(model_table)  # it reads files, once
+    async with AsyncExitStack() as stack:
+        upstreams = []
+        for number, profile in enumerate(names):
+            simulator = Simulator(profile, seed=seed + number, speed=speed)
+            url = await stack.enter_async_context(serve(simulator))
+            again = names[:number].count(profile)
+            name = f"{profile}-{again + 1}" if again else profile
+            upstreams.append(_simulated(name, profile, url))
+        settings = checked(Settings(upstream=tuple(upstreams)))
+        pairs = zip(settings.upstream, names, strict=True)
+        yield Measured(settings, tuple(_simulated_target(*pair) for pair in pairs))
+
+
+def simulated_prices(profile: ProviderProfile) -> dict[str, PriceSettings]:
+    """Return the prices of a simulated provider, for all its models."""
+    price = profile.usd_per_million
+    if price is None:
+        return {}
+    each = PriceSettings(input_per_million=price.input, output_per_million=price.output)
+    return {"default": each}
+
+
+def _simulated(name: str, profile: str, url: str) -> UpstreamSettings:
+    dialect = _DIALECTS.get(profile, "openai")
+    known = preset(_PRESETS.get(profile, profile))
+    return UpstreamSettings(
+        name=name,
+        base_url=url,
+        dialect=dialect,
+        headers=dict(BY_SETTING[dialect].required_headers),
+        price=simulated_prices(find_profile(profile)),
+        api_key_env=(),
+        cancels_billing=None if known is None else known.cancels_billing,
+    )
+
+
+def _simulated_target(upstream: UpstreamSettings, profile: str) -> BenchTarget:
+    """Return a target with the model names of the provider that the profile simulates."""
+    real = find_profile(profile).model
+    weights = model_table().weights(real, profile)
+    name = real if weights is None else weights.name
+    subject = Subject(upstream.name, name, name, upstream.cancels_billing is True)
+    return BenchTarget(subject, upstream, real)

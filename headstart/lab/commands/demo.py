@@ -1,0 +1,438 @@
+"""``headstart demo``: simulated providers, a sidecar, scripted traffic and what it saved."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+import click
+import msgspec
+import uvicorn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headstart.cli.options import command, flag, option
+from headstart.cli.report import print_report
+from headstart.config import (
+    RouteMatch,
+    RouteSettings,
+    Settings,
+    UpstreamSettings,
+    checked,
+)
+from headstart.lab.commands.bench_calls import simulated_prices
+from headstart.lab.simulator import Simulator, serve, traffic
+from headstart.lab.simulator.app import serve_app
+from headstart.lab.simulator.faults import Cut, Status
+from headstart.middleware.reading import SSEDecoder
+from headstart.observe import Served
+from headstart.settings import CacheSettings
+from headstart.sidecar import build_sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from headstart.attempts import Attempt
+    from headstart.config import PriceSettings
+    from headstart.lab.simulator import Oracle, TrafficPrompt
+    from headstart.lab.simulator.faults import Fault
+
+ROUTE = "x-headstart-route"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A provider with one fault, and a strategy that overcomes it."""
+
+    title: str
+    prompt: str
+    name: str
+    strategy: Literal["race", "fallback"]
+    fault: Fault
+
+
+TROUBLES = (
+    Trouble(
+        title="two raced, and one answers 503",
+        prompt="How do I boil an egg?",
+        name="simulated-503",
+        strategy="race",
+        fault=Status(status=503),
+    ),
+    Trouble(
+        title="a stream that breaks off: another provider goes on where the client stands",
+        prompt="How do I get a wine stain out of a carpet?",
+        name="simulated-cut",
+        strategy="fallback",
+        fault=Cut(after=8),
+    ),
+)
+
+
+@contextlib.asynccontextmanager
+async def failing_providers(
+    profile: str, seed: int, speed: float, prices: Mapping[str, PriceSettings]
+) -> AsyncIterator[tuple[UpstreamSettings, ...]]:
+    """Run a provider for each trouble for the length of the block."""
+    async with contextlib.AsyncExitStack() as stack:
+        upstreams = []
+        for trouble in TROUBLES:
+            refuses = isinstance(trouble.fault, Status)
+            simulator = Simulator(
+                "instant" if refuses else profile, seed=seed, speed=speed, fault=trouble.fault
+            )
+            url = await stack.enter_async_context(serve(simulator))
+            upstreams.append(
+                UpstreamSettings(name=trouble.name, base_url=f"{url}/v1", price=dict(prices))
+            )
+        yield tuple(upstreams)
+
+
+def routes(healthy: str) -> tuple[RouteSettings, ...]:
+    """Return a route for each trouble. A request takes it by its name in the header ``ROUTE``."""
+    return tuple(
+        RouteSettings(
+            name=trouble.name,
+            match=RouteMatch(header={ROUTE: trouble.name}),
+            strategy=trouble.strategy,
+            upstreams=(trouble.name, healthy),
+            retries=0,
+        )
+        for trouble in TROUBLES
+    )
+
+
+async def attempts_of(running: Demo, answer: DemoAnswer) -> Sequence[Attempt]:
+    """Return the upstream calls that a request caused."""
+    async with running.session.get(f"{running.admin_url}/explain/{answer.request_id}") as response:
+        response.raise_for_status()
+        return msgspec.json.decode(await response.read(), type=Served).attempts
+
+
+_KEY = {"authorization": "Bearer demo", "content-type": "application/json"}
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _DemoChoice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_DemoChoice] = []
+
+
+@dataclass(frozen=True)
+class DemoAnswer:
+    """One streamed answer as the client saw it. Times in seconds from sending the request."""
+
+    prompt: str
+    text: str
+    kind: str
+    """``exact``, ``semantic``, ``joined`` or ``miss``."""
+    ttft_s: float
+    total_s: float
+    similarity: float | None = None
+    veto: str | None = None
+    request_id: str = ""
+    wrong: bool = False
+    """A hit whose answer is not the right one, which the simulator knows."""
+
+    @property
+    def is_hit(self) -> bool:
+        return self.kind in ("exact", "semantic")
+
+    @property
+    def is_refused(self) -> bool:
+        """A guard refused a cached answer."""
+        return self.veto not in (None, "threshold")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A running demo: its URLs, and the oracle that knows the right answers."""
+
+    url: str
+    admin_url: str
+    session: aiohttp.ClientSession
+    oracle: Oracle
+    model: str
+
+    async def ask(self, prompt: str, route: str | None = None) -> DemoAnswer:
+        """Stream one answer and judge it."""
+        body = {
+            "model": self.model,
+            "stream": True,
+            "messages": [{"role": "user", "content": prompt}],
+        }
+        sent = time.perf_counter()
+        first: float | None = None
+        parts: list[str] = []
+        frames = SSEDecoder()
+        headers = _KEY if route is None else {**_KEY, ROUTE: route}
+        async with self.session.post(
+            self.url, data=msgspec.json.encode(body), headers=headers
+        ) as response:
+            response.raise_for_status()
+            async for data in response.content.iter_any():
+                for frame in frames.feed(data):
+                    text = _text(frame.data)
+                    if text and first is None:
+                        first = time.perf_counter()
+                    parts.append(text)
+            told = response.headers
+        ended = time.perf_counter()
+        text = "".join(parts)
+        kind = _kind(told.get("cache-status", ""))
+        similarity = told.get("x-headstart-similarity")
+        return DemoAnswer(
+            prompt=prompt,
+            text=text,
+            kind=kind,
+            ttft_s=(first or ended) - sent,
+            total_s=ended - sent,
+            similarity=float(similarity) if similarity else None,
+            veto=told.get("x-headstart-veto"),
+            request_id=told.get("x-headstart-request-id", ""),
+            wrong=kind in ("exact", "semantic") and not self.oracle.judge(prompt, text),
+        )
+
+
+def _text(data: bytes | None) -> str:
+    if not data or data == b"[DONE]":
+        return ""
+    chunk = msgspec.json.decode(data, type=_Chunk)
+    return "".join(choice.delta.content or choice.delta.refusal or "" for choice in chunk.choices)
+
+
+def _kind(cache_status: str) -> str:
+    kind = cache_status.rpartition("detail=")[2]
+    return kind if kind in ("exact", "semantic", "joined") else "miss"
+
+
+@contextlib.asynccontextmanager
+async def running_demo(profile: str, seed: int, speed: float, store: str) -> AsyncIterator[Demo]:
+    """Run providers and the sidecar on free loopback ports for the length of the block."""
+    simulator = Simulator(profile, seed=seed, speed=speed)
+    async with contextlib.AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(serve(simulator))
+        prices = simulated_prices(simulator.profile)
+        upstream = UpstreamSettings(
+            name=f"simulated-{profile}", base_url=f"{provider}/v1", price=prices
+        )
+        failing = await stack.enter_async_context(failing_providers(profile, seed, speed, prices))
+        settings = checked(
+            Settings(
+                # So few requests are no time to watch near misses first.
+                cache=CacheSettings(store=store, cold_start="optimistic"),
+                upstream=(upstream, *failing),
+                route=routes(upstream.name),
+            )
+        )
+        app = build_sidecar(settings)
+        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="on")
+        _, sidecar = await stack.enter_async_context(serve_app(config))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Demo(
+            url=f"{sidecar}/v1/chat/completions",
+            admin_url=f"{sidecar}/_headstart",
+            session=session,
+            oracle=simulator.oracle,
+            model=simulator.profile.model,
+        )
+
+
+NOTE = "simulated providers, scripted traffic: times and prices are modelled, hits are real"
+NEW = (
+    "How can I sign up for ChatGPT?",
+    "What is the difference between TCP and UDP?",
+    "Cancel my subscription",
+)
+SCRIPT = (
+    ("the same words again", "How can I sign up for ChatGPT?"),
+    ("other words, same meaning", "I want to sign up for ChatGPT"),
+    ("other words, same meaning", "What's the difference between UDP and TCP?"),
+    ("a trap: close in words, opposite in meaning", "Don't cancel my subscription"),
+)
+CONCURRENCY = 8
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of ``headstart demo``."""
+
+    requests: int = option(300, None, click.IntRange(0))
+    profile: str = option("openai", "See: headstart simulate --list")
+    seed: int = option(1)
+    speed: float = option(1.0, "Run the provider's clock faster.", click.FloatRange(0.1))
+    interactive: bool = flag("Type your own prompts instead of the load.")
+
+
+@command(DemoOptions)
+def demo(options: DemoOptions) -> None:
+    """Watch it work: simulated providers, the sidecar, realistic traffic. No key, no network.
+
+    Shows hits, a trap refused, a race of which one provider fails and a broken stream that another
+    one ends; then plays a load and prints the report.
+
+    Examples:
+      headstart demo
+      headstart demo --requests 1000 --profile groq
+      headstart demo --interactive
+    """
+    console = Console()
+    try:
+        with tempfile.TemporaryDirectory(prefix="headstart-demo-") as folder:
+            store = f"sqlite:///{Path(folder) / 'demo.db'}"
+            asyncio.run(_run(console, options, store))
+    except KeyboardInterrupt:
+        console.print("stopped")
+        raise SystemExit(130) from None
+
+
+async def _run(console: Console, options: DemoOptions, store: str) -> None:
+    console.print(f"[bold]Headstart demo[/]  [dim]{NOTE}[/]\n")
+    async with running_demo(options.profile, options.seed, options.speed, store) as running:
+        await _first_screen(console, running)
+        await _second_screen(console, running)
+        if options.interactive:
+            await _converse(console, running)
+        elif options.requests:
+            await _load(console, running, options.requests, options.seed)
+        await asyncio.sleep(0.5)  # The books are written within a quarter of a second.
+        await print_report(console, store)
+    console.print(f"[dim]{NOTE}; this environment takes {_install_mb():.0f} MB on disk[/]")
+
+
+async def _first_screen(console: Console, running: Demo) -> None:
+    """Show misses, an exact hit, reworded hits and a refused trap, in a few seconds."""
+    console.print("[bold]First asked[/] (three misses, streamed from the provider)")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(running.ask(prompt)) for prompt in NEW]
+    for task in asked:
+        console.print(_line(task.result()))
+    # Stored answers are encoded in the background; a moment later they can be matched.
+    await asyncio.sleep(0.3)
+    for title, prompt in SCRIPT:
+        console.print(f"[bold]{title.capitalize()}[/]")
+        console.print(_line(await running.ask(prompt)))
+    console.print()
+
+
+async def _second_screen(console: Console, running: Demo) -> None:
+    """Show a race with one failing provider, and a broken stream that another one completes."""
+    for trouble in TROUBLES:
+        console.print(f"[bold]{trouble.title.capitalize()}[/]")
+        answer = await running.ask(trouble.prompt, trouble.name)
+        console.print(_line(answer))
+        await asyncio.sleep(0.1)  # The request is explained once its last byte is out.
+        for each in await attempts_of(running, answer):
+            console.print(f"    {each.upstream}: {each.role}, {each.outcome}", style="dim")
+    console.print()
+
+
+def _line(answer: DemoAnswer) -> Text:
+    colours = {"exact": "green", "semantic": "green", "joined": "cyan", "miss": "yellow"}
+    line = Text("  ")
+    line.append(f"{answer.kind:9}", style=f"bold {colours[answer.kind]}")
+    line.append(f"first token {answer.ttft_s * 1e3:7.1f} ms  total {answer.total_s * 1e3:7.1f} ms")
+    line.append(f"  {answer.prompt}", style="italic")
+    if answer.similarity is not None:
+        line.append(f"  similarity {answer.similarity:.2f}", style="dim")
+    if answer.is_refused:
+        line.append(f"  refused: {answer.veto}", style="bold magenta")
+    if answer.wrong:
+        line.append("  WRONG", style="bold red")
+    return line
+
+
+async def _load(console: Console, running: Demo, requests: int, seed: int) -> None:
+    answers: list[DemoAnswer] = []
+    prompts: Iterator[TrafficPrompt] = traffic(
+        seed, requests, repeat_share=0.3, reword_share=0.25, trap_share=0.1
+    )
+
+    async def work() -> None:
+        for prompt in prompts:
+            answers.append(await running.ask(prompt.text))  # noqa: PERF401 - shown one by one
+
+    with Live(console=console, refresh_per_second=8, transient=not console.is_terminal) as live:
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(work()) for _ in range(CONCURRENCY)]
+            while not all(worker.done() for worker in workers):
+                live.update(_screen(answers, requests))
+                await asyncio.sleep(0.1)
+        live.update(_screen(answers, requests))
+    if not console.is_terminal:
+        console.print(_screen(answers, requests))
+
+
+def _screen(answers: Sequence[DemoAnswer], requests: int) -> Group:
+    """Return the counts so far. The report below has money and tokens from the sidecar."""
+    title = (
+        f"{len(answers)} of {requests} scripted requests, {CONCURRENCY} at a time: their client's "
+        "view (the report below has the sidecar's)"
+    )
+    table = Table(title=title, title_justify="left")
+    for column in ("", "requests", "share", "first token p50", "p95"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, is_hit in (("hits", True), ("misses", False)):
+        times = [answer.ttft_s for answer in answers if answer.is_hit is is_hit]
+        share = f"{len(times) / len(answers):.0%}" if answers else ""
+        table.add_row(name, str(len(times)), share, _ms(times, 0.5), _ms(times, 0.95))
+    kinds = Counter(answer.kind for answer in answers)
+    wrong = sum(answer.wrong for answer in answers)
+    refused = Counter(answer.veto for answer in answers if answer.is_refused)
+    vetoes = ", ".join(f"{name} {count}" for name, count in refused.most_common()) or "none"
+    return Group(
+        table,
+        Text(
+            f"exact {kinds['exact']}, reworded {kinds['semantic']}, joined {kinds['joined']}, "
+            f"upstream {kinds['miss']}"
+        ),
+        Text(
+            f"{wrong} wrong of {kinds['exact'] + kinds['semantic']} hits",
+            style="bold red" if wrong else "bold green",
+        ),
+        Text(f"near misses refused by a guard: {vetoes}"),
+    )
+
+
+def _ms(times: list[float], share: float) -> str:
+    if not times:
+        return "-"
+    ordered = sorted(times)
+    return f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3:.1f} ms"
+
+
+async def _converse(console: Console, running: Demo) -> None:
+    console.print("Ask anything; an empty line ends. Try a question again in other words.")
+    while True:
+        prompt = (await asyncio.to_thread(console.input, "[bold]> [/]")).strip()
+        if not prompt:
+            return
+        answer = await running.ask(prompt)
+        console.print(answer.text)
+        console.print(_line(answer))
+
+
+def _install_mb() -> float:
+    """Return the size of the packages in this environment."""
+    folder = Path(sysconfig.get_paths()["purelib"])
+    if sys.prefix == sys.base_prefix:
+        folder = Path(__file__).parents[1]
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20

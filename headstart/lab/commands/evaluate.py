@@ -1,0 +1,151 @@
+"""``headstart evaluate``: how often the match policy hits, and how often it is wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from headstart.cli.options import (
+    COUNT,
+    JSON,
+    OLD_FILE,
+    Share,
+    argument,
+    command,
+    flag,
+    option,
+    print_json,
+)
+from headstart.lab.commands import playing
+from headstart.lab.commands.playing import FAIL_OVER_HELP, STATE_HELP, play_rows, same_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headstart.lab.contenders import Contender
+    from headstart.lab.labelled import Pairs, Stream
+    from headstart.lab.rates import PairReport, StreamReport
+    from headstart.policies.ratchet.settings import JudgeNoise
+
+
+PROMISE_HELP = "Share of wrong hits to promise.  [default: the product's]"
+POLICY_HELP = "verified, verified:1%, static, static:0.90, bare:0.90 or off."
+ORDERINGS_HELP = "Play a stream so often, reshuffled."
+JUDGE_HELP = "Who labels a stream: oracle, real (errs as the shipped judge) or noise=BETA,ALPHA."
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of ``headstart evaluate``."""
+
+    path: Path = argument("PAIRS_OR_STREAM.jsonl", OLD_FILE)
+    max_error: float | None = option(None, PROMISE_HELP, Share())
+    policy: str = option("verified", POLICY_HELP)
+    guards: bool = option(default=True, help="Let guards veto.", flags="--guards/--no-guards")
+    judge: str = option("oracle", JUDGE_HELP)
+    seed: int | None = option(None, "Shuffle a stream; without it, the file's order.", click.INT)
+    orderings: int = option(1, ORDERINGS_HELP, COUNT, show_default=False)
+    state: Path | None = option(None, STATE_HELP, OLD_FILE)
+    fail_over: float | None = option(None, FAIL_OVER_HELP, Share())
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(EvaluateOptions)
+def evaluate(options: EvaluateOptions) -> None:
+    """Judge the match policy on labelled pairs or on a stream with classes.
+
+    Pairs teach nothing, so verified judges them by its cold-start rule, as if the first near
+    misses had had the same answers; before those it would serve pairs from similarity 0.98 alone.
+    A stream is played in order into an empty cache, and verified learns from it as it goes.
+
+    Examples:
+      headstart evaluate pairs.jsonl --max-error 2%
+      headstart evaluate stream.jsonl --max-error 1% --judge real --orderings 3 --json
+      headstart evaluate stream.jsonl --policy static:0.95 --no-guards --seed 1
+      headstart evaluate stream.jsonl --fail-over 1%
+
+    Lines of pairs:     {"a": "…", "b": "…", "same_answer": true, "category": "…"}
+    Lines of a stream:  {"prompt": "…", "class": "…", "query": "…", "category": "…"}
+
+    category and query may be missing. Texts may be message lists: then what was said before must
+    mean the same, as in production. query names the question inside a templated prompt.
+    """
+    from headstart.lab.contenders import Setup, contender_of
+    from headstart.lab.labelled import Pairs, read_labelled
+    from headstart.lab.stream import judge_noise
+
+    noise = judge_noise(options.judge)
+    with options.path.open("rb") as lines:
+        labelled = read_labelled(lines)
+    prior = options.state.read_bytes() if options.state else None
+    is_pairs = isinstance(labelled, Pairs)
+    setup = Setup(options.guards, noise, options.max_error, prior, settled=is_pairs)
+    contender = contender_of(options.policy, setup)
+    report: PairReport | StreamReport
+    if isinstance(labelled, Pairs):
+        report = _judge_pairs(labelled, contender())
+    else:
+        seeds: list[int | None] = [options.seed]
+        if options.orderings > 1:
+            seeds = [(options.seed or 0) + place for place in range(options.orderings)]
+        report = _play(labelled, contender, noise, seeds)
+    if options.as_json:
+        print_json(report)
+    else:
+        _print(report, options.policy)
+    playing.fail_over(report, options.fail_over)
+
+
+def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
+    from headstart.lab.rates import judge_pairs
+
+    prepare = playing.encoded(side.query for pair in pairs.rows for side in (pair.a, pair.b))
+    return judge_pairs(playing.tracked(pairs.rows, "Judging"), prepare, contender.policy)
+
+
+def _play(
+    stream: Stream,
+    make: Callable[[], Contender],
+    noise: JudgeNoise,
+    seeds: list[int | None],
+) -> StreamReport:
+    from headstart.lab.rates import ordering_report, stream_report
+    from headstart.lab.stream import noisy
+
+    prepare = playing.encoded(row.prompt.query for row in stream.rows)
+    orderings = []
+    for seed in seeds:
+        chance = random.Random(seed or 0)  # noqa: S311 - must be repeatable, guards no secret
+        rows = list(stream.rows)
+        if seed is not None:
+            chance.shuffle(rows)
+        judge = noisy(same_class, noise, chance.random)
+        played = play_rows(rows, prepare, make(), same_class, "Playing", chance, judge=judge)
+        orderings.append(ordering_report(played, seed))
+    return stream_report(orderings)
+
+
+def _print(report: PairReport | StreamReport, policy: str) -> None:
+    from headstart.lab.rates import PairReport
+
+    click.echo(f"{report.n:,} prompts, {policy}")
+    for name in ("hit_rate", "wrong_per_hit", "wrong_per_request"):
+        click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")
+    click.echo(f"  at least           {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
+    if isinstance(report, PairReport):
+        click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
+        click.echo(f"  traps served       {report.traps_served} of {report.traps}")
+        for name, served in report.categories.items():
+            click.echo(
+                f"    {name:16} genuine {served.genuine_served}/{served.genuine}, "
+                f"traps {served.traps_served}/{served.traps}"
+            )
+    else:
+        for name, category in report.categories.items():
+            click.echo(f"    {name:16} hits {category.hits}/{category.n}, wrong {category.wrong}")
+    refused = ", ".join(f"{name} {count}" for name, count in report.refused.items())
+    click.echo(f"  refused by         {refused or 'nothing'}")

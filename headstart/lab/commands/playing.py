@@ -1,0 +1,309 @@
+"""Logs and labelled prompts are read, encoded and played; their rates become tables."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from headstart.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from headstart.dialects.dialect import Dialect
+    from headstart.lab.contenders import Contender
+    from headstart.lab.labelled import LabelledPrompt, LoggedExchange, Recorded
+    from headstart.lab.rates import Rates
+    from headstart.lab.stream import Judge, PlayedPrompt, PreparedPrompt
+    from headstart.policies.guards.parse import Parse
+    from headstart.policies.ratchet.settings import JudgeNoise
+    from headstart.types import CacheKey, ChatRequest, Completion
+
+T = TypeVar("T")
+STATE_HELP = "Start from what headstart tune has learned."
+FAIL_OVER_HELP = "Exit with 1 if more hits are wrong for certain."
+QUERY_HELP = "Its group query is the question inside a templated prompt."
+
+
+def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
+    """Show progress on a terminal's error stream, so that output stays clean for pipes."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(rows, what, console=console, transient=True, disable=not console.is_terminal)
+
+
+def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
+    """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
+    from headstart.embeddings.encoder import OnnxEncoder
+    from headstart.lab.stream import PreparedPrompt
+    from headstart.policies.guards.table import parse_prompt
+
+    encoder = OnnxEncoder()
+
+    @cache
+    def prepare(text: str) -> PreparedPrompt[Parse]:
+        encoding = encoder.encode(text)
+        return PreparedPrompt(encoding.sentence, parse_prompt(text, encoding), encoding.complete)
+
+    for text in tracked([text for text in dict.fromkeys(texts) if text is not None], "Encoding"):
+        prepare(text)
+    return prepare
+
+
+def fail_over(rates: Rates, most: float | None) -> None:
+    """Exit with 1 when more than ``most`` of the hits were wrong, beyond chance."""
+    least = rates.wrong_per_hit_at_least
+    if most is not None and least > most:
+        raise click.ClickException(
+            f"at least {least:.2%} of the hits were wrong (one-sided 95 %), "
+            f"over --fail-over {most:.2%}"
+        )
+
+
+def share_with_interval(rates: Rates, name: str) -> str:
+    """Return a rate in words."""
+    interval = rates.intervals[name]
+    if interval is None:
+        return "none: nothing was served"
+    return f"{getattr(rates, name):.2%} (95 %: {interval.low:.2%} to {interval.high:.2%})"
+
+
+def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *more: str) -> Table:
+    """Return a table of rates. A row has a name, its own cells under ``more``, and rates."""
+    compared = table(first, *more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)")
+    for name, cells, rates in rows:
+        errors = (_brief(rates, key) for key in ("wrong_per_hit", "wrong_per_request"))
+        compared.add_row(name, *cells, percent(rates.hit_rate), *errors)
+    return compared
+
+
+def table(first: str, *more: str) -> Table:
+    """Return an empty table. All columns except for the first hold numbers."""
+    from rich.table import Table
+
+    empty = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    empty.add_column(first, no_wrap=True)
+    for name in more:
+        empty.add_column(name, justify="right", no_wrap=True)
+    return empty
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage."""
+    return "none" if share is None else f"{share:.2%}"
+
+
+def _brief(rates: Rates, name: str) -> str:
+    interval = rates.intervals[name]
+    if interval is None:
+        return "none"
+    return f"{getattr(rates, name):.2%} ({interval.low:.2%} to {interval.high:.2%})"
+
+
+class Material(NamedTuple):
+    """Rows to play in order, with the functions that encode and judge them."""
+
+    rows: list[Any]
+    prepare: Callable[[str], PreparedPrompt[Parse]]
+    truth: Judge[Any]
+    noise: JudgeNoise
+    """The errors of ``truth`` as a judge; labels have none."""
+    skipped: dict[str, int]
+    """The number of lines that the cache would not store, by reason."""
+    texts: list[str]
+    """The whole last user texts."""
+    pairs: bool = False
+
+
+def play_all(
+    material: Material, contender: Contender, what: str, *, shadow: bool = False
+) -> list[PlayedPrompt[Any]]:
+    """Play all rows in order against a new contender. Of a pair only the second prompt counts."""
+    rows, prepare, truth = material.rows, material.prepare, material.truth
+    played = play_rows(rows, prepare, contender, truth, what, null_rate=1.0, shadow=shadow)
+    return [each for each in played if not (material.pairs and each.refusal == "nothing-stored")]
+
+
+def play_rows(
+    rows: Sequence[Any],
+    prepare: Callable[[str], PreparedPrompt[Parse]],
+    contender: Contender,
+    truth: Judge[Any],
+    what: str,
+    chance: random.Random | None = None,
+    **given: Any,
+) -> list[PlayedPrompt[Any]]:
+    """Play rows in order against a contender, with progress. ``given`` are fields of the Game."""
+    from headstart.lab.stream import Game, history_judge, play
+
+    draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
+    same_history = history_judge(contender.policy, prepare)
+    fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
+    return list(play(tracked(rows, what), prepare, Game(*contender, **fields)))
+
+
+def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> Material:
+    """Read files of one kind as one file.
+
+    The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
+    LabelledDataError; its line numbers count through all files.
+    """
+    from headstart.lab.labelled import (
+        Pairs,
+        decode_line,
+        is_cut_off,
+        is_log,
+        numbered,
+        read_labelled,
+        read_log,
+    )
+    from headstart.lab.rates import pairs_in_order
+    from headstart.policies.ratchet.settings import EXACT_JUDGE
+
+    lines = [line for path in paths for line in path.read_bytes().splitlines()]
+    whole = [b"" if is_cut_off(line) else line for line in lines]
+    if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
+        cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
+        return _recorded(read_log(whole), pattern, cut_off)
+    labelled = read_labelled(lines)
+    rows = list(pairs_in_order(labelled))
+    texts = [row.prompt.query for row in rows if row.prompt.query is not None]
+    pairs = isinstance(labelled, Pairs)
+    return Material(rows, encoded(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
+
+
+def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
+    """Return whether two prompts have the same label."""
+    return fresh.label == cached.label
+
+
+def _recorded(
+    exchanges: list[LoggedExchange], pattern: re.Pattern[str] | None, cut_off: int
+) -> Material:
+    from headstart.policies.ratchet.settings import JudgeNoise
+
+    skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
+    rows: list[Recorded] = []
+    reader = _LogReader(pattern)
+    for exchange in tracked(exchanges, "Reading"):
+        found = reader.read(exchange)
+        if isinstance(found, str):
+            skipped[found] += 1
+        else:
+            rows.append(found)
+    texts = [row.text for row in rows if row.text is not None]
+    prepare = encoded(row.prompt.query for row in rows)
+    return Material(rows, prepare, _Agreement(), JudgeNoise(), dict(skipped), texts)
+
+
+class _LogReader:
+    """Reads exchanges with the dialects and the admission policy of the proxy."""
+
+    def __init__(self, pattern: re.Pattern[str] | None) -> None:
+        from headstart.dialects.registry import DIALECTS
+        from headstart.policies.admission import Admission
+
+        self._dialects = DIALECTS
+        self._admission = Admission()
+        self._pattern = pattern
+
+    def read(self, exchange: LoggedExchange) -> Recorded | str:
+        """Return the row, or the reason not to store it. Raises LabelledDataError."""
+        from headstart.lab.labelled import LabelledDataError, Recorded
+
+        dialect = self._dialects.get(exchange.dialect)
+        if dialect is None:
+            raise LabelledDataError(
+                f"line {exchange.line}: dialect: {exchange.dialect!r} is none of "
+                f"{', '.join(self._dialects)}"
+            )
+        try:
+            request = dialect.parse_request(exchange.request)
+        except InvalidRequest as error:
+            raise LabelledDataError(f"line {exchange.line}: request: {error}") from error
+        answer = _answer(dialect, exchange)
+        if answer is None:
+            return "no-whole-answer"
+        refusal = self._admission.refuse_store(request, answer)
+        if refusal is not None:
+            return refusal
+        key = self._key(dialect, request, exchange.scope)
+        return Recorded(prompt=key, text=request.query, answer=answer)
+
+    def _key(self, dialect: Dialect, request: ChatRequest, scope: str) -> CacheKey:
+        from headstart.policies.key import KeyContext, chat_key, find_question
+
+        context = KeyContext(dialect=dialect.name, path=b"/v1/chat/completions", upstream="")
+        question = find_question(request.query or "", pattern=self._pattern)
+        key = chat_key(request, scope=scope, context=context, question=question)
+        if self._admission.refuse_semantic(request) is not None or not key.query:
+            return msgspec.structs.replace(key, query=None)
+        return key
+
+
+def _answer(dialect: Dialect, exchange: LoggedExchange) -> Completion | None:
+    from headstart.transcript import Transcript
+
+    transcript = Transcript()
+    transcript.feed(dialect.decode_body(200, exchange.response))
+    return transcript.completion(exchange.at or 0.0)
+
+
+class _Agreement:
+    """The agreement judge of the proxy. Each pair is judged once."""
+
+    def __init__(self) -> None:
+        from headstart.embeddings.encoder import OnnxEncoder
+
+        self._encoder = OnnxEncoder()
+        self._vectors: dict[str, Any] = {}
+        self._words: dict[tuple[int, int], bool | None] = {}
+
+    def __call__(self, fresh: Recorded, cached: Recorded) -> bool | None:
+        pair = (id(fresh), id(cached))
+        if pair not in self._words:
+            self._words[pair] = self._judge(fresh, cached)
+        return self._words[pair]
+
+    def _judge(self, fresh: Recorded, cached: Recorded) -> bool | None:
+        from headstart.policies.agreement.judge import judge, texts_to_encode
+
+        texts = texts_to_encode(fresh.answer, cached.answer)
+        cosine = None
+        if texts:
+            cosine = float(self._vector(texts[0]) @ self._vector(texts[1]))
+        questions = (fresh.prompt.query, cached.prompt.query)
+        return judge(fresh.answer, cached.answer, questions, cosine).same
+
+    def _vector(self, text: str) -> Any:
+        if text not in self._vectors:
+            self._vectors[text] = self._encoder.encode(text).sentence
+        return self._vectors[text]
+
+
+def question_pattern(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> re.Pattern[str] | None:
+    """Read ``--query``. Raises BadParameter."""
+    import re
+
+    if value is None:
+        return None
+    try:
+        pattern = re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"{error}") from error
+    if "query" not in pattern.groupindex:
+        raise click.BadParameter("name the question's group: (?P<query>...)")
+    return pattern

@@ -1,0 +1,74 @@
+"""``headstart replay``: one log, several match policies, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option, print_json
+from headstart.lab.commands import playing
+from headstart.lab.commands.playing import (
+    QUERY_HELP,
+    STATE_HELP,
+    play_all,
+    question_pattern,
+    read_material,
+)
+
+if TYPE_CHECKING:
+    import re
+    from pathlib import Path
+
+    from headstart.lab.rates import Ordering
+
+POLICIES = ("off", "static:0.90", "verified")
+POLICY_HELP = "verified, verified:1%, static:0.90, bare:0.90 (no guards) or off. Repeat it."
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """The options of ``headstart replay``."""
+
+    paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1, required=True)
+    policy: tuple[str, ...] = option(POLICIES, POLICY_HELP, multiple=True)
+    state: Path | None = option(None, STATE_HELP, OLD_FILE)
+    query: re.Pattern[str] | None = option(
+        None, QUERY_HELP, metavar="REGEX", callback=question_pattern
+    )
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(ReplayOptions)
+def replay(options: ReplayOptions) -> None:
+    """Play a log, labelled pairs or a labelled stream in order against each policy from cold.
+
+    docs/tuning.md says which logs can be read, and what counts as a wrong hit.
+
+    Examples:
+      headstart replay log.jsonl
+      headstart replay log.jsonl --policy bare:0.9 --policy static:0.9 --policy verified:1% --json
+    """
+    from headstart.lab.contenders import Setup, contender_of
+    from headstart.lab.rates import ordering_report
+    from headstart.policies.ratchet.settings import JudgeNoise
+
+    snapshot = options.state.read_bytes() if options.state else None
+    for name in options.policy:
+        contender_of(name, Setup(guards=True, noise=JudgeNoise(), state=snapshot))
+    material = read_material(options.paths, options.query)
+    setup = Setup(guards=True, noise=material.noise, state=snapshot)
+    found = {
+        name: ordering_report(play_all(material, contender_of(name, setup)(), name), None)
+        for name in options.policy
+    }
+    if options.as_json:
+        print_json({"policies": found, "skipped": material.skipped})
+    else:
+        _print(found)
+
+
+def _print(found: dict[str, Ordering]) -> None:
+    from rich.console import Console
+
+    rows = ((name, [f"{rates.hits:,}"], rates) for name, rates in found.items())
+    Console().print(playing.comparison("policy", rows, "served"))

@@ -1,0 +1,31 @@
+"""Simulated providers: real sockets, the real dialects, seeded delays and scripted faults.
+
+The tests, the benchmarks and the demo use them as upstreams. Nothing here imports the cache.
+"""
+
+from __future__ import annotations
+
+from headstart.lab.simulator.answer_key import AnswerKey, Scripted, read_answer_key
+from headstart.lab.simulator.app import Simulator, serve
+from headstart.lab.simulator.faults import Spell, find_weather
+from headstart.lab.simulator.oracle import Oracle, TrafficPrompt, Truth, traffic
+from headstart.lab.simulator.profiles import PROFILES, ProviderProfile, find_profile
+from headstart.lab.simulator.stats import Record
+
+__all__ = [
+    "PROFILES",
+    "AnswerKey",
+    "Oracle",
+    "ProviderProfile",
+    "Record",
+    "Scripted",
+    "Simulator",
+    "Spell",
+    "TrafficPrompt",
+    "Truth",
+    "find_profile",
+    "find_weather",
+    "read_answer_key",
+    "serve",
+    "traffic",
+]

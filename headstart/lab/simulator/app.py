@@ -1,0 +1,526 @@
+"""The simulated provider: an ASGI app that speaks every dialect, and its server."""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from array import array
+from collections import Counter, OrderedDict
+from contextlib import asynccontextmanager
+from hashlib import blake2b, shake_256
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+import uvicorn
+from msgspec.structs import replace
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headstart.lab.simulator.anthropic_messages import AnthropicWire
+from headstart.lab.simulator.chat_request import BadRequest
+from headstart.lab.simulator.cohere import CohereWire
+from headstart.lab.simulator.faults import (
+    HEADER,
+    Fault,
+    WeatherEffect,
+    decode_fault,
+    weather_effect,
+)
+from headstart.lab.simulator.gemini import GENERATES, GeminiWire
+from headstart.lab.simulator.generation import generate
+from headstart.lab.simulator.openai_chat import OpenAIWire, render_model, render_models
+from headstart.lab.simulator.oracle import Oracle
+from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
+from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
+from headstart.lab.simulator.stats import SimulatorStats, Told
+from headstart.lab.simulator.wire import (
+    Pace,
+    ScriptedError,
+    ScriptedReply,
+    SimulatedAnswer,
+    SimulatedRequest,
+    error_reply,
+    json_reply,
+    unknown_url,
+)
+from headstart.sockets import BACKLOG, bind, url_of
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+
+    from headstart.lab.simulator.chat_request import ChatBody
+    from headstart.lab.simulator.faults import Spell
+    from headstart.lab.simulator.wire import Wire
+    from headstart.types import Headers
+
+BLOCK_TOKENS = 128
+MINIMUM_TOKENS = 1024
+"""A shorter prefix is never cached, as with OpenAI and Anthropic."""
+LIFETIME_S = 300.0
+"""A prefix is forgotten so many simulated seconds after its last use."""
+
+_CHARACTERS = 4
+"""The number of characters of a simulated prompt token."""
+_MOST_BLOCKS = 100_000
+
+
+class PrefixCache:
+    """Remembers the blocks of recent prompts, separately for each key and model."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[bytes, float] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget every prompt."""
+        self._blocks.clear()
+
+    def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
+        """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
+        marks = list(_marks(credential, chat))
+        known = 0
+        for mark in marks:
+            if at_s - self._blocks.get(mark, -LIFETIME_S) >= LIFETIME_S:
+                break
+            known += 1
+        for mark in marks:
+            self._blocks[mark] = at_s
+            self._blocks.move_to_end(mark)
+        while len(self._blocks) > _MOST_BLOCKS:
+            self._blocks.popitem(last=False)
+        cached = known * BLOCK_TOKENS
+        if cached < MINIMUM_TOKENS:
+            cached = 0
+        whole = len(marks) * BLOCK_TOKENS
+        return cached, whole - cached if whole >= MINIMUM_TOKENS else 0
+
+
+def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
+    """Return a hash for each whole block, which also depends on all blocks before it."""
+    text = chat.prompt_text
+    size = BLOCK_TOKENS * _CHARACTERS
+    running = blake2b(credential + b"\0" + chat.model.encode(), digest_size=16)
+    marks = []
+    for start in range(0, len(text) - size + 1, size):
+        running.update(text[start : start + size].encode("utf-8", "surrogatepass"))
+        marks.append(running.digest())
+    return marks
+
+
+class EmbeddingsBody(Frozen):
+    """A decoded ``POST /v1/embeddings`` body."""
+
+    model: str
+    input: str | tuple[str, ...]
+    encoding_format: str = "float"
+    dimensions: int = 256
+
+
+def render_embeddings(wanted: EmbeddingsBody) -> bytes:
+    """Return unit vectors without meaning. The vector of a text depends on the text alone."""
+    texts = (wanted.input,) if isinstance(wanted.input, str) else wanted.input
+    tokens = sum(-(-len(text) // 4) for text in texts)
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": place, "embedding": _embed(text, wanted)}
+                for place, text in enumerate(texts)
+            ],
+            "model": wanted.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+    )
+
+
+def _embed(text: str, wanted: EmbeddingsBody) -> list[float] | str:
+    raw = array("h", shake_256(text.encode()).digest(2 * wanted.dimensions))
+    norm = sum(value * value for value in raw) ** 0.5 or 1.0
+    vector = array("f", (value / norm for value in raw))
+    if wanted.encoding_format == "base64":
+        return base64.b64encode(vector.tobytes()).decode()
+    return vector.tolist()
+
+
+OPENAI: Wire = OpenAIWire()
+GEMINI: Wire = GeminiWire()
+CHATS: dict[bytes, Wire] = {
+    b"/v1/chat/completions": OPENAI,
+    b"/v1/messages": AnthropicWire(),
+    b"/v2/chat": CohereWire(),
+}
+"""Dialects by path; Gemini's paths have the model in them."""
+
+_MODELS_CREATED = 1_700_000_000
+
+
+def chat_wire(incoming: SimulatedRequest) -> Wire | None:
+    """Return the dialect in which a request asks for a chat, or None when it does not."""
+    if incoming.method != "POST":
+        return None
+    if GENERATES.fullmatch(incoming.path):
+        return GEMINI
+    return CHATS.get(incoming.path)
+
+
+def answer_other(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedReply]:
+    """Return the endpoint's name for the statistics and its reply. Raises msgspec.DecodeError."""
+    if incoming.path.startswith(b"/v1/echo"):
+        return "echo", _echo(incoming)
+    match incoming.method, incoming.path:
+        case "POST", b"/v1/embeddings":
+            wanted = msgspec.json.decode(incoming.body, type=EmbeddingsBody)
+            body = render_embeddings(wanted)
+            return "embeddings", json_reply(200, body)
+        case "GET", b"/v1/models":
+            return "models", json_reply(200, render_models([model], _MODELS_CREATED))
+        case "GET", path if path == b"/v1/models/" + model.encode():
+            return "models", json_reply(200, render_model(model, _MODELS_CREATED))
+    return "unknown", unknown_url(OPENAI, incoming.method, incoming.path)
+
+
+def _echo(incoming: SimulatedRequest) -> ScriptedReply:
+    """Return the request as JSON. Its bytes are written as Latin-1, so that none is lost."""
+    echoed = {
+        "method": incoming.method,
+        "path": incoming.path.decode("latin-1"),
+        "query": incoming.query.decode("latin-1"),
+        "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in incoming.headers],
+        "body": incoming.body.decode("latin-1"),
+    }
+    return json_reply(200, msgspec.json.encode(echoed))
+
+
+TRANSPORT = "headstart.lab.simulator.transport"
+"""The scope extension with the connection's transport, which ``serve`` provides."""
+
+_STREAM: Headers = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+_LIMITED = ScriptedError(429, "Rate limit reached for requests.", "rate_limit_exceeded")
+_OVERLOADED = ScriptedError(503, "That model is currently overloaded.")
+
+
+class _AnsweredCall(NamedTuple):
+    told: Told
+    reply: ScriptedReply
+
+
+class Simulator:
+    """An ASGI app that answers like a provider of the given profile, in the caller's dialect.
+
+    Delays and failures depend on ``seed`` and on the request's number since the start or the last
+    reset. The words of an answer depend on them only where the ``oracle`` varies its words;
+    otherwise equal requests get equal answers. ``speed`` divides all simulated times, also those of
+    faults and ``weather``. With ``api_keys`` only these keys are served. ``fault`` applies to every
+    request that names no fault of its own, and takes precedence over the ``weather``. ``clock``
+    gives Unix seconds. Raises ConfigError for an unknown profile.
+    """
+
+    def __init__(
+        self,
+        profile: str | ProviderProfile = "instant",
+        *,
+        seed: int = 0,
+        speed: float = 1.0,
+        api_keys: Collection[str] = (),
+        fault: Fault | None = None,
+        weather: Sequence[Spell] = (),
+        oracle: Oracle | None = None,
+        clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
+    ) -> None:
+        self.profile = find_profile(profile) if isinstance(profile, str) else profile
+        self.oracle = oracle or Oracle()
+        self.stats = SimulatorStats(clock)
+        self._seed = seed
+        self._speed = speed
+        self._credentials = {key.encode() for key in api_keys}
+        self._fault = fault
+        self._weather = tuple(weather)
+        self._clock = clock
+        self._limit = RateLimit(
+            self.profile.requests_per_minute,
+            self.profile.tokens_per_minute,
+            lambda: clock() * speed,
+        )
+        self._prefixes = PrefixCache()
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset counts, random draws, weather, rate limits, prefixes and the counts of faults."""
+        self._requests = 0
+        self._started = self._clock()
+        self._struck: Counter[str] = Counter()
+        self._limit.reset()
+        self._prefixes.clear()
+        self.stats.reset()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request; other scopes are refused."""
+        if scope["type"] != "http":
+            raise NotImplementedError(f"the simulator does not serve {scope['type']!r}")
+        body = await _read_body(receive)
+        if body is None:
+            return
+        path: bytes = scope["raw_path"]
+        if path.startswith(b"/_sim/"):
+            reply = self._control(scope["method"], path, scope["query_string"])
+            await Performance(reply, receive, send, None).play()
+            return
+        incoming = self._admit(scope, path, body)
+        told, reply = self._answer(incoming)
+        transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
+        performance = Performance(reply, receive, send, transport, speed=self._speed)
+        seen = self.stats.begin(incoming, told)
+        outcome = PlayOutcome.CANCELLED
+        try:
+            outcome = await performance.play()
+        finally:
+            self.stats.finish(seen, outcome, performance)
+
+    def _control(self, method: str, path: bytes, query: bytes) -> ScriptedReply:
+        match method, path:
+            case "GET", b"/_sim/stats":
+                return json_reply(200, msgspec.json.encode(self.stats.snapshot()))
+            case "GET", b"/_sim/requests":
+                since = parse_qs(query).get(b"since", [b"0"])[0]
+                if not since.isdigit():
+                    return error_reply(
+                        OPENAI, ScriptedError(400, "since: give the number of a request")
+                    )
+                return json_reply(200, msgspec.json.encode(self.stats.records(int(since))))
+            case "POST", b"/_sim/reset":
+                self.reset()
+                return json_reply(200, b"{}")
+        return unknown_url(OPENAI, method, path)
+
+    def _admit(self, scope: Message, path: bytes, body: bytes) -> SimulatedRequest:
+        number = self._requests
+        self._requests += 1
+        mark = blake2b(b"%d/%d" % (self._seed, number), digest_size=16).hexdigest()
+        return SimulatedRequest(
+            id=mark,
+            number=number,
+            at_s=(self._clock() - self._started) * self._speed,
+            method=scope["method"],
+            path=path,
+            query=scope["query_string"],
+            headers=tuple(scope["headers"]),
+            body=body,
+            draw=self.profile.draw(self._seed, number),
+        )
+
+    def _answer(self, incoming: SimulatedRequest) -> _AnsweredCall:
+        """Return a call's facts for the statistics, and its reply after limits and faults."""
+        wire = chat_wire(incoming)
+        speaks = wire or OPENAI
+        try:
+            around = self._conditions(incoming)
+        except msgspec.DecodeError as error:
+            return _refused(speaks, ScriptedError(400, f"x-sim-fault: {error}"))
+        try:
+            told, reply = self._serve(incoming, wire, around)
+        except (BadRequest, msgspec.DecodeError) as error:
+            told, reply = _refused(speaks, ScriptedError(400, str(error)))
+        reply = reply.with_headers(speaks.headers(incoming.id, incoming.draw.ttft_s))
+        if around.fault is not None:
+            reply = around.fault.strike(reply, speaks)
+            told = replace(told, status=reply.status, fault=type(around.fault).__name__)
+        return _AnsweredCall(told, reply)
+
+    def _serve(
+        self, incoming: SimulatedRequest, wire: Wire | None, around: WeatherEffect
+    ) -> _AnsweredCall:
+        """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError."""
+        speaks = wire or OPENAI
+        if self._credentials and incoming.credential not in self._credentials:
+            return _refused(speaks, speaks.refused_key)
+        chat = None if wire is None else wire.read(incoming)
+        tokens = 0 if chat is None else chat.prompt_tokens + (chat.limit or 0)
+        allowance = self._limit.take(incoming.credential, tokens)
+        if allowance.retry_after_s is not None:
+            told, reply = _refused(speaks, _LIMITED._replace(retry_after_s=allowance.retry_after_s))
+        elif incoming.draw.fails:
+            told, reply = _refused(speaks, _OVERLOADED)
+        elif wire is None or chat is None:
+            endpoint, reply = answer_other(incoming, self.profile.model)
+            told = Told(endpoint=endpoint, status=reply.status)
+        else:
+            told, reply = self._chat(incoming, wire, chat, around)
+        form = self.profile.limit_headers or speaks.limit_headers
+        return _AnsweredCall(
+            told, reply.with_headers(limit_headers(form, allowance, self._clock()))
+        )
+
+    def _chat(
+        self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody, around: WeatherEffect
+    ) -> _AnsweredCall:
+        if chat.prefill is not None and self.profile.prefill == "refused":
+            raise BadRequest("This model does not support assistant message prefill.")
+        generation = generate(
+            chat, self.oracle, incoming.id, continues=self.profile.prefill == "continued"
+        )
+        if around.fault is not None:
+            generation = around.fault.censor(generation)
+        cached, written = self._read_prefix(incoming, wire, chat)
+        answer = SimulatedAnswer(
+            id=incoming.id,
+            created=int(self._clock()),
+            chat=chat,
+            generation=generation,
+            cached_tokens=cached,
+            written_tokens=written,
+            query=incoming.query,
+        )
+        draw = incoming.draw
+        prefill_s = self.profile.prefill_s(chat.prompt_tokens - cached)
+        pace = Pace(
+            ttft_s=(draw.ttft_s + prefill_s) * around.slower,
+            tokens_per_s=draw.tokens_per_s / around.slower,
+        )
+        told = Told(
+            endpoint=wire.endpoint,
+            status=200,
+            model=chat.model,
+            stream=bool(chat.stream),
+            prompt_tokens=chat.prompt_tokens,
+            cached_tokens=cached,
+            answer_tokens=answer.completion_tokens,
+        )
+        return _AnsweredCall(told, _word(answer, wire, pace))
+
+    def _read_prefix(
+        self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody
+    ) -> tuple[int, int]:
+        if not (self.profile.prefix_cache and wire.caches_prefix(incoming.body)):
+            return 0, 0
+        return self._prefixes.read(incoming.credential, chat, incoming.at_s)
+
+    def _conditions(self, incoming: SimulatedRequest) -> WeatherEffect:
+        """Return a request's fault and slowness. Raises msgspec.DecodeError for a bad header."""
+        named = incoming.header(HEADER)
+        fault = self._fault if named is None else decode_fault(named)
+        around = WeatherEffect()
+        if self._weather:
+            draw = random.Random(f"weather/{self._seed}/{incoming.number}").random()
+            around = weather_effect(self._weather, incoming.at_s, draw)
+        fault = fault or around.fault
+        if fault is not None and not self._strikes(fault):
+            fault = None
+        return WeatherEffect(fault=fault, slower=around.slower)
+
+    def _strikes(self, fault: Fault) -> bool:
+        if fault.times is None:
+            return True
+        name = fault.header()
+        self._struck[name] += 1
+        return self._struck[name] <= fault.times
+
+
+def _word(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedReply:
+    marks: Headers = ((b"x-sim-class", answer.generation.class_id.encode()),)
+    if answer.chat.stream:
+        return ScriptedReply(
+            status=200,
+            headers=_STREAM + marks,
+            pieces=tuple(wire.events(answer, pace)),
+            stream=True,
+            head_at_s=pace.ttft_s,
+        )
+    at_s = pace.at_s(answer.completion_tokens)
+    return json_reply(200, wire.whole(answer), marks, at_s=at_s)
+
+
+def _refused(wire: Wire, error: ScriptedError) -> _AnsweredCall:
+    told = Told(endpoint=wire.endpoint, status=error.status)
+    return _AnsweredCall(told, error_reply(wire, error))
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the whole body, or None when the client leaves first."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message["body"])
+        if not message["more_body"]:
+            return b"".join(parts)
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol. It gives the app its transport, so that faults can break it."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, Any] = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions
+
+
+def _configure(simulator: Simulator) -> uvicorn.Config:
+    return uvicorn.Config(
+        simulator,
+        http=_Protocol,
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=1,
+    )
+
+
+@asynccontextmanager
+async def serve(simulator: Simulator, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve in the running event loop for the length of the block; yields the base URL.
+
+    Append ``/v1`` for an OpenAI client. Leaving the block aborts the calls in flight.
+    """
+    async with serve_app(_configure(simulator), host, port) as (server, url):
+        try:
+            yield url
+        finally:
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+
+
+@asynccontextmanager
+async def serve_app(
+    config: uvicorn.Config, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[tuple[uvicorn.Server, str]]:
+    """Serve an app in the running event loop; yields the server and its base URL."""
+    sock = bind(host, port)
+    config.load()
+    server = uvicorn.Server(config)
+    # ``serve`` does no more than startup and shutdown, apart from signal handlers and a timer.
+    server.lifespan = config.lifespan_class(config)
+    await server.startup([sock])
+    try:
+        yield server, url_of(sock)
+    finally:
+        await server.shutdown([sock])
+
+
+class _Program(uvicorn.Server):
+    """A server that announces when it serves; by then it handles the signals."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
+
+
+def run(simulator: Simulator, sock: socket.socket, announce: Callable[[], None]) -> None:
+    """Serve, and call ``announce`` when ready. SIGINT raises KeyboardInterrupt, SIGTERM ends it."""
+    _Program(_configure(simulator), announce).run([sock])

@@ -1,0 +1,209 @@
+"""Cohere v2 chat on the wire: named events and indexed parts, ended by ``message-end``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.lab.simulator.chat_request import (
+    AskedMessage,
+    BadRequest,
+    ChatBody,
+    OfferedTool,
+    WantedFormat,
+    decode_as,
+    wanted_schema,
+)
+from headstart.lab.simulator.generation import likelihoods
+from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.types import Frozen, Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.lab.simulator.generation import Alternative, CalledTool
+    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+
+_FINISHES = {
+    "stop": "COMPLETE",
+    "length": "MAX_TOKENS",
+    "tool_calls": "TOOL_CALL",
+    "content_filter": "ERROR",
+}
+_encode = msgspec.json.encode
+
+
+class _Format(Frozen):
+    type: str = "text"
+    json_schema: dict[str, Any] | None = None
+    schema: dict[str, Any] | None = None
+
+
+class _CohereThinking(Frozen):
+    type: str = "disabled"
+
+
+class _CohereBody(Frozen):
+    model: str
+    messages: tuple[AskedMessage, ...]
+    stream: bool = False
+    max_tokens: int | None = None
+    tools: tuple[OfferedTool, ...] | None = None
+    tool_choice: str | None = None
+    thinking: _CohereThinking = _CohereThinking()
+    response_format: _Format = _Format()
+    logprobs: bool = False
+
+
+_decoder = msgspec.json.Decoder(_CohereBody)
+
+
+class CohereWire(Wire):
+    """The dialect of ``POST /v2/chat``."""
+
+    endpoint = "cohere"
+    refused_key = ScriptedError(401, "invalid api token")
+    broken_event = b'event: content-delta\ndata: {"type":"content-delta","index":0,"delta":\n\n'
+
+    def read(self, incoming: SimulatedRequest) -> ChatBody:
+        """Read a request into the common terms. Raises BadRequest."""
+        body = decode_as(_decoder, incoming.body)
+        if not body.messages:
+            raise BadRequest("invalid request: messages must not be empty")
+        return ChatBody(
+            model=body.model,
+            messages=body.messages,
+            stream=body.stream,
+            max_tokens=body.max_tokens,
+            logprobs=body.logprobs,
+            tools=body.tools,
+            tool_choice=(body.tool_choice or "auto").lower(),
+            reasoning_effort="none" if body.thinking.type == "disabled" else "medium",
+            response_format=_wanted(body.response_format),
+        )
+
+    def whole(self, answer: SimulatedAnswer) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        said = answer.generation.alternatives[0]
+        message: dict[str, Any] = {"role": "assistant", "content": list(_content(said))}
+        if said.tool_calls:
+            message["tool_calls"] = [_call(call, call.arguments) for call in said.tool_calls]
+        body: dict[str, Any] = {
+            "id": answer.id,
+            "message": message,
+            "finish_reason": _FINISHES[said.finish],
+            "usage": _usage(answer),
+        }
+        if answer.chat.logprobs:
+            body["logprobs"] = [_logprob(*pair) for pair in _likelihoods(said, answer)]
+        return _encode(body)
+
+    def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
+        """Yield ``message-start``, each part from its start to its end, and ``message-end``."""
+        said = answer.generation.alternatives[0]
+        opening = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
+        start = _event("message-start", id=answer.id, delta={"message": opening})
+        yield TimedPiece(pace.ttft_s, start)
+        token, at_s = 0, pace.ttft_s
+        for opened, deltas, closed in _streamed_parts(said, answer):
+            at_s = pace.at_s(token)
+            yield TimedPiece(at_s, opened)
+            for delta in deltas:
+                at_s = pace.at_s(token)
+                yield TimedPiece(at_s, delta, delta=True)
+                token += 1
+            yield TimedPiece(at_s, closed)
+        ending = {"finish_reason": _FINISHES[said.finish], "usage": _usage(answer)}
+        yield TimedPiece(at_s, _event("message-end", delta=ending), terminal=True)
+
+    def error(self, error: ScriptedError) -> bytes:
+        """Return ``{"id", "message"}``."""
+        return _encode({"id": "00000000-0000-0000-0000-000000000000", "message": error.message})
+
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - never named
+        """Return a ``message-end`` that finishes with an error."""
+        return _event("message-end", delta={"finish_reason": "ERROR", "error": error.message})
+
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:
+        """Return the trace id and the time it took."""
+        return (
+            (b"x-debug-trace-id", answer_id.encode()),
+            (b"x-envoy-upstream-service-time", b"%d" % (ttft_s * 1000)),
+        )
+
+
+def _wanted(asked: _Format) -> WantedFormat | None:
+    if asked.type != "json_object":
+        return None
+    return wanted_schema(asked.json_schema or asked.schema)
+
+
+def _usage(answer: SimulatedAnswer) -> dict[str, Any]:
+    counts = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
+    return {"billed_units": counts, "tokens": counts, "cached_tokens": answer.cached_tokens}
+
+
+def _content(said: Alternative) -> Iterator[dict[str, Any]]:
+    if said.reasoning:
+        yield {"type": "thinking", "thinking": "".join(said.reasoning)}
+    if said.tokens:
+        yield {"type": "text", "text": said.text}
+
+
+def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _likelihoods(said: Alternative, answer: SimulatedAnswer) -> Iterator[tuple[str, float]]:
+    for likely in likelihoods(answer.generation.class_id, said.tokens):
+        yield likely.token, likely.logprob
+
+
+def _logprob(token: str, logprob: float) -> dict[str, Any]:
+    return {"text": token, "token_ids": [0], "logprobs": [logprob]}
+
+
+def _streamed_parts(
+    said: Alternative, answer: SimulatedAnswer
+) -> Iterator[tuple[bytes, list[bytes], bytes]]:
+    """Yield each part as it opens, its deltas of one token, and its end."""
+    index = 0
+    for kind, tokens in (("thinking", said.reasoning), ("text", said.tokens)):
+        if not tokens:
+            continue
+        rows = list(_likelihoods(said, answer)) if kind == "text" and answer.chat.logprobs else []
+        opened = _event("content-start", index, {"content": {"type": kind, kind: ""}})
+        deltas = [
+            _event(
+                "content-delta",
+                index,
+                {"content": {kind: token}},
+                **({"logprobs": _logprob(*rows[place])} if rows else {}),
+            )
+            for place, token in enumerate(tokens)
+        ]
+        yield opened, deltas, _event("content-end", index)
+        index += 1
+    for place, call in enumerate(said.tool_calls):
+        deltas = [
+            _event("tool-call-delta", place, {"tool_calls": {"function": {"arguments": fragment}}})
+            for fragment in call.fragments
+        ]
+        opened = _event("tool-call-start", place, {"tool_calls": _call(call, "")})
+        yield opened, deltas, _event("tool-call-end", place)
+
+
+def _event(
+    type: str, index: int | None = None, message: dict[str, Any] | None = None, **fields: Any
+) -> bytes:
+    data: dict[str, Any] = {"type": type, **fields}
+    if index is not None:
+        data["index"] = index
+    if message is not None:
+        data["delta"] = {"message": message}
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), _encode(data))

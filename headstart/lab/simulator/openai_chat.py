@@ -1,0 +1,232 @@
+"""OpenAI chat completions on the wire: chunks, completions, errors and models as bytes."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.lab.simulator.chat_request import decode_chat
+from headstart.lab.simulator.generation import Likelihood, likelihoods
+from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headstart.lab.simulator.chat_request import ChatBody
+    from headstart.lab.simulator.generation import Alternative
+    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.types import Headers
+
+_TIER = "default"
+_FINGERPRINT = "fp_simulated"
+_encode = msgspec.json.encode
+
+
+class OpenAIWire(Wire):
+    """The dialect of ``POST /v1/chat/completions``; its errors also serve the other paths."""
+
+    endpoint = "chat"
+    limit_headers = "openai"
+    refused_key = ScriptedError(401, "Incorrect API key provided.", code="invalid_api_key")
+    keep_alive = b": PROCESSING\n\n"
+    broken_event = b'data: {"id":"chatcmpl-broken","choices":[{"index":0,"delta":{"content":\n\n'
+
+    def read(self, incoming: SimulatedRequest) -> ChatBody:
+        """Decode the body. Raises BadRequest."""
+        return decode_chat(incoming.body)
+
+    def whole(self, answer: SimulatedAnswer) -> bytes:
+        """Return the ``chat.completion`` object."""
+        choices = [
+            _choice(place, said, answer)
+            for place, said in enumerate(answer.generation.alternatives)
+        ]
+        return _encode(
+            {
+                "id": _id(answer),
+                "object": "chat.completion",
+                "created": answer.created,
+                "model": answer.model,
+                "choices": choices,
+                "usage": usage_of(answer),
+                "service_tier": _TIER,
+                "system_fingerprint": _FINGERPRINT,
+            }
+        )
+
+    def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
+        """Yield the chunks of a stream.
+
+        Role first, then deltas (choices interleaved), a finish chunk a choice, the usage chunk
+        with no choices if it was asked for, and ``[DONE]``.
+        """
+        head, tail = _around_choices(answer)
+        alternatives = answer.generation.alternatives
+        for place, said in enumerate(alternatives):
+            content = b"null" if said.tool_calls or said.refusal else b'""'
+            role = b'{"role":"assistant","content":%b,"refusal":null}' % content
+            yield TimedPiece(pace.ttft_s, head + _chunk_choice(place, role) + tail)
+        streams = [list(_deltas(place, said, answer)) for place, said in enumerate(alternatives)]
+        at_s = pace.ttft_s
+        for step, row in enumerate(zip_longest(*streams)):
+            at_s = pace.at_s(step)
+            for choice in row:
+                if choice is not None:
+                    yield TimedPiece(at_s, head + choice + tail, delta=True)
+        for place, said in enumerate(alternatives):
+            yield TimedPiece(at_s, head + _chunk_choice(place, b"{}", _encode(said.finish)) + tail)
+        if answer.chat.include_usage:
+            yield TimedPiece(at_s, head + b'],"usage":%b}\n\n' % _encode(usage_of(answer)))
+        yield TimedPiece(at_s, b"data: [DONE]\n\n", terminal=True)
+
+    def error(self, error: ScriptedError) -> bytes:
+        """Return ``{"error": {message, type, param, code}}``."""
+        default = "server_error" if error.status >= 500 else "invalid_request_error"
+        kind = error.type or ("requests" if error.status == 429 else default)
+        told = {"message": error.message, "type": kind, "param": None, "code": error.code}
+        return _encode({"error": told})
+
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
+        """Return the error as an event; Groq names it ``error``."""
+        return b"event: error\n" * named + b"data: %b\n\n" % self.error(error)
+
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:
+        """Return the request id and the processing time."""
+        return (
+            (b"x-request-id", b"req_" + answer_id.encode()),
+            (b"openai-version", b"2020-10-01"),
+            (b"openai-processing-ms", b"%d" % (ttft_s * 1000)),
+        )
+
+
+def usage_of(answer: SimulatedAnswer) -> dict[str, Any]:
+    """Return the usage block. A simulated token is a word, so counts equal the deltas sent."""
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": answer.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _id(answer: SimulatedAnswer) -> str:
+    return f"chatcmpl-{answer.id}"
+
+
+def _choice(place: int, said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if said.refusal or said.tool_calls else said.text,
+        "refusal": said.text if said.refusal else None,
+        "annotations": [],
+    }
+    if said.reasoning:
+        message["reasoning_content"] = "".join(said.reasoning)
+    if said.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in said.tool_calls
+        ]
+    listed = _likelihoods(said, answer)
+    return {
+        "index": place,
+        "message": message,
+        "logprobs": None if listed is None else _logprobs(listed, refusal=said.refusal),
+        "finish_reason": said.finish,
+    }
+
+
+def _likelihoods(said: Alternative, answer: SimulatedAnswer) -> Sequence[Likelihood] | None:
+    if not answer.chat.logprobs:
+        return None
+    return likelihoods(answer.generation.class_id, said.tokens, answer.chat.top_logprobs or 0)
+
+
+def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
+    entries = [
+        {
+            **_entry(likely.token, likely.logprob),
+            "top_logprobs": [_entry(*ranked) for ranked in likely.ranked],
+        }
+        for likely in listed
+    ]
+    if refusal:
+        return {"content": None, "refusal": entries}
+    return {"content": entries, "refusal": None}
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+
+def _around_choices(answer: SimulatedAnswer) -> tuple[bytes, bytes]:
+    """Return what stands before and after the choices of every chunk."""
+    head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
+        _encode(_id(answer)),
+        answer.created,
+        _encode(answer.model),
+    )
+    head += b'"service_tier":"%b","system_fingerprint":"%b","choices":[' % (
+        _TIER.encode(),
+        _FINGERPRINT.encode(),
+    )
+    return head, b'],"usage":null}\n\n' if answer.chat.include_usage else b"]}\n\n"
+
+
+def _chunk_choice(
+    place: int, delta: bytes, finish: bytes = b"null", logprobs: bytes = b"null"
+) -> bytes:
+    return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (
+        place,
+        delta,
+        logprobs,
+        finish,
+    )
+
+
+def _deltas(place: int, said: Alternative, answer: SimulatedAnswer) -> Iterator[bytes]:
+    """Yield the choices of the delta chunks of one alternative."""
+    for token in said.reasoning:
+        yield _chunk_choice(place, b'{"reasoning_content":%b}' % _encode(token))
+    field = b"refusal" if said.refusal else b"content"
+    listed = _likelihoods(said, answer)
+    logprobs = b"null"
+    for number, token in enumerate(said.tokens):
+        if listed is not None:
+            logprobs = _encode(_logprobs([listed[number]], refusal=said.refusal))
+        delta = b'{"%b":%b}' % (field, _encode(token))
+        yield _chunk_choice(place, delta, logprobs=logprobs)
+    for index, call in enumerate(said.tool_calls):
+        for part, fragment in enumerate(call.fragments):
+            function = {"arguments": fragment}
+            tool: dict[str, Any] = {"index": index, "function": function}
+            if part == 0:
+                tool |= {"id": call.id, "type": "function"}
+                function["name"] = call.name
+            yield _chunk_choice(place, _encode({"tool_calls": [tool]}))
+
+
+def render_models(models: Sequence[str], created: int) -> bytes:
+    """Return the body of ``GET /v1/models``."""
+    return _encode({"object": "list", "data": [_model(model, created) for model in models]})
+
+
+def render_model(model: str, created: int) -> bytes:
+    """Return the body of ``GET /v1/models/{model}``."""
+    return _encode(_model(model, created))
+
+
+def _model(model: str, created: int) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": created, "owned_by": "headstart-simulator"}

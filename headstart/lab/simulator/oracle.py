@@ -1,0 +1,244 @@
+"""Scripted prompts with their right answers, and traffic that is made of them."""
+
+from __future__ import annotations
+
+import random
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from headstart.lab.simulator.chat_request import AskedMessage
+
+
+TrapKind = Literal["negation", "number", "entity", "date", "role", "unit", "antonym"]
+
+
+class Trap(Frozen, forbid_unknown_fields=True):
+    """A prompt that has nearly the words of a topic, but another right answer."""
+
+    text: str
+    kind: TrapKind
+    answer: str
+    """The first sentence of the right answer; filler text follows."""
+
+
+class Topic(Frozen, forbid_unknown_fields=True):
+    """Prompts that mean the same, their answer, and the traps beside them."""
+
+    id: str
+    answer: str
+    wordings: tuple[str, ...]
+    traps: tuple[Trap, ...] = ()
+    refusal: bool = False
+    """The provider refuses: the answer travels in the ``refusal`` field."""
+
+
+class Truth(Frozen):
+    """The right answer to a prompt and the class of all prompts that share it."""
+
+    class_id: str
+    text: str
+    refusal: bool = False
+    known: bool = True
+
+
+class _CatalogueFile(Frozen, forbid_unknown_fields=True):
+    topic: tuple[Topic, ...]
+    openings: tuple[str, ...]
+    sentences: tuple[str, ...]
+    tasks: tuple[str, ...]
+    things: tuple[str, ...]
+
+
+_FILE = msgspec.toml.decode(
+    Path(__file__).with_name("catalogue.toml").read_bytes(), type=_CatalogueFile
+)
+TOPICS = _FILE.topic
+"""The scripted topics of ``catalogue.toml``."""
+_TOKEN = re.compile(r"\s*\S+")
+
+
+def split_tokens(text: str) -> tuple[str, ...]:
+    """Cut a text into simulated tokens: words with the white space before them."""
+    return tuple(_TOKEN.findall(text))
+
+
+def paragraph(source: str, lead: str = "", *, tokens: int | None = None) -> str:
+    """Return a paragraph of 40 to 200 tokens, which depends on the arguments alone.
+
+    It begins with ``lead``, which is shortened only where ``tokens`` sets an exact length.
+    """
+    rng = random.Random(sha256(source.encode("utf-8", "surrogatepass")).digest())
+    wanted = tokens or rng.randint(40, 180)
+    words = lead.split() + rng.choice(_FILE.openings).split()
+    while len(words) < wanted:
+        for sentence in rng.sample(_FILE.sentences, k=len(_FILE.sentences)):
+            if len(words) >= wanted:
+                break
+            words += sentence.split()
+    return " ".join(words[:tokens])
+
+
+def reference(source: str) -> str:
+    """Return eight hexadecimal digits for a text, so that no two answers are equal."""
+    return sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def transcript(messages: Sequence[AskedMessage]) -> str:
+    """Return a conversation as one text; a single question is its own text."""
+    turns = [message for message in messages if message.role not in {"system", "developer"}]
+    if len(turns) == 1:
+        return turns[0].text
+    return "\n".join(f"{turn.role}: {turn.text}" for turn in turns)
+
+
+class Oracle:
+    """Knows the class and the right answer of every prompt.
+
+    All prompts of a topic have the topic's class; letter case and white space do not matter. Any
+    other prompt has a class of its own, and its answer depends on a hash of its text.
+    """
+
+    def __init__(
+        self, topics: Iterable[Topic] = TOPICS, *, answer_tokens: int | None = None
+    ) -> None:
+        self._answer_tokens = answer_tokens
+        self._truths: dict[str, Truth] = {}
+        for topic in topics:
+            truth = Truth(
+                class_id=topic.id, text=" ".join(topic.answer.split()), refusal=topic.refusal
+            )
+            for wording in topic.wordings:
+                self._add(wording, truth)
+            for place, trap in enumerate(topic.traps, 1):
+                class_id = f"{topic.id}/{trap.kind}-{place}"
+                text = paragraph(class_id, trap.answer)
+                self._add(trap.text, Truth(class_id=class_id, text=text))
+
+    def _add(self, prompt: str, truth: Truth) -> None:
+        if self._truths.setdefault(_fold(prompt), truth) is not truth:
+            raise ValueError(f"the catalogue puts this prompt into two classes: {prompt!r}")
+
+    def truth(self, prompt: str) -> Truth:
+        """Return the right answer to a prompt without earlier turns."""
+        return self._truths.get(_fold(prompt)) or self._derive(prompt)
+
+    def truth_of_messages(
+        self,
+        messages: Sequence[AskedMessage],
+        occasion: str = "",  # noqa: ARG002 - for those whose words vary
+    ) -> Truth:
+        """Return the right answer to a conversation, in the words of the ``occasion``.
+
+        A system prompt never changes the class. A conversation with earlier turns is one prompt, so
+        that the same last question has two answers in two conversations. Here every occasion has
+        the same words.
+        """
+        return self.truth(transcript(messages))
+
+    def judge(self, prompt: str, answer: str) -> bool:
+        """Return whether ``answer`` is the right answer to ``prompt`` without earlier turns."""
+        return self.truth(prompt).text == answer
+
+    def _derive(self, prompt: str) -> Truth:
+        mark = reference(prompt)
+        lead = f"Simulated answer {mark}."
+        text = paragraph(prompt, lead, tokens=self._answer_tokens)
+        return Truth(class_id=f"unknown-{mark}", text=text, known=False)
+
+
+Kind = Literal["new", "repeat", "reword", "trap"]
+
+
+class TrafficPrompt(Frozen):
+    """One prompt of the traffic, its class, and its kind.
+
+    ``repeat``: the same words came before. ``reword``: the same meaning came before, in other
+    words. ``trap``: a topic with nearly these words came before, with another right answer.
+    ``new``: neither the words nor the meaning came before.
+    """
+
+    text: str
+    class_id: str
+    kind: Kind
+
+
+def traffic(
+    seed: int,
+    n: int,
+    repeat_share: float,
+    reword_share: float,
+    trap_share: float,
+) -> Iterator[TrafficPrompt]:
+    """Yield ``n`` prompts, which depend on the arguments alone.
+
+    The shares are targets. A kind that is not possible yet or is used up (the catalogue has about
+    240 rewordings and 75 traps) becomes a new prompt, and later a repeat. Early prompts are
+    repeated most.
+    """
+    script = _Script(random.Random(seed))
+    kinds: tuple[Kind, ...] = ("repeat", "reword", "trap", "new")
+    rest = max(0.0, 1 - repeat_share - reword_share - trap_share)
+    for _ in range(n):
+        wanted = script.rng.choices(kinds, (repeat_share, reword_share, trap_share, rest))[0]
+        yield script.next(wanted)
+
+
+class _Script:
+    """The prompts that are left, and the prompts that were used."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self._oracle = Oracle()
+        self._topics = list(TOPICS)
+        self._others = [task.format(thing) for task in _FILE.tasks for thing in _FILE.things]
+        rng.shuffle(self._topics)
+        rng.shuffle(self._others)
+        self._rewordings: list[str] = []
+        self._traps: list[str] = []
+        self._said: list[str] = []
+
+    def next(self, wanted: Kind) -> TrafficPrompt:
+        match wanted:
+            case "repeat" if self._said:
+                return self._repeat()
+            case "reword" if self._rewordings:
+                return self._say(self._draw(self._rewordings), "reword")
+            case "trap" if self._traps:
+                return self._say(self._draw(self._traps), "trap")
+        if self._topics:
+            return self._say(self._open(self._topics.pop()), "new")
+        if self._others:
+            return self._say(self._others.pop(), "new")
+        return self._repeat()
+
+    def _open(self, topic: Topic) -> str:
+        wordings = self.rng.sample(topic.wordings, k=len(topic.wordings))
+        self._rewordings += wordings[1:]
+        self._traps += [trap.text for trap in topic.traps]
+        return wordings[0]
+
+    def _draw(self, texts: list[str]) -> str:
+        return texts.pop(self.rng.randrange(len(texts)))
+
+    def _repeat(self) -> TrafficPrompt:
+        return self._prompt(self._said[int(len(self._said) * self.rng.random() ** 2)], "repeat")
+
+    def _say(self, text: str, kind: Kind) -> TrafficPrompt:
+        self._said.append(text)
+        return self._prompt(text, kind)
+
+    def _prompt(self, text: str, kind: Kind) -> TrafficPrompt:
+        return TrafficPrompt(text=text, class_id=self._oracle.truth(text).class_id, kind=kind)

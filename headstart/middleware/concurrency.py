@@ -1,0 +1,139 @@
+"""Limits on concurrent calls, and the owner of all background tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headstart.errors import Overloaded
+from headstart.observe import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+
+class Gate:
+    """Admits ``concurrency`` calls at once and lets ``queue`` calls wait.
+
+    A call holds its place within ``async with gate:``, or from ``take`` to ``give_back``.
+    ``setting`` is the name of the setting for ``concurrency``.
+    """
+
+    def __init__(
+        self, concurrency: int, queue: int, setting: str = "server.max_concurrency"
+    ) -> None:
+        self._setting = setting
+        self._concurrency = concurrency
+        self._free = concurrency
+        self._queue = queue
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.active = 0
+
+    async def __aenter__(self) -> None:
+        """Take a place. Raises Overloaded when the queue is full too."""
+        if not self.take():
+            await self.wait()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_back()
+
+    def take(self) -> bool:
+        """Take a place, if one is free."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        self.active += 1
+        return True
+
+    def give_back(self) -> None:
+        """Give a place to the next in the queue."""
+        self.active -= 1
+        self._release()
+
+    @contextmanager
+    def spare(self) -> Iterator[None]:
+        """Take a place for a call that nobody waits for. Raises Overloaded if half are taken."""
+        if self._free <= self._concurrency // 2:
+            raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
+        self.take()
+        try:
+            yield
+        finally:
+            self.give_back()
+
+    async def wait(self) -> None:
+        """Wait for a place, and take it. Raises Overloaded when the queue is full too."""
+        if len(self._waiting) >= self._queue:
+            raise Overloaded(
+                f"too many calls in flight: {self._setting} and server.max_queue are reached"
+            )
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._release()
+            elif waiter in self._waiting:  # else ``_release`` has just removed it
+                self._waiting.remove(waiter)
+            raise
+        self.active += 1
+
+    def _release(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+
+class Spawn(Protocol):
+    """Starts a coroutine in a background task, which the supervisor owns."""
+
+    def __call__(
+        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> asyncio.Task[None]: ...
+
+
+class Supervisor:
+    """Runs background tasks until they end; ``aclose`` cancels the remaining ones.
+
+    The error of a task is logged, and the other tasks go on.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """Number of background tasks now."""
+        return len(self._tasks)
+
+    def spawn(
+        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> asyncio.Task[None]:
+        """Run ``function(*args)`` in the background, in a copy of the caller's context."""
+        if self._closed:
+            raise RuntimeError("the supervisor is closed")
+        # A task group would cancel all tasks when one fails.
+        task = asyncio.get_running_loop().create_task(function(*args))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background task %s failed", task.get_coro(), exc_info=error)
+
+    async def aclose(self) -> None:
+        """Cancel the remaining tasks and wait for their end. Safe to call twice."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))

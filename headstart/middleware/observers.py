@@ -1,0 +1,220 @@
+"""Observers of what happened: the books, the log, and the last requests for ``explain``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from headstart.attempts import AttemptOutcome
+from headstart.errors import StoreError
+from headstart.observe import Served, StageFailed, UpstreamFailed, logger
+from headstart.policies.routing.failures import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headstart.interfaces import Store
+    from headstart.middleware.concurrency import Spawn
+    from headstart.observe import Observation, Observer
+
+FLUSH_S = 0.25
+MAX_WAITING = 10_000
+"""Rows kept while the store is slow or away; the oldest are dropped past it."""
+
+
+class Bookkeeper:
+    """Writes served requests to the store's books, in batches. ``aclose`` writes the last rows."""
+
+    def __init__(self, store: Store, spawn: Spawn, observer: Observer) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._observer = observer
+        self._rows: list[Served] = []
+        self._flushing = False
+
+    def notify(self, observation: Observation) -> None:
+        """Take a row; a flush follows within a quarter of a second."""
+        if type(observation) is not Served:
+            return
+        self._rows.append(observation)
+        if len(self._rows) > MAX_WAITING:
+            del self._rows[: MAX_WAITING // 10]
+        if not self._flushing:
+            self._flushing = True
+            self._spawn(self._flush_soon)
+
+    async def _flush_soon(self) -> None:
+        try:
+            await asyncio.sleep(FLUSH_S)
+        finally:
+            self._flushing = False
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write the waiting rows. If the store fails, these rows are lost."""
+        rows, self._rows = self._rows, []
+        if rows:
+            try:
+                await self._store.book(rows)
+            except StoreError as error:
+                self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
+
+    async def aclose(self) -> None:
+        """Write the last rows."""
+        await self.flush()
+
+
+QUIET_S = 3600.0
+"""Time after a line in the log until the same failure of a stage is logged again."""
+UPSTREAM_QUIET_S = 60.0
+"""The same for failures of an upstream. Failures in between are counted."""
+MOST_CAUSES = 1000
+_FAILED = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
+_CALLERS_OWN = frozenset(
+    kind.value
+    for kind in (
+        FailureKind.BAD_REQUEST,
+        FailureKind.CONTEXT_TOO_LONG,
+        FailureKind.CONTENT_POLICY,
+        FailureKind.FILTERED,
+    )
+)
+"""Failures that the request caused, not the upstream."""
+_NOT_ASKED = ("upstream_unavailable", "rate_limit_exceeded")
+"""Errors of requests for which no upstream was available."""
+
+
+class FailureLog:
+    """Observes failures. ``clock`` gives seconds.
+
+    It logs the first failure of a stage, and the same failure once an hour. It logs the first
+    failure of an upstream with one cause, and once a minute how many more there were.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: dict[tuple[str, str], float] = {}
+        self._causes: dict[tuple[str, str, int], _Quiet] = {}
+
+    def notify(self, observation: Observation) -> None:
+        """Log failures."""
+        if type(observation) is Served:
+            if observation.attempts or observation.error:
+                for cause in _causes(observation):
+                    self._tell_upstream(cause)
+        elif isinstance(observation, StageFailed):
+            self._tell_stage(observation)
+        elif isinstance(observation, UpstreamFailed):
+            self._tell_upstream((observation.upstream, observation.error, observation.status))
+
+    def _tell_stage(self, failed: StageFailed) -> None:
+        failure, now = (failed.stage, failed.error), self._clock()
+        if now < self._said.get(failure, now):
+            return
+        self._said[failure] = now + QUIET_S
+        logger.warning(
+            "%s failed, and requests go on without it: %s%s; "
+            "headstart_stage_errors_total counts how often",
+            failed.stage,
+            failed.error,
+            f" ({failed.detail})" if failed.detail else "",
+        )
+
+    def _tell_upstream(self, cause: tuple[str, str, int]) -> None:
+        now, quiet = self._clock(), self._causes.get(cause)
+        if quiet is not None and now < quiet.until:
+            quiet.more += 1
+            return
+        if len(self._causes) >= MOST_CAUSES:
+            self._causes.clear()
+        self._causes[cause] = _Quiet(now + UPSTREAM_QUIET_S)
+        upstream, error, status = cause
+        logger.warning(
+            "%s: %s%s%s",
+            f"upstream {upstream} failed" if upstream else "no upstream could be asked",
+            error,
+            f" (status {status})" if status else "",
+            f"; {quiet.more} more since it was last told"
+            if quiet is not None and quiet.more
+            else "",
+        )
+
+
+class _Quiet:
+    """A cause that was logged: when it may be logged again, and how often it came meanwhile."""
+
+    __slots__ = ("more", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.more = 0
+
+
+def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
+    """Yield upstream, kind and status of each failed call that a request caused."""
+    for each in served.attempts:
+        if each.outcome in _FAILED and each.error not in _CALLERS_OWN:
+            yield each.upstream, each.error or "error", each.status
+    if not served.attempts and served.error in _NOT_ASKED:
+        yield "", served.error, 0
+
+
+class RecentRequests:
+    """Keeps the last ``maxlen`` served requests, without any text of theirs."""
+
+    def __init__(self, maxlen: int = 1000) -> None:
+        self.maxlen = maxlen
+        self._rows: dict[str, Served] = {}
+
+    def notify(self, observation: Observation) -> None:
+        """Keep a served request; the oldest leaves when there are too many."""
+        if type(observation) is not Served:
+            return
+        self._rows[observation.id] = observation
+        if len(self._rows) > self.maxlen:
+            del self._rows[next(iter(self._rows))]
+
+    def find(self, id: str) -> Served | None:
+        """Return the request with this id, or None if it is unknown or too old."""
+        return self._rows.get(id)
+
+
+_logger = logging.getLogger("headstart")
+
+_WORDS = {
+    FailureKind.UNAUTHORIZED.value: "refuses its key",
+    FailureKind.QUOTA.value: "has no quota left for its key",
+}
+
+
+class RefusedKeys:
+    """Logs that an upstream refuses its key: once, and again only after the key was accepted.
+
+    ``variables`` names the key variables of each upstream that has a key of its own. Refusals of
+    callers' keys are not logged.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        self._said: set[tuple[str, str]] = set()
+
+    def notify(self, observation: Observation) -> None:
+        """Look at the calls of a request."""
+        if not isinstance(observation, Served):
+            return
+        for each in observation.attempts:
+            variables = self._variables.get(each.upstream)
+            if variables is None:
+                continue
+            if each.outcome is AttemptOutcome.WON:
+                self._said -= {(each.upstream, kind) for kind in _WORDS}
+            elif each.error in _WORDS and (each.upstream, each.error) not in self._said:
+                self._said.add((each.upstream, each.error))
+                _logger.warning(
+                    "upstream %s %s (%s); try: headstart config check --live",
+                    each.upstream,
+                    _WORDS[each.error],
+                    variables,
+                )

@@ -1,0 +1,256 @@
+"""One request that is being answered: its clock, its deadlines and its row in the books."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import total_cost_usd
+from headstart.decisions import Lookup, Outcome
+from headstart.errors import InvalidRequest
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.prepare import DEADLINE, Prepared
+from headstart.observe import Served
+from headstart.policies.agreement.answers import answer_text
+from headstart.policies.freshness import Directives
+from headstart.types import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headstart.attempts import Attempt
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.endpoints import Route
+    from headstart.middleware.flights import Client, Flight
+    from headstart.types import Headers, Origin
+
+RETRY_GRACE_S = 10.0
+"""How long a call goes on after an SDK gave it up, so that the SDK's retry can join it.
+
+OpenAI's and Anthropic's SDKs retry after 0.5 to 8 s.
+"""
+SDK_RETRIES = 2
+"""How often these SDKs retry by default. Each request says which retry it is."""
+_FOREVER_S = 1e9
+
+
+class Deadlines(NamedTuple):
+    """Bounds in seconds from now, or None without any."""
+
+    begin_s: float | None
+    """Until the client gets the first byte, or an error."""
+    whole_s: float | None
+    """Until the end of the answer."""
+    again: bool = False
+    """The client's SDK sends the request again when ``begin_s`` has passed."""
+
+
+def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) -> Deadlines:
+    """Return the tightest bounds. Raises InvalidRequest for an invalid deadline.
+
+    It reads ``x-headstart-deadline-ms`` and two headers of SDKs, ``x-stainless-read-timeout`` and
+    ``x-stainless-retry-count``, in which an invalid number is ignored. An SDK's timeout bounds one
+    read, so it ends with the first byte.
+    """
+    bounds = [] if configured is None else [configured]
+    sdk_s, retries = None, 0.0
+    for name, value in headers:
+        if name == DEADLINE:
+            bounds.append(_milliseconds(value))
+        elif name == b"x-stainless-read-timeout":
+            sdk_s = _positive(value)
+        elif name == b"x-stainless-retry-count":
+            retries = _positive(value) or 0.0
+    bound_s = min(bounds, default=None)
+    if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
+        return Deadlines(bound_s, bound_s)
+    return Deadlines(sdk_s, bound_s, again=retries < SDK_RETRIES)
+
+
+def _milliseconds(value: bytes) -> float:
+    """Return the seconds of a deadline in milliseconds."""
+    found = _positive(value)
+    if found is None:
+        raise InvalidRequest("X-Headstart-Deadline-Ms must be a number of milliseconds above 0")
+    return found / 1e3
+
+
+def _positive(value: bytes) -> float | None:
+    """Return the number in a header, or None if it is not a valid one."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 < number < _FOREVER_S else None
+
+
+BYTES_PER_TOKEN = 4
+"""Bytes of a request's body for one token, for estimates."""
+GAVE_UP = 0.8
+"""Share of an SDK's timeout after which a client that leaves has given up.
+
+The SDK began to count when it sent the first byte, and we begin when we have read the last one.
+"""
+NEAR = 0.8
+"""Similarity from which the answer to another prompt serves as a hint for this one."""
+
+
+class RequestContext:
+    """One request that is being answered: what it asks, its flight, and what was sent so far.
+
+    ``started`` and ``first_byte`` come from ``time.perf_counter``, in seconds.
+    """
+
+    body = b""
+    prepared = Prepared(request=None, key=None, directives=Directives())
+    page_headers: Headers = ()
+    """Headers for browsers, which every response to this request carries."""
+    lookup = Lookup(outcome=Outcome.MISS)
+    holdout = False
+    begin_by: float | None = None
+    """When the first byte must have gone out, in the event loop's time."""
+    deadline: float | None = None
+    """When the whole answer must have gone out."""
+    retry_from: float | None = None
+    """From this time on a client that leaves has given up, and its SDK will retry; None: never."""
+    flight: Flight | None = None
+    """The upstream call whose answer it gets."""
+    seat: Client | None = None
+    """Its second reader in the flight, which waits for the retry of the client's SDK."""
+    origin: Origin | None = None
+    """Where its answer comes from."""
+    upstream = ""
+    status = 0
+    first_byte: float | None = None
+    total_s: float | None = None
+    upstream_s: float | None = None
+    delivered = False
+    """The client has the whole answer, so it may leave."""
+    error: str | None = None
+    stored = False
+    not_stored: str | None = None
+    """Why nothing of the answer is kept."""
+    attempts: tuple[Attempt, ...] = ()
+    """The upstream calls that this very request caused."""
+
+    def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        self.id = id
+        self.route = route
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.started = time.perf_counter()
+        self.timings: dict[bytes, float] = {}
+        """Seconds by stage, as ``Server-Timing`` names the stages."""
+
+    def limit(self, configured: float | None) -> None:
+        """Bound the time until the first byte, and until the whole answer.
+
+        Both are counted from when the body was read. Raises InvalidRequest.
+        """
+        begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
+        since_s = self.elapsed() - self.timings[b"parse"]
+        read_at = asyncio.get_running_loop().time() - since_s
+        self.begin_by = None if begin_s is None else read_at + begin_s
+        self.deadline = None if whole_s is None else read_at + whole_s
+        if begin_s is not None and again:
+            self.retry_from = read_at + GAVE_UP * begin_s
+
+    @property
+    def will_retry(self) -> bool:
+        """Its SDK has waited in vain as long as it said it would, so it will ask once more."""
+        if self.retry_from is None or self.status:
+            return False
+        return asyncio.get_running_loop().time() >= self.retry_from
+
+    @property
+    def succeeded(self) -> bool:
+        """The client has a whole answer."""
+        return self.error is None and 200 <= self.status < 300
+
+    def call(self, *, editable: bool, predicts: bool = False) -> Call:
+        """Return the request as it goes to an upstream.
+
+        ``predicts``: with the answer to a similar prompt, for providers that take it for a hint.
+        """
+        trial, dialect, scope = self.lookup.trial, self.route.dialect, self.scope
+        near = predicts and trial is not None and (self.lookup.similarity or 0.0) >= NEAR
+        return Call(
+            id=self.id,
+            method=scope["method"],
+            path=raw_path(scope),
+            query_string=scope["query_string"],
+            headers=tuple(scope["headers"]),
+            body=self.body,
+            dialect="" if dialect is None else dialect.name,
+            endpoint=self.route.name,
+            route=self.prepared.rule,
+            request=self.prepared.request,
+            editable=editable,
+            deadline=self.deadline,
+            begin_by=self.begin_by,
+            prompt_tokens=len(self.body) // BYTES_PER_TOKEN,
+            output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
+            prediction=answer_text(trial.entry.answer) if near and trial is not None else "",
+        )
+
+    def elapsed(self) -> float:
+        """Return the seconds since the request arrived."""
+        return time.perf_counter() - self.started
+
+    def mark_first_byte(self) -> None:
+        """Note that the first content byte goes to the client now."""
+        if self.first_byte is None:
+            self.first_byte = self.elapsed()
+
+    def served(self, now: float) -> Served:
+        """Return the row for the books. ``now`` is in Unix seconds."""
+        elapsed = time.perf_counter() - self.started
+        total_s = elapsed if self.total_s is None else self.total_s
+        prepared, lookup, origin, attempts = self.prepared, self.lookup, self.origin, self.attempts
+        request, outcome, entry = prepared.request, lookup.outcome, lookup.entry
+        verdict = None if lookup.trial is None else lookup.trial.verdict
+        # A hit saves the original call's figures less its own.
+        saved = None if entry is None else entry.origin
+        return Served(
+            id=self.id,
+            at=now - elapsed,
+            endpoint=self.route.name,
+            outcome=outcome,
+            status=self.status,
+            stream=request is not None and request.stream,
+            total_s=total_s,
+            ttft_s=self.first_byte,
+            scope=prepared.scope,
+            model="" if request is None else request.model,
+            upstream=self.upstream,
+            reason=lookup.reason,
+            similarity=lookup.similarity,
+            veto=lookup.veto,
+            entry=None if entry is None else entry.id,
+            holdout=self.holdout,
+            domain="" if outcome is Outcome.BYPASS else prepared.terms.domain,
+            neighbor=None if lookup.trial is None else lookup.trial.entry.id,
+            rule=None if verdict is None else verdict.rule,
+            score=None if verdict is None else verdict.score,
+            threshold=None if verdict is None else verdict.threshold,
+            error=self.error,
+            encode_s=lookup.encode_s,
+            lookup_s=lookup.lookup_s,
+            upstream_s=self.upstream_s,
+            prompt_tokens=0 if origin is None else origin.prompt_tokens,
+            completion_tokens=0 if origin is None else origin.completion_tokens,
+            cost_usd=total_cost_usd(attempts) if attempts else None if origin is None else 0.0,
+            estimated=origin is not None and origin.estimated,
+            route=prepared.rule,
+            shaped=self.flight.shaped if attempts and self.flight is not None else (),
+            attempts=attempts,
+            overhead_s=sum(self.timings.values()) - self.timings.get(b"upstream", 0.0),
+            stored=self.stored,
+            not_stored=None if self.stored else self.not_stored,
+            saved_ttft_s=0.0 if saved is None else saved.ttft_s - (self.first_byte or total_s),
+            saved_total_s=0.0 if saved is None else saved.total_s - total_s,
+            saved_tokens=0 if saved is None else saved.prompt_tokens + saved.completion_tokens,
+            saved_usd=None if saved is None else saved.cost_usd,
+        )

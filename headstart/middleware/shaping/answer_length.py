@@ -1,0 +1,361 @@
+"""Steps that keep answers short: a wish in the prompt, and limits that no client notices.
+
+An answer that our own limit cut is continued, or made anew: a limit costs the client time, never
+text. The client's part of an answer stays as it came, to the byte. ``docs/output.md`` tells which
+requests are limited, and why.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import msgspec
+
+from headstart.attempts import AttemptRole
+from headstart.dialects.registry import DIALECTS
+from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused
+from headstart.middleware.request_edits import with_document
+from headstart.middleware.router import conversation
+from headstart.middleware.shaping.answer_parts import (
+    answer_writer,
+    ending_of,
+    length_of,
+    measure,
+    was_cut,
+)
+from headstart.middleware.shaping.steps import without_length
+from headstart.observe import HELD_OUT, StageFailed
+from headstart.policies.output.answer_limits import (
+    MOST_CONTINUATIONS,
+    LengthKey,
+    next_limit,
+    refuse_limit,
+    refuses_limits,
+    speaks_of_context,
+)
+from headstart.policies.output.concise import (
+    concise_transform,
+    directive,
+    refuse_concise,
+)
+from headstart.policies.output.continuation import Join, continuing
+from headstart.policies.output.token_savings import experiment_arm
+from headstart.reply import AnswerWithheld
+from headstart.transcript import Transcript
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+
+    from headstart.dialects.dialect import Dialect
+    from headstart.middleware.shaping.answer_parts import AnswerLength
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.policies.output.answer_limits import Lengths
+    from headstart.policies.output.continuation import Prefill
+    from headstart.reply import Reply
+    from headstart.settings import OutputSettings
+    from headstart.types import Call, ChatRequest, Piece, StreamEvent
+
+CONCISE = "concise"
+TIGHT = "tight"
+GUARD = "guard"
+_ENDINGS = (Finished, UsageReported, Ended)
+_JOINABLE = (Started, TextDelta, ReasoningDelta, ExtraDelta, *_ENDINGS)
+
+
+@dataclass(frozen=True)
+class AskBriefly:
+    """Adds a wish for a short answer to the prompt. Such answers bear ``concise:LEVEL``.
+
+    The cache key is that of the request as it came; ``refuses_concise`` keeps the answers from
+    routes that did not ask for them.
+    """
+
+    stage: ClassVar[str] = "output"
+    output: OutputSettings
+    """``concise``, ``concise_examples`` and ``holdout``, the share of the conversations that get no
+    wish, which shows how much the others save."""
+
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+        """Return how to send the call; None if a wish would harm its answer."""
+        asked = context.read(call, request)
+        if asked is None or refuse_concise(asked) is not None:
+            return None
+        words = directive(self.output.concise, examples=self.output.concise_examples)
+        dialect = DIALECTS[call.dialect]
+        document = dialect.form.with_system_text(request.document, words)
+        if document is None:
+            return None
+        arm = experiment_arm(CONCISE, conversation("", request), self.output.holdout)
+
+        async def send(rest: RestOfSteps) -> Reply:
+            if arm.endswith(HELD_OUT):
+                reply = await rest.send(call)
+            else:
+                brief = with_document(call, document)
+                reply = await rest.send(brief, concise_transform(self.output.concise))
+            measure(reply, dialect, lambda length: call.log.shaped.append(length.as_shaped(arm)))
+            return reply
+
+        return send
+
+
+@dataclass(frozen=True)
+class LimitAnswers:
+    """Limits answers to requests that name no limit. Such answers bear ``guard`` or ``tight``.
+
+    ``guard`` stops runaways, ``tight`` keeps all answers short. Lengths are learned from the
+    answers that pass. Where an upstream refuses a limit, the call is made without one, and no
+    other call of its kind gets one.
+    """
+
+    stage: ClassVar[str] = "output"
+    place: str
+    """The route's name, under which lengths are learned."""
+    lengths: Lengths
+    output: OutputSettings
+    """``max_tokens``, and for ``tight`` ``holdout``: the share of the conversations without a
+    limit, which shows how much the others save."""
+    prefill: Mapping[str, Prefill] = field(default_factory=dict)
+    """How upstreams, by name, continue a last assistant message; the others do not."""
+
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+        """Return how to send the call; None if its answer could not be limited and continued."""
+        if request.max_tokens is not None or DIALECTS[call.dialect].form.always_limited:
+            return None
+        asked = context.read(call, request)
+        if asked is None or refuse_limit(asked) is not None:
+            return None
+        key, kind = LengthKey(self.place, request.model), GUARD
+        limit = self.lengths.limit(key, self.output.max_tokens)
+        if self.output.max_tokens == TIGHT and limit is not None:
+            kind = experiment_arm(TIGHT, conversation("", request), self.output.holdout)
+            limit = None if kind.endswith(HELD_OUT) else limit
+        limited = _LimitedCall(self, call, request, context, key, kind)
+        return limited.send_freely if limit is None else partial(limited.send, limit)
+
+
+class _LimitedCall(NamedTuple):
+    """A call whose answer may have a limit."""
+
+    step: LimitAnswers
+    call: Call
+    request: ChatRequest
+    context: StepContext
+    key: LengthKey
+    kind: str
+
+    @property
+    def dialect(self) -> Dialect:
+        return DIALECTS[self.call.dialect]
+
+    async def send_freely(self, rest: RestOfSteps) -> Reply:
+        """Return an answer without a limit, of which the length is learned."""
+        reply = await rest.send(self.call)
+        measure(reply, self.dialect, self.learn)
+        return reply
+
+    async def send(self, limit: int, rest: RestOfSteps) -> Reply:
+        """Return an answer with a limit, or without where the upstream takes none."""
+        try:
+            reply = await rest.send(self.limit(self.call, limit), self.kind)
+        except AnswerWithheld as withheld:
+            # A model that thinks unseen says nothing until the limit cuts it.
+            reply = withheld.reply
+        except UpstreamRefused as error:
+            if not refuses_limits(error.status, error.body):
+                raise
+            return await self._send_anew(rest, takes_limits=speaks_of_context(error.body))
+        if not reply.is_plain:
+            return await self._send_anew(rest, takes_limits=False)
+        reply.headers = without_length(reply.headers)
+        limited = _LimitedAnswer(self, limit, rest, reply, reply.pieces, [reply.transcript])
+        reply.rewrite(limited.pieces())
+        return reply
+
+    async def _send_anew(self, rest: RestOfSteps, *, takes_limits: bool) -> Reply:
+        """Return an answer without a limit, in the place of one that is not usable."""
+        await rest.leave()
+        reply = await self._replace(kind=GUARD).send_freely(rest)
+        # Only now: a request that is refused either way says nothing about limits.
+        if not takes_limits:
+            self.step.lengths.refuse(self.key)
+            self.context.observer.notify(StageFailed(stage="output", error="LimitRefused"))
+        return reply
+
+    def limit(self, call: Call, tokens: int) -> Call:
+        """Return this call, or one that continues it, with a limit."""
+        assert call.request is not None
+        document = self.dialect.form.with_limit(call.request.document, tokens)
+        return with_document(call, document, max_tokens=tokens)
+
+    def learn(self, length: AnswerLength) -> None:
+        """Learn the length of an answer, and book what a limit did to it."""
+        if not length.cut:
+            self.step.lengths.add(self.key, length.tokens)
+        if length.parts > 1 or self.kind != GUARD:
+            self.call.log.shaped.append(length.as_shaped(self.kind))
+
+
+@dataclass(frozen=True)
+class _LimitedAnswer:
+    """A limited answer, and its continuation if the limit cut it."""
+
+    asked: _LimitedCall
+    limit: int
+    rest: RestOfSteps
+    reply: Reply
+    source: AsyncIterator[Piece]
+    """The pieces of the first part."""
+    parts: list[Transcript]
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield the answer.
+
+        The end of the first part is held back until it is known whether our limit made it. Raises
+        UpstreamProtocolError where the answer cannot be continued: it is never cut silently.
+        """
+        asked, shown = self.asked, Transcript()
+        held: list[Piece] = []
+        async for piece in self.source:
+            if held or _must_wait(piece, asked.request):
+                held.append(piece)
+            else:
+                shown.add(piece)
+                yield piece
+        (first,) = self.parts
+        if not was_cut(first, asked.dialect, self.limit):
+            for piece in held:
+                yield piece
+            if first.whole and first.error is None:
+                asked.learn(self._length)
+            return
+        self.reply.transforms, self.reply.storable = (*self.reply.transforms, "continued"), False
+        try:
+            async with aclosing(self._continuation(shown, held)) as more:
+                async for piece in more:
+                    yield piece
+        except HeadstartError as error:
+            asked.learn(self._length._replace(cut=True))
+            raise UpstreamProtocolError(
+                f"our limit of {self.limit} tokens cut the answer, and it could not be continued: "
+                f"{error}"
+            ) from error
+        asked.learn(self._length)
+
+    @property
+    def _length(self) -> AnswerLength:
+        return length_of(self.parts, self.asked.dialect)
+
+    async def _continuation(
+        self, shown: Transcript, held: Sequence[Piece]
+    ) -> AsyncGenerator[Piece]:
+        """Yield what follows the pieces that the client has. Raises HeadstartError."""
+        asked, dialect, upstream = self.asked, self.asked.dialect, self.reply.upstream
+        prefill = asked.step.prefill.get(upstream, "no")
+        answer = _ContinuedAnswer(shown, [event for piece in held for event in piece.events])
+        now, start = asked.context.clock(), self.parts[0].start
+        write = answer_writer(dialect, asked.request, now, start, shown.events)
+        if answer.unshown:
+            yield write(answer.unshown)
+        for number in range(1, MOST_CONTINUATIONS + 1):
+            limit = next_limit(number, self.limit, answer.said)
+            call = self._next_call(limit, answer.said, prefill)
+            answer.begin(prefilled=prefill != "no")
+            async with await self.rest.send(call) as reply:
+                self.parts.append(reply.transcript)
+                async for piece in reply.pieces:
+                    if news := answer.take(piece.events):
+                        yield write(news)
+            rest = answer.rest()
+            if not was_cut(self.parts[-1], dialect, limit):
+                yield write([*rest, *ending_of(self.parts, dialect)])
+                return
+            if rest:
+                yield write(rest)
+        raise UpstreamProtocolError("it runs in circles")
+
+    def _next_call(self, limit: int | None, said: str, prefill: Prefill) -> Call:
+        """Return the call for the missing part; ``said`` is the answer's text so far."""
+        asked, call = self.asked, self.asked.call
+        if said:
+            document = continuing(asked.request.document, asked.dialect.form, said, prefill)
+            call = with_document(call, document)
+            if prefill != "no":
+                avoid = call.avoid | self.rest.names - {self.reply.upstream}
+                call = msgspec.structs.replace(call, avoid=avoid)
+        call = msgspec.structs.replace(call, role=AttemptRole.CONTINUE, log=call.log.branch())
+        return call if limit is None else asked.limit(call, limit)
+
+
+def _must_wait(piece: Piece, request: ChatRequest) -> bool:
+    """Tell whether a piece is held back: a part of a body, or an end that a limit may have made."""
+    return not request.stream or any(
+        isinstance(event, Finished) and event.reason == "length" for event in piece.events
+    )
+
+
+class _ContinuedAnswer:
+    """The text of an answer so far, and the text that its next part adds."""
+
+    def __init__(self, shown: Transcript, held: Sequence[StreamEvent]) -> None:
+        """Raises UpstreamProtocolError for an answer that nothing can follow."""
+        events = [*shown.events, *held]
+        texts = [event for event in events if isinstance(event, TextDelta) and event.text]
+        joinable = shown.is_continuable and all(isinstance(event, _JOINABLE) for event in events)
+        if not (joinable or shown.is_empty):
+            raise UpstreamProtocolError("it is not plain text")
+        self._anew = shown.is_empty and not (joinable and texts)
+        """The client has nothing, and nothing is worth keeping: the next part is the answer."""
+        self.said = ""
+        self.unshown: list[StreamEvent] = []
+        """Events of the first part that the client has yet to get."""
+        self._block: int | None = None
+        if not self._anew:
+            self.said = "".join(each.text for each in texts)
+            self.unshown = [event for event in held if not isinstance(event, _ENDINGS)]
+            self._block = texts[-1].block if texts else None
+        self._join = Join("", prefilled=False)
+
+    def begin(self, *, prefilled: bool) -> None:
+        """Expect the next part."""
+        self._join = Join(self.said, prefilled=prefilled)
+
+    def take(self, events: Sequence[StreamEvent]) -> list[StreamEvent]:
+        """Return what a piece of the part adds. Raises UpstreamProtocolError."""
+        news: list[StreamEvent] = []
+        for event in events:
+            match event:
+                case ErrorReported():
+                    raise UpstreamProtocolError(event.message)
+                case TextDelta():
+                    news += self._say(self._join.feed(event.text))
+                case _ if isinstance(event, _ENDINGS):
+                    continue
+                case _ if self._anew:
+                    news.append(event)
+                case Started() | ReasoningDelta() | ExtraDelta():
+                    continue  # the client has those of the first part
+                case _:
+                    raise UpstreamProtocolError("its continuation is not plain text")
+        return news
+
+    def rest(self) -> list[StreamEvent]:
+        """Return what was held back of a part that is over."""
+        return self._say(self._join.end())
+
+    def _say(self, text: str) -> list[StreamEvent]:
+        self.said += text
+        return [TextDelta(text=text, block=self._block)] if text else []

@@ -1,0 +1,184 @@
+"""Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import msgspec
+
+from headstart.attempts import Shaped
+from headstart.compression.compress import MIN_TEXT_CHARS, Profile, compress
+from headstart.compression.memo import Memo
+from headstart.compression.result import count_messages
+from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded
+from headstart.dialects.registry import DIALECTS
+from headstart.middleware.request_edits import with_document
+from headstart.middleware.tokenizers import load_soon
+from headstart.observe import DRY_RUN
+from headstart.policies.freshness import asked_compression, compressed, stricter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from headstart.compression.result import Compression
+    from headstart.compression.tokens import TokenCount
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.reply import Reply
+    from headstart.settings import CompressionMode, CompressionSettings
+    from headstart.types import Call, ChatRequest
+
+    T = TypeVar("T")
+
+INLINE_BYTES: dict[CompressionMode, int] = {
+    "safe": 64_000,
+    "balanced": 32_000,
+    "aggressive": 12_000,
+}
+"""By mode, the longest body that is compressed on the loop. Most take the 5 ms for which a thread
+may hold up the loop anyway, a log 8 ms; the worst body found, a log of empty lines, takes 75 ms."""
+
+
+class TextWorker:
+    """Works on prompts: on the loop, or on one thread where a text is long.
+
+    Both keep a memo, since neither may use the other's. One instance serves all routes of a
+    process; ``close`` ends the thread.
+    """
+
+    def __init__(self) -> None:
+        self._inline = Memo()
+        self._memo = Memo()
+        self._thread = ThreadPoolExecutor(1, "headstart-compress")
+
+    def close(self) -> None:
+        """Stop after the work under way. Work that waits is dropped."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def here(self, work: Callable[[Memo], T]) -> T:
+        """Do ``work(memo)`` on the loop and return its result."""
+        return work(self._inline)
+
+    def count(self, done: Compression) -> asyncio.Future[TokensBeforeAfter]:
+        """Count on the thread the tokens before and after a compression."""
+        return self.on_thread(partial(self._count, done))
+
+    def on_thread(self, work: Callable[[Memo], T]) -> asyncio.Future[T]:
+        """Begin ``work(memo)`` on the thread."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, work, self._memo)
+
+    def _count(self, done: Compression, memo: Memo) -> TokensBeforeAfter:
+        def count(text: str, model: str) -> TokenCount:
+            if is_loaded(model):
+                return memo.call(count_tokens, text, model)
+            return estimate_tokens(text, model)
+
+        before = count_messages(done.source, done.model, count)
+        after = count_messages(done.messages, done.model, count)
+        return TokensBeforeAfter(before.tokens, after.tokens, before.estimated)
+
+
+class TokensBeforeAfter(NamedTuple):
+    """Tokens of a prompt's texts."""
+
+    before: int
+    after: int
+    estimated: bool
+
+
+@dataclass(frozen=True)
+class CompressPrompts:
+    """Makes prompts shorter. Such answers bear the transform ``compressed:MODE``.
+
+    The cache key is that of the request as it came; ``policies.freshness`` keeps callers who
+    asked for less from the answers to prompts that were compressed more.
+    """
+
+    stage: ClassVar[str] = "compression"
+    settings: CompressionSettings
+    """The settings of one route. A caller's ``x-headstart-compress`` may ask for a weaker mode."""
+    worker: TextWorker
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The price and speed of tokens at the provider."""
+        return msgspec.convert(self.settings, Profile, from_attributes=True)
+
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+        """Return how to send a shorter prompt; None if it stays as it is."""
+        mode = stricter(self.settings.mode, asked_compression(call.headers))
+        if mode == "off" or len(call.body) < MIN_TEXT_CHARS:
+            return None
+        work = partial(self._shorten, call, request, mode)
+        began = time.perf_counter()
+        shorter: _Shorter | asyncio.Future[_Shorter | None] | None
+        if len(call.body) > INLINE_BYTES[mode]:
+            shorter = self.worker.on_thread(work)
+        else:
+            shorter = self.worker.here(work)
+            if shorter is None:
+                return None
+
+        async def send(rest: RestOfSteps) -> Reply:
+            done = await shorter if isinstance(shorter, asyncio.Future) else shorter
+            if done is None:
+                return await rest.send(call)
+            return await self._send(call, done, time.perf_counter() - began, context, rest)
+
+        return send
+
+    async def _send(
+        self, call: Call, shorter: _Shorter, own_s: float, context: StepContext, rest: RestOfSteps
+    ) -> Reply:
+        counting = self.worker.count(shorter.done)
+        if self.settings.dry_run:
+            reply, kind = await rest.send(call), "compress" + DRY_RUN
+        else:
+            reply, kind = await rest.send(shorter.call, compressed(shorter.mode)), "compress"
+        reply.on_close(partial(load_soon, shorter.done.model))
+        try:
+            # By the first content of an answer, the counting is long done.
+            counts = await counting
+        except Exception as error:  # noqa: BLE001 - an uncounted saving is saved all the same
+            context.note_failure(self.stage, error)
+            return reply
+        row = Shaped(
+            kind=kind,
+            tokens_before=counts.before,
+            tokens_after=counts.after,
+            own_s=own_s,
+            estimated=counts.estimated,
+        )
+        call.log.shaped.append(row)
+        return reply
+
+    def _shorten(
+        self, call: Call, request: ChatRequest, mode: CompressionMode, memo: Memo
+    ) -> _Shorter | None:
+        prompt = DIALECTS[call.dialect].form.read(request.document)
+        if prompt is None:
+            return None
+        done = compress(
+            prompt.messages,
+            model=request.model,
+            mode=mode,
+            profile=self.profile,
+            clear_history=self.settings.clear_history,
+            strip_comments=self.settings.strip_comments,
+            memo=memo,
+        )
+        if not done.spans:
+            return None
+        shorter = with_document(call, prompt.with_messages(done.messages))
+        return _Shorter(shorter, done, mode)
+
+
+class _Shorter(NamedTuple):
+    call: Call
+    done: Compression
+    mode: CompressionMode

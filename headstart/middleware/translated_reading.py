@@ -1,0 +1,277 @@
+"""Reading an answer that the client gets otherwise: in its own dialect, or folded to one body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.dialects.answers import translate_events
+from headstart.errors import UpstreamProtocolError
+from headstart.middleware.reading import (
+    BodyReader,
+    Document,
+    EventStream,
+    error_in,
+)
+from headstart.transcript import CHARACTERS_PER_TOKEN, Transcript
+from headstart.types import Ended, ErrorReported, Finished, Piece, Started, ToolCall, ToolCallDelta
+
+if TYPE_CHECKING:
+    from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
+    from headstart.types import Completion, StreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What an answer that we write goes by. ``request_id`` stands in its errors."""
+
+    request_id: str
+    answer_id: str
+    """In the client's dialect, where the provider's own is in another or absent."""
+    created: int
+    """Unix seconds."""
+    functions: bool = False
+    """Tool calls go in OpenAI's deprecated form, which has room for one."""
+    prompt_tokens: int = 0
+    """By estimate, for a whole answer whose provider does not count."""
+    shows_reasoning: bool = True
+    """The client asked to see it."""
+    choices: int = 1
+    """As many were asked for."""
+    model: str = ""
+    """The one that was asked, for an answer that does not say."""
+
+
+class _Canonical:
+    """Events of one answer in the client's canonical form, named as the client gets them."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._source = source
+        self._target = target
+        self._naming = naming
+        self._called: dict[int, int] = {}
+        """By choice, the number of its first tool call."""
+        self._model = naming.model
+
+    def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
+        if self._source.name == self._target.name:
+            return events
+        translated = translate_events(
+            events,
+            self._source,
+            self._target,
+            shows_reasoning=self._naming.shows_reasoning,
+        )
+        return tuple(own for event in translated if (own := self._own(event)) is not None)
+
+    def _own(self, event: StreamEvent) -> StreamEvent | None:
+        naming = self._naming
+        match event:
+            case Started():
+                self._model = event.model or self._model
+                return msgspec.structs.replace(
+                    event,
+                    id=naming.answer_id,
+                    created=naming.created,
+                    model=self._model or None,
+                )
+            case ToolCallDelta():
+                first = self._called.setdefault(event.choice, event.index)
+                if not naming.functions:
+                    return event
+                legacy = msgspec.structs.replace(event, id=None, kind="function_call")
+                return legacy if event.index == first else None
+            case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
+                # Some providers say "stop"; agents go on only where they hear of tools.
+                reason = "function_call" if naming.functions else "tool_calls"
+                return msgspec.structs.replace(event, reason=reason)
+        return event
+
+
+class _Translated:
+    """The events of a stream in the client's canonical form, up to an error."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._canonical = _Canonical(source, target, naming)
+        # Apart: what the client gets must not depend on how the upstream's bytes arrive.
+        self.stream = EventStream(source, join=False, choices=naming.choices)
+        self.error: tuple[StreamEvent, ...] = ()
+        """The events of the frame that reported one."""
+
+    def read(self, data: bytes) -> tuple[StreamEvent, ...]:
+        events: list[StreamEvent] = []
+        for _, read in self.stream.feed(data):
+            found = self._canonical.read(read)
+            if error_in(found) is not None:
+                self.error = found
+                break
+            events += found
+        return tuple(events)
+
+
+class _TranslatingReader(BodyReader):
+    """What the readers of a translated stream share."""
+
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+        self._stream = _Translated(source, target, naming)
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.stream.ended
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.stream.finished
+
+
+class Reencoder(_TranslatingReader):
+    """An event stream of another dialect, written in the client's.
+
+    An answer that ended without its dialect's terminal event gets the
+    client's own if every choice that began had finished.
+    """
+
+    def __init__(
+        self, source: UpstreamDialect, target: Dialect, naming: Naming, encoder: EventEncoder
+    ) -> None:
+        super().__init__(source, target, naming)
+        self._encoder = encoder
+        self._finished: dict[int, bool] = {}
+        self._said_end = False
+
+    def feed(self, data: bytes) -> Piece:
+        """Return what the whole frames say, up to an error."""
+        events = self._stream.read(data)
+        self.failed = bool(self._stream.error)
+        self.closing = self._stream.stream.closing
+        for event in events:
+            self._follow(event)
+        return Piece(self._encoder.feed(events), events)
+
+    def end(self) -> Piece:
+        """Return the error, or the terminal event where it is still to come."""
+        events: tuple[StreamEvent, ...] = self._stream.error
+        whole = bool(self._finished) and all(self._finished.values())
+        if not events and whole and not self._said_end:
+            events = (Ended(),)
+        return Piece(self._encoder.feed(events), events)
+
+    def _follow(self, event: StreamEvent) -> None:
+        if type(event) is Ended:
+            self._said_end = True
+        elif type(event) is Finished:
+            self._finished[event.choice] = True
+        elif (choice := getattr(event, "choice", None)) is not None:
+            self._finished.setdefault(choice, False)
+
+
+class Folder(_TranslatingReader):
+    """An event stream, of any dialect, folded to one JSON answer in the client's.
+
+    Its pieces hold events alone until the end, which gives the body. An error in the stream
+    becomes an error's body; its event tells so, for the status was 200.
+    """
+
+    def __init__(
+        self, source: UpstreamDialect, target: Dialect, naming: Naming, transcript: Transcript
+    ) -> None:
+        """Write the body from ``transcript``, to which the pieces of this reader are added."""
+        super().__init__(source, target, naming)
+        self._answer = _WholeAnswer(target, naming, transcript)
+
+    def feed(self, data: bytes) -> Piece:
+        """Return the events of the whole frames, up to an error."""
+        events = self._stream.read(data)
+        self.failed = bool(self._stream.error)
+        self.closing = self._stream.stream.closing
+        return Piece(b"", events)
+
+    def end(self) -> Piece:
+        """Return the body. Raises UpstreamProtocolError for a stream that was cut or too long."""
+        if self.failed:
+            return Piece(self._answer.write_error(self._stream.error), self._stream.error)
+        missing = self._answer.finish()
+        return Piece(self._answer.write(), missing)
+
+
+class DocumentTranslator(BodyReader):
+    """A whole JSON answer, or error, of another dialect, written in the client's at its end.
+
+    ``encoder`` writes it as a stream for a client that asked for one.
+    """
+
+    def __init__(
+        self,
+        source: UpstreamDialect,
+        target: Dialect,
+        status: int,
+        naming: Naming,
+        encoder: EventEncoder | None = None,
+    ) -> None:
+        self._document = Document(source, status)
+        self._canonical = _Canonical(source, target, naming)
+        self._transcript = Transcript()
+        self._answer = _WholeAnswer(target, naming, self._transcript)
+        self._encoder = encoder
+
+    @property
+    def ended(self) -> bool:
+        return self._document.ended
+
+    def feed(self, data: bytes) -> Piece:
+        """Keep what comes. Raises UpstreamProtocolError past the bound."""
+        self.closing = self._document.add(data)
+        if self._document.too_long:
+            raise UpstreamProtocolError("the upstream's answer is too long to be translated")
+        return Piece(b"")
+
+    def end(self) -> Piece:
+        """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
+        events = self._canonical.read(self._document.events())
+        if error_in(events) is not None:
+            return Piece(self._answer.write_error(events), events)
+        if self._encoder is not None:
+            return Piece(self._encoder.feed(events), events)
+        self._transcript.feed(events)
+        return Piece(self._answer.write(), events)
+
+
+class _WholeAnswer:
+    """Writes the answer of a transcript as one JSON body."""
+
+    def __init__(self, target: Dialect, naming: Naming, transcript: Transcript) -> None:
+        self._target = target
+        self._naming = naming
+        self._transcript = transcript
+
+    def finish(self) -> tuple[StreamEvent, ...]:
+        """Return the terminal event where it is still to come. Raises UpstreamProtocolError."""
+        if self._transcript.ended:
+            return ()
+        if not self._transcript.finished:
+            raise UpstreamProtocolError("the upstream's stream ended before its answer did")
+        self._transcript.feed((Ended(),))
+        return (Ended(),)
+
+    def write(self) -> bytes:
+        completion = self._transcript.completion(self._naming.created)
+        if completion is None:
+            raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
+        if completion.usage is None:
+            # Clients rely on it in whole answers. No event tells of it: the books mark estimates.
+            completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
+        id = self._transcript.start.id or self._naming.answer_id
+        return self._target.write_body(completion, id, completion.created)
+
+    def _estimate(self, completion: Completion) -> dict[str, Any]:
+        parts = (part for choice in completion.choices for part in choice.parts)
+        said = sum(len(p.arguments if isinstance(p, ToolCall) else p.text) for p in parts)
+        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARACTERS_PER_TOKEN))
+        return self._target.usage(tokens)
+
+    def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:
+        error = error_in(events) or ErrorReported(message="the provider reported an error")
+        return self._target.error_body(error, self._naming.request_id)

@@ -1,0 +1,447 @@
+"""Candidates that answer together: single, fallback, race, hedge, fastest and cheapest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
+from headstart.errors import HeadstartError, UpstreamRefused, UpstreamUnavailable
+from headstart.middleware.upstreams.call_tasks import CallTask, all_ended
+from headstart.middleware.upstreams.target import classify_failure
+from headstart.policies.routing.ordering import as_given, by_cost, by_speed
+from headstart.policies.routing.schedule import (
+    AttemptRules,
+    AttemptSchedule,
+    AttemptStart,
+    hedge_delay_s,
+    hedge_usd,
+)
+from headstart.reply import AnswerWithheld
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+
+    from headstart.interfaces import Candidate, Upstream
+    from headstart.policies.routing.circuit_breaker import RetryBudget
+    from headstart.policies.routing.schedule import ExtraBudget
+    from headstart.reply import Reply
+    from headstart.settings import Strategy
+    from headstart.types import Call, Piece
+
+logger = logging.getLogger("headstart")
+
+
+class ParallelAttempts:
+    """Calls of one request that run side by side. The first one that answers wins.
+
+    The others are cancelled in the loop's next turn; only the reply's closing waits for them. With
+    ``whole`` a call has answered only at the end of its answer.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._members: dict[CallTask, int] = {}
+        self._failed: list[tuple[int, Exception]] = []
+        self._news = asyncio.Event()
+        self._winner: CallTask | None = None
+
+    def ask(self, member: int, upstream: Upstream, call: Call) -> None:
+        """Start a member's call."""
+        self._members[CallTask(upstream, call, self._hear, whole=self._whole)] = member
+
+    async def news(self, until: float | None) -> list[tuple[int, Exception]]:
+        """Wait for a winner or a failure, or until the loop's time is ``until``.
+
+        Returns the members that failed since the last time, with their errors.
+        """
+        if until is None:
+            await self._news.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._news.wait()
+        self._news.clear()
+        failed, self._failed = self._failed, []
+        return failed
+
+    def winner(self) -> Reply | None:
+        """Return the answer of the winner, which closes all calls; None: there is no winner."""
+        if self._winner is None:
+            return None
+        reply = self._winner.hand_on(self.close)
+        reply.filter(self._then_cancel_others(reply.pieces))
+        return reply
+
+    async def close(self, error: BaseException | None) -> None:
+        """Close the winner's call, abort all others, and wait for the end of all."""
+        for task in self._members:
+            if error is None and task is self._winner:
+                task.release()
+            else:
+                task.cancel()
+        await all_ended(self._members)
+
+    async def _then_cancel_others(self, pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece]:
+        """Yield the winner's pieces. At their end the others have had time to book their calls."""
+        async for piece in pieces:
+            yield piece
+        self._cancel_others()
+        await asyncio.sleep(0)
+
+    def _hear(self, task: CallTask) -> None:
+        if self._winner is not None:
+            self._hear_late(task)
+        elif task.error is not None:
+            self._failed.append((self._members[task], task.error))
+        else:
+            self._winner = task
+            for other in self._others:
+                other.call.log.rule(AttemptOutcome.LOST)
+            # The answer goes on its way before the other calls are unwound.
+            asyncio.get_running_loop().call_soon(self._cancel_others)
+        self._news.set()
+
+    @property
+    def _others(self) -> list[CallTask]:
+        return [task for task in self._members if task is not self._winner]
+
+    def _cancel_others(self) -> None:
+        for other in self._others:
+            other.cancel()
+
+    def _hear_late(self, task: CallTask) -> None:
+        """Another call was faster: this answer is closed, and an error fails nobody."""
+        task.release()
+        if task.error is not None and not isinstance(task.error, HeadstartError):
+            logger.error("an upstream that lost a race failed", exc_info=task.error)
+
+
+_SPENT = (b"x-should-retry", b"false")
+"""Tells OpenAI's and Anthropic's clients not to begin anew what was tried again already."""
+
+
+class AttemptErrors:
+    """Errors by member. ``order`` is the one in which members were to be asked."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = order
+        self._errors: dict[int, HeadstartError] = {}
+        self._blamed: HeadstartError | None = None
+        self._asked = 0
+
+    def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
+        """Take in a member's error. Its last real one counts: that it may not be asked is none."""
+        if blames_caller:
+            self._blamed = self._blamed or error
+        self._asked += not isinstance(error, UpstreamUnavailable)
+        if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
+            self._errors[member] = error
+
+    def most_useful(self) -> HeadstartError:
+        """Return what the caller shall hear.
+
+        That is what the caller did wrong; else an answer that was withheld; else the first
+        member's own words, before what kept us from having any.
+        """
+        if self._blamed is not None:
+            return self._blamed
+        errors = [self._errors[each] for each in self._order if each in self._errors]
+        best = min(errors, key=_rank)
+        if isinstance(best, UpstreamUnavailable):
+            return min(
+                (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
+            )
+        if isinstance(best, UpstreamRefused) and self._asked > 1:
+            return _spent(best)
+        return best
+
+
+def _rank(error: HeadstartError) -> int:
+    match error:
+        case AnswerWithheld():
+            return 0
+        case UpstreamRefused():
+            return 1
+        case UpstreamUnavailable():
+            return 3
+        case _:
+            return 2
+
+
+def _wait_s(error: UpstreamUnavailable) -> float:
+    return float("inf") if error.retry_after_s is None else error.retry_after_s
+
+
+def _spent(error: UpstreamRefused) -> UpstreamRefused:
+    """Return the error with word that trying again was tried."""
+    kept = tuple(pair for pair in error.headers if pair[0] != _SPENT[0])
+    spent = UpstreamRefused(
+        str(error),
+        status=error.status,
+        headers=(*kept, _SPENT),
+        body=error.body,
+        code=error.code,
+    )
+    spent.__cause__ = error
+    return spent
+
+
+SCARCE = 0.5
+"""Share of a rate limit below which its upstream stands by in a race."""
+
+
+class _AskingOrder(NamedTuple):
+    """Members in the order in which they are to be asked."""
+
+    members: tuple[int, ...]
+    outlooks: tuple[RoutingEstimate, ...]
+    """In that order; empty where nothing depends on them."""
+
+
+class AttemptGroup:
+    """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
+
+    Members are candidates, so groups nest. Closing the reply ends every call that was made. When
+    nobody answers, ``send`` raises the error that is most useful to the caller. ``extra`` limits
+    hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Candidate],
+        strategy: Strategy,
+        *,
+        extra: ExtraBudget,
+        retrying: RetryBudget,
+        draw: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        # The answers are those of the members, whichever member, key or strategy gave them.
+        self.identity = ",".join(sorted({each.identity for each in members}))
+        self.names = frozenset().union(*(each.names for each in members))
+        self._members = tuple(members)
+        self._strategy = strategy
+        self._extra = extra
+        self._retrying = retrying
+        self._draw = draw
+        self._clock = clock
+
+    def outlook(self, call: Call) -> RoutingEstimate:
+        """Return the outlook of the member that would go first; a race costs what all waste."""
+        allowed = self._allowed(call)
+        if not allowed:
+            return RoutingEstimate(name=self.name, ready=False)
+        order = self._order(call, allowed)
+        outlooks = order.outlooks or tuple(
+            self._members[member].outlook(call) for member in order.members
+        )
+        first, cost_usd = outlooks[0], outlooks[0].cost_usd
+        if self._strategy.strategy == "race" and cost_usd is not None:
+            racing = outlooks[1 : self._abreast(outlooks)]
+            cost_usd += sum(each.waste_usd or 0.0 for each in racing)
+        return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
+
+    async def send(self, call: Call) -> Reply:
+        """Ask members, and wait for the first content of one of them."""
+        allowed, now = self._allowed(call), asyncio.get_running_loop().time()
+        if not allowed:
+            raise UpstreamUnavailable("no upstream is left to ask")
+        self._retrying.earn(now)
+        first = self._first(call, allowed)
+        if first is None:
+            order = self._order(call, allowed)
+            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            if starts.side_by_side or self._strategy.first_complete:
+                return await self._side_by_side(call, starts, errors)
+            return await self._in_turn(call, starts, errors)
+        try:
+            return await self._ask(
+                call, AttemptStart(first, AttemptRole.FIRST), others=len(allowed) > 1
+            )
+        except HeadstartError as error:
+            # Only now it matters who else could be asked.
+            order = self._order(call, allowed, first)
+            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            starts.due(asyncio.get_running_loop().time())
+            self._failed(starts, errors, first, error)
+        return await self._in_turn(call, starts, errors)
+
+    def _first(self, call: Call, allowed: list[int]) -> int | None:
+        """Return the member to ask first, alone; None: the choice needs the estimates of all."""
+        if self._strategy.first_complete:
+            return None
+        if len(allowed) == 1:
+            return allowed[0]
+        if self._strategy.strategy not in ("single", "fallback"):
+            return None
+        outlook = self._members[allowed[0]].outlook(call)
+        stays = outlook.warm or not self._strategy.sticky
+        return allowed[0] if outlook.ready and outlook.weight >= 1.0 and stays else None
+
+    async def _ask(self, call: Call, start: AttemptStart, *, others: bool) -> Reply:
+        return await self._members[start.member].send(self._call(call, start, hurried=others))
+
+    async def _in_turn(self, call: Call, starts: AttemptSchedule, errors: AttemptErrors) -> Reply:
+        loop = asyncio.get_running_loop()
+        while True:
+            for start in starts.due(loop.time()):
+                try:
+                    return await self._ask(call, start, others=starts.others)
+                except HeadstartError as error:
+                    self._failed(starts, errors, start.member, error)
+            if starts.over:
+                raise errors.most_useful()
+            await asyncio.sleep((starts.wakes_at or 0.0) - loop.time())
+
+    async def _side_by_side(
+        self, call: Call, starts: AttemptSchedule, errors: AttemptErrors
+    ) -> Reply:
+        attempts = ParallelAttempts(whole=self._strategy.first_complete)
+        try:
+            return await self._first_winner(call, starts, errors, attempts)
+        except BaseException as error:
+            await attempts.close(error)
+            raise
+
+    async def _first_winner(
+        self,
+        call: Call,
+        starts: AttemptSchedule,
+        errors: AttemptErrors,
+        attempts: ParallelAttempts,
+    ) -> Reply:
+        loop = asyncio.get_running_loop()
+        folds = not self._strategy.first_complete and _wants_whole(call)
+        while True:
+            for start in starts.due(loop.time()):
+                asked = self._call(call, start, apart=True, fold=folds, hurried=starts.others)
+                attempts.ask(start.member, self._members[start.member], asked)
+            if starts.over:
+                raise errors.most_useful()
+            failed = await attempts.news(starts.wakes_at)
+            reply = attempts.winner()
+            if reply is not None:
+                return reply
+            for member, error in failed:
+                if not isinstance(error, HeadstartError):
+                    raise error
+                self._failed(starts, errors, member, error)
+
+    def _failed(
+        self, starts: AttemptSchedule, errors: AttemptErrors, member: int, error: HeadstartError
+    ) -> None:
+        """Take in that a member failed. Raises what is the caller's own fault."""
+        failure = classify_failure(error, self._clock())
+        errors.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, UpstreamUnavailable) and not error.limited:
+            starts.avoided(member, now)
+        else:
+            starts.failed(member, failure, now, asked=not isinstance(error, UpstreamUnavailable))
+
+    def _allowed(self, call: Call) -> list[int]:
+        every = range(len(self._members))
+        if not call.avoid:
+            return list(every)
+        return [each for each in every if not self._members[each].names <= call.avoid]
+
+    def _order(self, call: Call, allowed: list[int], first: int | None = None) -> _AskingOrder:
+        """Return the order to ask in; ``first`` was asked already."""
+        if len(allowed) == 1:
+            return _AskingOrder(tuple(allowed), ())
+        strategy = self._strategy
+        outlooks = [self._members[each].outlook(call) for each in allowed]
+        match strategy.strategy:
+            case "fastest":
+                order = by_speed(outlooks, draw=self._draw, max_usd=strategy.max_usd)
+            case "cheapest":
+                order = by_cost(outlooks, draw=self._draw, within_s=strategy.within_s)
+            case _:
+                order = as_given(outlooks, draw=self._draw, sticky=strategy.sticky)
+        if strategy.strategy == "race":
+            order = tuple(sorted(order, key=lambda each: not self._races(outlooks[each])))
+        if first is not None:
+            order = tuple(sorted(order, key=lambda each: allowed[each] != first))
+        return _AskingOrder(
+            tuple(allowed[each] for each in order), tuple(outlooks[each] for each in order)
+        )
+
+    def _races(self, outlook: RoutingEstimate) -> bool:
+        """Tell whether a member starts with the others; scarce rate limits are kept in reserve."""
+        fair = self._strategy.race_billed or not outlook.bills_cancelled
+        return outlook.ready and fair and outlook.allowance >= SCARCE
+
+    def _abreast(self, outlooks: Sequence[RoutingEstimate]) -> int:
+        if self._strategy.strategy != "race":
+            return 1
+        return max(1, sum(self._races(each) for each in outlooks))
+
+    def _starts(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
+        now, outlooks = asyncio.get_running_loop().time(), order.outlooks
+        awaited_until = call.awaited_until
+        hedge_after_s, may_hedge = None, _never
+        if self._strategy.strategy == "hedge" and outlooks:
+            earned_usd, waste_usd = hedge_usd(*outlooks[:2])
+            self._extra.earn(earned_usd)
+            hedge_after_s = hedge_delay_s(
+                outlooks,
+                extra_calls=self._strategy.extra_calls,
+                floor_s=self._strategy.hedge_floor_s,
+                deadline_in_s=None if awaited_until is None else awaited_until - now,
+            )
+
+            def may_hedge() -> bool:
+                return self._extra.spend(waste_usd)
+
+        return AttemptSchedule(
+            order.members,
+            AttemptRules(self._strategy.retries, self._abreast(outlooks), hedge_after_s),
+            now,
+            may_retry=self._may_retry,
+            may_hedge=may_hedge,
+            draw=self._draw,
+            deadline=awaited_until,
+            contexts=dict(
+                zip(order.members, (each.context_tokens for each in outlooks), strict=False)
+            ),
+        )
+
+    def _may_retry(self, last: bool) -> bool:  # noqa: FBT001 - Starts calls it
+        return self._retrying.spend(asyncio.get_running_loop().time(), last=last)
+
+    def _call(
+        self,
+        call: Call,
+        start: AttemptStart,
+        *,
+        apart: bool = False,
+        fold: bool = False,
+        hurried: bool = False,
+    ) -> Call:
+        """Return the call as a member gets it: the very one where nothing is to be said."""
+        first = start.role is AttemptRole.FIRST
+        if first and not apart and not (start.anyway or hurried):
+            return call
+        return msgspec.structs.replace(
+            call,
+            role=call.role if first else start.role,
+            log=call.log.branch() if apart else call.log,
+            fold=call.fold or fold,
+            hurried=call.hurried or hurried,
+            anyway=call.anyway or start.anyway,
+        )
+
+
+def _wants_whole(call: Call) -> bool:
+    return call.request is not None and not call.request.stream and call.editable
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,295 @@
+"""Which headers tell callers apart, and from which origins a request may come.
+
+A provider, or the app behind the middleware, may know its users by any header. So a header tells
+callers apart unless it is known to say nothing about the caller.
+
+A browser on this machine reaches a server here for any page that it shows, even for a page that
+reached the server under its own name (DNS rebinding). A page knows no key. But if no key is needed,
+it could spend the operator's key, or read the cache. Browsers name the page's origin and its
+relation to the server (``Origin``, ``Sec-Fetch-Site``); other clients send neither, and pass. The
+content type decides nothing: browsers send ``Origin`` with each POST to another site, whatever its
+content type, and curl sends a form's content type without being asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from headstart.dialects.registry import PROTOCOL_HEADERS
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+
+def _names(text: str) -> frozenset[bytes]:
+    return frozenset(text.encode().split())
+
+
+_SILENT = PROTOCOL_HEADERS | _names(  # those of the protocol are part of every cache key
+    # How the body is written and what answer is wanted (RFC 9110, 9111, 9213, 9218).
+    "accept accept-charset accept-encoding accept-language cache-control content-digest "
+    "content-disposition content-encoding content-language content-length content-md5 "
+    "content-type date digest expect if-match if-modified-since if-none-match if-range "
+    "if-unmodified-since pragma priority range repr-digest want-digest "
+    # One connection's affair.
+    "connection http2-settings keep-alive max-forwards proxy-connection te trailer "
+    "transfer-encoding upgrade "
+    # What a browser tells of itself and of the page.
+    "alt-used device-memory dnt downlink dpr early-data ect origin referer rtt save-data sec-gpc "
+    "sec-purpose upgrade-insecure-requests user-agent viewport-width width x-requested-with "
+    # The name of one request, for logs, traces and retries.
+    "b3 baggage correlation-context correlation-id elastic-apm-traceparent fly-request-id "
+    "grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic request-context request-id "
+    "sentry-trace trace-id traceparent traceresponse tracestate uber-trace-id x-amzn-requestid "
+    "x-amzn-trace-id x-azure-ref x-b3-flags x-b3-parentspanid x-b3-sampled x-b3-spanid "
+    "x-b3-traceid x-claude-code-session-id x-client-request-id x-cloud-trace-context "
+    "x-correlation-id x-datadog-origin x-datadog-parent-id x-datadog-sampling-priority "
+    "x-datadog-tags x-datadog-trace-id x-honeycomb-trace x-idempotency-key x-instana-l "
+    "x-instana-s x-instana-t x-litellm-call-id x-ms-client-request-id x-ms-request-id "
+    "x-ot-span-context x-queue-start x-railway-request-id x-request-id x-request-start "
+    "x-retry-count x-span-id x-trace-id x-vercel-id "
+    # The way through proxies.
+    "cdn-loop cf-ray cf-visitor via x-amz-cf-id x-envoy-attempt-count "
+    "x-envoy-expected-rq-timeout-ms x-forwarded-port x-forwarded-prefix x-forwarded-proto "
+    "x-forwarded-scheme x-forwarded-server x-forwarded-ssl x-scheme "
+    # What client libraries and apps say of themselves.
+    "anthropic-dangerous-direct-browser-access http-referer openai-beta x-client-name "
+    "x-client-version x-fern-language x-fern-platform x-fern-runtime x-fern-runtime-version "
+    "x-fern-sdk-name x-fern-sdk-version x-goog-api-client x-goog-request-params "
+    "x-openrouter-categories x-openrouter-title x-server-timeout x-stainless-arch "
+    "x-stainless-async x-stainless-custom-event-handler x-stainless-custom-poll-interval "
+    "x-stainless-helper x-stainless-helper-method x-stainless-lang x-stainless-os "
+    "x-stainless-package-version x-stainless-poll-helper x-stainless-raw-response "
+    "x-stainless-read-timeout x-stainless-retry-count x-stainless-runtime "
+    "x-stainless-runtime-version x-stainless-stream-helper x-stainless-timeout x-title "
+)
+_SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
+"""Beginnings of names that only browsers may set, or that never reach an upstream."""
+_HOSTS = _names("host x-forwarded-host")
+"""The name of the server in the request: an app may have a tenant for each name."""
+_ADDRESSES = _names(
+    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip fastly-client-ip fly-client-ip "
+    "forwarded true-client-ip x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip "
+    "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
+    "x-original-forwarded-for x-real-ip"
+)
+"""The address of the caller is a poor sign of its identity. It counts if there is no better one."""
+
+_ROUTING_COOKIES = re.compile(
+    rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
+    rb"|awsalb(?:cors|tg|tgcors|app-[0-9])?|arraffinity(?:samesite)?|applicationgatewayaffinity(?:cors)?"
+    rb"|gclb|incap_ses_.*|visid_incap_.*|nlbi_.*|bigipserver.*",
+    re.IGNORECASE,
+)
+"""Cookies that load balancers and their filters for robots set on any client."""
+
+_SILENT_PARAMETERS = _names("$.xgafv $alt $prettyprint alt api-version beta prettyprint")
+_PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
+_PLAIN_VALUE = re.compile(rb"[A-Za-z0-9._-]{0,32}")
+
+_SECRET_WORDS = _names(
+    "assertion auth authentication authorization authz bearer cookie credential "
+    "credentials dpop jwt oauth passphrase passwd password pwd secret session sessionid sid sig "
+    "signature"
+)
+_SECRET_ENDINGS = (b"key", b"token")
+_OPEN_SESSIONS = _names(
+    "helicone-session-id helicone-session-name helicone-session-path session_id "
+    "x-litellm-session-id x-session-affinity"
+)
+"""Headers in which agents and proxies name a conversation, for logs and prompt caches."""
+_PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
+           b"start", b"sync")  # fmt: skip
+"""With such a word, a ``token`` or ``key`` in a query is a place in a list."""
+_CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
+
+
+@lru_cache(maxsize=4096)
+def tells_apart(name: bytes, *, hosts: bool) -> bool:
+    """Tell whether two values of a header (lower case) may mean two callers.
+
+    With ``hosts`` that is true of the name of the host, too. It is false of addresses: see
+    ``tells_where``.
+    """
+    if name in _HOSTS:
+        return hosts
+    return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
+
+
+def tells_where(name: bytes) -> bool:
+    """Tell whether a header (lower case) says from which address a call came."""
+    return name in _ADDRESSES
+
+
+def telling_cookies(value: bytes) -> bytes:
+    """Return a ``Cookie`` header's cookies without those that only route or filter traffic.
+
+    Client libraries keep such a cookie once a provider's load balancer has set it, and it changes
+    every few minutes: the same caller would be another one then.
+    """
+    kept = [
+        pair
+        for pair in value.split(b";")
+        if pair.strip() and not _ROUTING_COOKIES.fullmatch(pair.partition(b"=")[0].strip())
+    ]
+    return b";".join(kept).strip()
+
+
+@lru_cache(maxsize=4096)
+def is_secret(name: bytes) -> bool:
+    """Tell whether a header (lower case) is named like one that holds a key, token or cookie."""
+    if name in _SILENT:
+        return False
+    return name not in _OPEN_SESSIONS and any(_is_secret_word(word) for word in _words(name))
+
+
+@lru_cache(maxsize=4096)
+def is_secret_parameter(name: bytes) -> bool:
+    """Tell whether a query parameter (percent-decoded) is named like one that holds a key."""
+    words = _words(_CAMEL.sub(b"-", name))
+    secret = [word for word in words if _is_secret_word(word)]
+    if any(word in _SECRET_WORDS for word in secret):
+        return True
+    # A list's filter by the ids of keys, or a place in a list.
+    others = [word for word in words if word not in _SECRET_ENDINGS]
+    listed = b"ids" in words or (others and all(word.startswith(_PAGING) for word in others))
+    return bool(secret) and not listed
+
+
+def telling_query(query: bytes) -> bytes:
+    """Return the parameters of a query that could tell callers apart.
+
+    That is all but a few that are known to say nothing about the caller. Names are compared
+    percent-decoded; order and repeats stay. A known name whose value could hold more than its
+    plain word, such as another parameter behind a ``;``, is kept.
+    """
+    if not query:
+        return b""
+    kept: list[bytes] = []
+    for pair in query.split(b"&"):
+        raw, equals, value = pair.partition(b"=")
+        name = _PERCENT.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
+        if name.lower() in _SILENT_PARAMETERS and _PLAIN_VALUE.fullmatch(value):
+            continue
+        for sign, code in ((b"%", b"%25"), (b"&", b"%26"), (b"=", b"%3D")):
+            name = name.replace(sign, code)  # so that two queries never look the same
+        kept.append(name + equals + value)
+    return b"&".join(kept)
+
+
+def _words(name: bytes) -> list[bytes]:
+    words = _BETWEEN_WORDS.split(name.lower())
+    return [word.rstrip(b"0123456789") for word in words if word]
+
+
+def _is_secret_word(word: bytes) -> bool:
+    return word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)
+
+
+_OWN_SITE = (b"same-origin", b"none")
+"""``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""
+_FORWARDING = frozenset((b"cdn-loop", b"cf-ray", b"via"))
+"""Headers that proxies add beside the address of the caller."""
+_HOST_FORM = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]*)?")
+"""A name, or an IPv6 address in brackets, with or without a port."""
+_QUOTED_CHARACTERS = 100
+"""So many characters of a caller's header stand in a message."""
+
+
+@dataclass(frozen=True)
+class OriginRules:
+    """``hosts``: names of the server beside ``localhost`` and loopback addresses; None: any name.
+
+    ``origins``: patterns of other origins whose pages may send requests. ``instead`` names the
+    setting of a secret that makes these rules unnecessary.
+    """
+
+    hosts: frozenset[str] | None = frozenset()
+    origins: tuple[str, ...] = ()
+    instead: str = "server.client_keys"
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Return why a request is refused, or None if it may come in."""
+        hosts, origins, foreign = [], [], False
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value.decode("latin-1").lower())
+            elif name == b"origin":
+                origins.append(value)
+            elif name == b"sec-fetch-site" and value not in _OWN_SITE:
+                foreign = True
+        for host in hosts or [""]:
+            if not (self._is_named(_host_name(host)) or _is_loopback(host)):
+                return (
+                    f"this server does not answer to the host {_quoted(host)}: add its name to "
+                    f"server.allowed_hosts, or set {self.instead}"
+                )
+        for value in origins:
+            origin = value.decode("latin-1").lower()
+            if origin.partition("://")[2] not in hosts and not self.allows(value):
+                return (
+                    f"pages of the origin {_quoted(origin)} may not use this server: add the "
+                    f"origin to server.allowed_origins, or set {self.instead}"
+                )
+        if foreign and not origins:
+            return (
+                "a page of another site may not use this server (Sec-Fetch-Site); "
+                f"{self.instead} opens it to all who know a key"
+            )
+        return None
+
+    def _is_named(self, name: str) -> bool:
+        return self.hosts is None or name in self.hosts or f"{name}." in self.hosts
+
+    def allows(self, origin: bytes) -> bool:
+        """Return whether pages of another origin may send requests."""
+        text = origin.decode("latin-1").lower()
+        # The brackets of an IPv6 address are no set of characters.
+        patterns = [pattern.lower().replace("[", "[[]") for pattern in self.origins]
+        return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _host_name(host: str) -> str:
+    """Return a host without its port and the dot at its end; "" if it is no host."""
+    match = _HOST_FORM.fullmatch(host)
+    return "" if match is None else str(match[1] or match[2].removesuffix("."))
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(host: str) -> bool:
+    name = _host_name(host)
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    # Not every Python release looks into a mapped address.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def forwarded(headers: Headers, http_version: str) -> str | None:
+    """Return the header or version that shows that a proxy passed a request on, or None.
+
+    nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.
+    """
+    for name, _ in headers:
+        if (
+            name in _FORWARDING
+            or tells_where(name)
+            or name.startswith((b"x-forwarded-", b"x-original-"))
+        ):
+            return name.decode("latin-1").title()
+    return f"HTTP/{http_version}" if http_version.startswith("1.0") else None
+
+
+def _quoted(text: str) -> str:
+    return (
+        repr(text[:_QUOTED_CHARACTERS])
+        if text.isprintable() and text.isascii()
+        else repr(ascii(text)[:_QUOTED_CHARACTERS])
+    )

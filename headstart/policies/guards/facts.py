@@ -1,0 +1,510 @@
+"""The facts that a prompt states: numbers and units, dates, quantifiers, comparisons, names.
+
+For each kind of fact, one function reads it from the words of a prompt, and one guard compares the
+facts of two prompts.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING
+
+from headstart.policies.guards.words import is_function_word, listed, stem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Word
+
+# --- numbers and units ---------------------------------------------------------------------------
+
+_ONES = listed(
+    """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen
+    """
+)
+_TENS = listed("twenty thirty forty fifty sixty seventy eighty ninety")
+_ORDINALS = listed(
+    """
+    third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth
+    fifteenth sixteenth seventeenth eighteenth nineteenth
+    """
+)
+_SMALL = (
+    {name: value for value, name in enumerate(_ONES)}
+    | {name: value for value, name in enumerate(_ORDINALS, 3)}
+    | {name: 10 * value for value, name in enumerate(_TENS, 2)}
+    | {"twentieth": 20, "thirtieth": 30, "dozen": 12}
+)
+_AFTER_TENS = {"first": 1, "second": 2}
+_SCALE = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+_ORDINAL_SUFFIXES = frozenset({"st", "nd", "rd", "th"})
+_ROMAN = {
+    "ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9", "xi": "11",
+    "xii": "12", "xiii": "13", "xiv": "14", "xv": "15", "xvi": "16",
+}  # fmt: skip
+"""I, V and X are left out: as capitals they are mostly words and names."""
+_ALSO_WORDS_ROMAN = frozenset({"iv", "vi", "xi"})
+_DIGITS = re.compile(r"\d+(?:\.\d+)*")
+
+_UNITS = """
+    % percent pct / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
+    / chf franc / cent penny / km kilometer kilometre / m meter metre / cm centimeter centimetre
+    / mm millimeter millimetre / mile mi / foot ft / inch / yard yd / kg kilo kilogram / g gram
+    / mg milligram / oz ounce / ton tonne / l liter litre / ml milliliter millilitre / gallon gal
+    / cup / tbsp tablespoon / tsp teaspoon / ms millisecond / second sec / minute min / hour hr h
+    / day / week / month / year yr / celsius c / fahrenheit f / kelvin k / kb kilobyte / mb megabyte
+    / gb gigabyte / tb terabyte / w watt / kw kilowatt / v volt / mph / kph kmh / am a.m / pm p.m
+"""
+"""Each unit, by the first of its words."""
+_UNIT_OF = {stem(word): row.split()[0] for row in _UNITS.split("/") for word in row.split()}
+_CURRENCIES = frozenset({"usd", "eur", "pound", "jpy", "inr", "chf"})
+
+
+def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
+    """Return every number with its unit, or "", sorted: (("30", "%"), ("7", "day")).
+
+    "Five", "5", "5.0" and "5th" are one number; "$5", "5 USD" and "5 dollars" are one amount.
+    "One" alone is as often a pronoun, "first" an adverb and "second" a unit, so none of them counts
+    as a number. Against another number the guard fires nevertheless.
+    """
+    found = []
+    place = 0
+    while place < len(words):
+        word = words[place]
+        value, after = _number_at(words, place)
+        if value is not None:
+            found.append((value, _unit_at(words, place, after)))
+        elif not word.text.isalpha():  # numbers inside a name: "GPT4", "B2B", "v2.1"
+            found += [(_canonical_number(digits), "") for digits in _DIGITS.findall(word.text)]
+        place = after
+    return tuple(sorted(found))
+
+
+def number_values() -> dict[str, str]:
+    """Return the values of number words by their stems: "seven", "seventh", "dozen"."""
+    return {stem(word): str(value) for word, value in _SMALL.items()}
+
+
+def numbers_differ(a: Parse, b: Parse) -> bool:
+    """Veto unless both prompts hold the same numbers, each as often."""
+    return [value for value, _ in a.quantities] != [value for value, _ in b.quantities]
+
+
+def units_differ(a: Parse, b: Parse) -> bool:
+    """Veto when a shared number has units that conflict, or is a percentage on one side only."""
+    if a.quantities == b.quantities:
+        return False
+    units_a, units_b = _units(a.quantities), _units(b.quantities)
+    for value in units_a.keys() & units_b.keys():
+        one, other = units_a[value], units_b[value]
+        if (one and other and not one & other) or ("%" in one) != ("%" in other):
+            return True
+    return False
+
+
+def _units(found: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    units: dict[str, set[str]] = {}
+    for value, unit in found:
+        units.setdefault(value, set()).update({unit} - {""})
+    return units
+
+
+def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
+    """Return the number that begins at ``place``, if any, and the place after it."""
+    word = words[place]
+    if word.kind == "number":
+        return _digits_at(words, place)
+    if word.text in _SMALL or word.text in _SCALE:
+        return _spelled_at(words, place)
+    if word.text in _ROMAN and (word.capital or word.text not in _ALSO_WORDS_ROMAN):
+        return _ROMAN[word.text], place + 1
+    return None, place + 1
+
+
+def _digits_at(words: Sequence[Word], place: int) -> tuple[str, int]:
+    text, after = words[place].text, place + 1
+    if after == len(words):
+        return _canonical_number(text), after
+    following = words[after]
+    attached = following.start == words[place].end
+    if attached and following.text in _ORDINAL_SUFFIXES:
+        return _canonical_number(text), after + 1
+    scale = 1000 if attached and following.text == "k" else _SCALE.get(following.text)
+    if scale is None or text.count(".") > 1:
+        return _canonical_number(text), after
+    return _canonical_number(f"{float(text.replace(',', '')) * scale:.6f}"), after + 1
+
+
+def _spelled_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
+    start, total, current, tens = place, 0, 0, False
+    while place < len(words):
+        text = words[place].text
+        scale = _SCALE.get(text)
+        small = _SMALL.get(text, _AFTER_TENS.get(text) if tens else None)
+        if small is not None and (place == start or current % 100 == 0 or (tens and small < 10)):
+            current += small
+            tens = 20 <= small < 100
+        elif scale == 100 and current < 100:
+            current = max(current, 1) * 100
+        elif scale is not None and scale > 100:
+            total, current = total + max(current, 1) * scale, 0
+        else:
+            break
+        place += 1
+    if words[start].text == "one" and place == start + 1:
+        return None, place
+    return str(total + current), place
+
+
+def _unit_at(words: Sequence[Word], place: int, after: int) -> str:
+    if after < len(words):
+        unit = _UNIT_OF.get(stem(words[after].text))
+        if unit is not None:
+            return unit
+    if place > 0:
+        unit = _UNIT_OF.get(stem(words[place - 1].text), "")
+        return unit if unit in _CURRENCIES else ""
+    return ""
+
+
+def _canonical_number(digits: str) -> str:
+    """Drop separators, leading zeros and decimals that are all zero ("3.10" is not "3.1")."""
+    digits = digits.replace(",", "")
+    whole, dot, decimals = digits.partition(".")
+    whole = whole.lstrip("0") or "0"
+    return whole if not decimals.strip("0") else whole + dot + decimals
+
+
+# --- days and months -----------------------------------------------------------------------------
+
+_DATE_NAMES = listed(
+    """
+    monday tuesday wednesday thursday friday saturday sunday
+    january february march april may june july august september october november december
+    today tomorrow yesterday tonight weekend weekday
+    """
+)
+_SHORT_DATE_NAMES = listed(
+    "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
+)
+_DATE_OF = (
+    {name: name for name in _DATE_NAMES}
+    | {name + "s": name for name in _DATE_NAMES}
+    | {
+        short: next(name for name in _DATE_NAMES if name.startswith(short))
+        for short in _SHORT_DATE_NAMES
+    }
+)
+_ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
+_PRONOUNS = frozenset(listed("i we you he she it they"))
+_BEFORE_MONTH = frozenset(listed("in since until till during last next early late mid"))
+
+
+def dates(words: Sequence[Word]) -> tuple[str, ...]:
+    """Return the days and months that a prompt names, sorted, each once."""
+    found = set()
+    for place, word in enumerate(words):
+        name = _DATE_OF.get(word.text.removesuffix("'s"))
+        if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
+            found.add(name)
+    return tuple(sorted(found))
+
+
+def dates_differ(a: Parse, b: Parse) -> bool:
+    """Veto unless both prompts name the same days and months."""
+    return a.dates != b.dates
+
+
+def _is_date(words: Sequence[Word], place: int) -> bool:
+    """Tell "May" from "may" and "March" from "march" by capital or company."""
+    if words[place + 1 : place + 2] and words[place + 1].text in _PRONOUNS:
+        return False  # "May I …?"
+    if place > 0 and (words[place].capital or words[place - 1].text in _BEFORE_MONTH):
+        return True
+    beside = (*words[max(place - 1, 0) : place], *words[place + 1 : place + 2])
+    return any(word.text[0].isdecimal() for word in beside)
+
+
+# --- quantifiers ---------------------------------------------------------------------------------
+
+_ONLY = "only"
+_QUANTIFIER_CLASS = {
+    word: name
+    for name, words in {
+        "all": "all every each everyone everybody everything entire whole",
+        "some": "some half someone somebody",
+        "both": "both",
+        "either": "either",
+        _ONLY: "only solely exclusively",
+    }.items()
+    for word in words.split()
+}
+_RIVAL_QUANTIFIERS = (("all", "some"), ("both", "either"))
+_TIMES = frozenset(listed("time day night week month year hour minute morning evening single"))
+_BEFORE_ALL = frozenset(listed("at after above in not"))
+_AFTER_ALL = frozenset(listed("right set about"))
+_AFTER_SOME = frozenset(listed("reason help information info advice more time ideas tips way"))
+
+
+def quantifiers(words: Sequence[Word]) -> frozenset[str]:
+    """Return the classes of quantifiers in a prompt, idioms left out."""
+    found = set()
+    for place, word in enumerate(words):
+        name = _QUANTIFIER_CLASS.get(word.text)
+        if name is None:
+            continue
+        before = words[place - 1].text if place else ""
+        after = words[place + 1].text if place + 1 < len(words) else ""
+        if not _is_quantifier_idiom(word.text, before, after):
+            found.add(name)
+    return frozenset(found)
+
+
+def quantifiers_differ(a: Parse, b: Parse) -> bool:
+    """Veto when rival quantifiers were exchanged, or when one prompt alone says "only"."""
+    only_a, only_b = a.quantifiers - b.quantifiers, b.quantifiers - a.quantifiers
+    if _ONLY in only_a or _ONLY in only_b:
+        return True
+    return any(
+        (one in only_a and other in only_b) or (one in only_b and other in only_a)
+        for one, other in _RIVAL_QUANTIFIERS
+    )
+
+
+def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
+    if text == "all":
+        return before in _BEFORE_ALL or after in _AFTER_ALL
+    if text == "some":
+        return after in _AFTER_SOME
+    if text in {"every", "each"}:
+        return after in _TIMES
+    return text == _ONLY and (before in {"not", "if"} or after == "if")
+
+
+# --- comparisons ---------------------------------------------------------------------------------
+
+_LEAST, _MOST, _EXACT = "least", "most", "exact"
+_OPPOSITE = {_LEAST: _MOST, _MOST: _LEAST, _EXACT: _EXACT}
+_LIMITS = {
+    **dict.fromkeys(listed("least over above exceeding minimum min after beyond"), _LEAST),
+    **dict.fromkeys(listed("most under below maximum max before until till within by"), _MOST),
+    **dict.fromkeys(listed("exactly precisely"), _EXACT),
+}
+"""Words that set a limit before a number: "over 18"."""
+_THAN = {
+    **dict.fromkeys(listed("more greater larger bigger higher longer older later"), _LEAST),
+    **dict.fromkeys(listed("less fewer smaller lower shorter younger earlier cheaper"), _MOST),
+}
+"""Words that set a limit with "than" before a number, or with "or" after it: "5 or more"."""
+_OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
+_DENIALS = frozenset({"no", "not"})
+
+_DEGREES = {"more": "more", "most": "most"}
+_ADJECTIVES = """
+    good great nice fine / bad poor terrible / cheap affordable inexpensive
+    / expensive costly pricey dear / big large huge / small little tiny / fast quick rapid / slow
+    / near close / far distant / new late recent / old early / easy simple / hard difficult tough
+    / high tall / low / heavy / light / strong / weak / long / short / safe / dangerous risky
+    / popular famous / warm hot / cold cool / young / rich wealthy / deep / wide broad / loud noisy
+    / quiet / bright / dark / clean / healthy
+"""
+"""Adjectives that are compared. Those of one group mean the same."""
+_IRREGULARS = {
+    "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
+    "worst": ("bad", "most"), "furthest": ("far", "most"),
+}  # fmt: skip
+_ALONE = frozenset(
+    listed("""
+    better worse cheaper heavier lighter harder stronger weaker faster slower safer easier bigger
+    larger smaller
+    """)
+)
+"""These are comparatives without "than" too. "Lower" may be a verb, "earlier" an adverb."""
+_WAYS = frozenset(listed("way ways method methods"))
+"""People who ask for the best way and for the easiest way ask the same."""
+_THAN_REACH = 4
+"""Words between a comparative and its "than"."""
+
+
+def _adjective_forms() -> dict[str, tuple[str, str]]:
+    forms = dict(_IRREGULARS)
+    for group in _ADJECTIVES.split("/"):
+        for word in group.split():
+            name, base = group.split()[0], word.removesuffix("e")
+            if base.endswith("y"):
+                base = base[:-1] + "i"
+            for ending, degree in (("er", "more"), ("est", "most")):
+                forms[base + ending] = forms[base + base[-1] + ending] = (name, degree)
+            forms[word] = (name, "")
+    return forms
+
+
+_ADJECTIVE_FORMS = _adjective_forms()
+
+
+def limits(words: Sequence[Word]) -> frozenset[str]:
+    """Return which limits a prompt sets on its numbers: ``least``, ``most``, ``exact``."""
+    found = set()
+    for place, word in enumerate(words):
+        if word.kind != "number" and word.text not in _SMALL:
+            continue
+        before = [other.text for other in words[max(place - 4, 0) : place] if other.kind == "word"]
+        after = [other.text for other in words[place + 1 : place + 4]]
+        limit = _limit_before(before)
+        if limit is None and len(after) > 1:
+            limit = next((_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
+        if limit is not None:
+            found.add(limit)
+    return frozenset(found)
+
+
+def _limit_before(before: Sequence[str]) -> str | None:
+    if not before:
+        return None
+    *rest, last = before
+    if last == "than" and rest:
+        limit, denied = _THAN.get(rest[-1]), rest[-2:-1]
+    elif last == "to" and rest and rest[-1] == "up":
+        limit, denied = _MOST, []
+    else:
+        limit, denied = _LIMITS.get(last), rest[-1:]
+    if limit is not None and not _DENIALS.isdisjoint(denied):
+        return _OPPOSITE[limit]
+    return limit
+
+
+def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
+    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most")."""
+    found = set()
+    for place, word in enumerate(words):
+        if word.text not in _ADJECTIVE_FORMS:
+            continue
+        name, degree = _ADJECTIVE_FORMS[word.text]
+        if not degree and place:
+            degree = _DEGREES.get(words[place - 1].text, "")
+        after = [other.text for other in words[place + 1 : place + 1 + _THAN_REACH]]
+        if degree == "most" and _WAYS.isdisjoint(after[:1]):
+            found.add((name, "most"))
+        elif degree == "more" and (word.text in _ALONE or "than" in after):
+            found.add((name, "more"))
+    return frozenset(found)
+
+
+def comparisons_differ(a: Parse, b: Parse) -> bool:
+    """Veto when limits conflict, or the prompts compare by different things or degrees."""
+    if a.limits and b.limits and a.limits.isdisjoint(b.limits):
+        return True
+    return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+_SENTENCE_END = re.compile(r"[.?!:;\n\"(\[]\s*$|^\s*$")
+_SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
+_ABBREVIATION = re.compile(r"(?:\w\.)+\w")
+_DERIVED = frozenset({"", *listed("a e i n s y an en ean ian ese ish")})
+"""Endings of the names of a country and of its people: Italy, Italian."""
+_LEAST_SHARED_LETTERS = 4
+_TITLE_SHARE = 0.8
+"""A prompt with this share of capitalised words is a title, where capitals mean nothing."""
+
+
+def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
+    """Return names that are told apart by a sign or one letter: "c++", "main.py", plan "b"."""
+    found = {
+        word.text
+        for word in words
+        if word.kind == "word"
+        and not word.text.isalnum()
+        and _SYMBOL.search(word.text)
+        and not _is_prose(text[word.start : word.end])
+    }
+    if not text.isupper():
+        found.update(
+            word.text
+            for before, word in pairwise(words)
+            if len(word.text) == 1
+            and word.capital
+            and word.text != "i"
+            and before.kind == "word"
+            and not is_function_word(before.text)
+        )
+    return frozenset(found)
+
+
+def _is_prose(token: str) -> bool:
+    """Tell "a.m" and sentences without a space, "Thanks.When" or "sure...is", from names."""
+    _, *parts = token.split(".")
+    return any(part.istitle() or is_function_word(part) for part in parts if part) or bool(
+        _ABBREVIATION.fullmatch(token)
+    )
+
+
+def names(text: str, words: Sequence[Word]) -> tuple[str, ...]:
+    """Return the capitalised words inside sentences, in order, lower-case.
+
+    A prompt whose words nearly all have capitals is a title: it names nothing.
+    """
+    plain = [word for word in words if word.kind == "word" and len(word.text) > 1]
+    capitals = sum(word.capital for word in plain)
+    if capitals >= _TITLE_SHARE * len(plain) and len(plain) > 2:
+        return ()
+    return tuple(
+        dict.fromkeys(
+            stem(word.text.replace(".", ""))
+            for word in words
+            if word.kind == "word" and word.capital and _is_name(text, word)
+        )
+    )
+
+
+def _is_name(text: str, word: Word) -> bool:
+    if word.acronym:
+        return True
+    if is_function_word(word.text) or word.text in _DATE_OF:
+        return False
+    return not _SENTENCE_END.search(text, max(word.start - 4, 0), word.start)
+
+
+def names_differ(a: Parse, b: Parse) -> bool:
+    """Veto when each prompt names something that the other does not mention at all.
+
+    A name in one prompt alone is left to the other guards, unless symbols tell it apart.
+    """
+    if a.symbols != b.symbols and (_unmatched_symbol(a, b) or _unmatched_symbol(b, a)):
+        return True
+    if a.names == b.names:
+        return False
+    only_a = [name for name in a.names if name not in b.names and name not in b.stems]
+    only_b = [name for name in b.names if name not in a.names and name not in a.stems]
+    return bool(only_a and only_b) and not _names_alike(only_a, only_b)
+
+
+def _unmatched_symbol(a: Parse, b: Parse) -> bool:
+    """Find a symbolic name of ``a`` that ``b`` lacks; "node" stands for "node.js"."""
+    return any(
+        "." not in name or stem(name.strip(".").split(".")[0]) not in b.stems
+        for name in a.symbols - b.symbols
+        if stem(name.replace(".", "")) not in b.stems
+    )
+
+
+def _names_alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether names may mean the same: "UK", "United Kingdom"; "Italian", "Italy"."""
+    initials, other_initials = ("".join(name[0] for name in side) for side in (one, other))
+    if initials in other or other_initials in one:
+        return True
+    return all(any(_derived(a, b) for b in other) for a in one)
+
+
+def _derived(one: str, other: str) -> bool:
+    shared = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    )
+    if shared == min(len(one), len(other)) and max(len(one), len(other)) <= _LEAST_SHARED_LETTERS:
+        return True  # US, USA
+    return shared >= _LEAST_SHARED_LETTERS and {one[shared:], other[shared:]} <= _DERIVED

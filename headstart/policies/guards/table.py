@@ -1,0 +1,127 @@
+"""The table of guards, and the parse that gives them the facts of a prompt.
+
+A guard is a pure function of two parses; any guard that returns True vetoes a neighbour
+(``docs/how-a-hit-is-decided.md``). A new guard is one function and one row here, and its name among
+the settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headstart.policies.guards.facts import (
+    comparisons_differ,
+    dates,
+    dates_differ,
+    degrees,
+    limits,
+    names,
+    names_differ,
+    numbers_differ,
+    quantifiers,
+    quantifiers_differ,
+    quantities,
+    symbols,
+    units_differ,
+)
+from headstart.policies.guards.negation import negation, negations_differ, opposites_used
+from headstart.policies.guards.parse import Parse, quantize_rows
+from headstart.policies.guards.scope import scopes_differ, words_substituted
+from headstart.policies.guards.word_order import roles, roles_swapped, words_crossed
+from headstart.policies.guards.words import is_function_word, split_words, stem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.decisions import Encoding
+    from headstart.policies.guards.words import Word
+    from headstart.settings import GuardName
+
+GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
+    "number": numbers_differ,
+    "unit": units_differ,
+    "date": dates_differ,
+    "name": names_differ,
+    "quantifier": quantifiers_differ,
+    "comparative": comparisons_differ,
+    "negation": negations_differ,
+    "role-swap": roles_swapped,
+    "scope": scopes_differ,
+    "antonym": opposites_used,
+    "crossing": words_crossed,
+    "substitution": words_substituted,
+}
+"""All guards by name, cheapest first. The first one that fires gives a veto its name."""
+
+MOST_VECTORS = 64
+"""Prompts with more different words keep no vectors: 12 KB an entry at 384 dimensions."""
+_SEPARATING = frozenset(",;/&")
+
+
+def parse_prompt(text: str, encoding: Encoding) -> Parse:
+    """Parse a prompt. ``encoding`` must be of the same text: its spans locate the words."""
+    words = split_words(text)
+    negators, negated, tone = negation(words)
+    stems: list[str] = []
+    content = set()
+    places: dict[str, Word] = {}
+    commas = []
+    end = 0
+    for word in words:
+        if word.kind == "sign":
+            continue
+        stemmed = stem(word.text)
+        gap = text[end : word.start]
+        if stems and gap != " " and not _SEPARATING.isdisjoint(gap):
+            commas.append(len(stems))
+        end = word.end
+        stems.append(stemmed)
+        places.setdefault(stemmed, word)
+        if word.kind == "word" and not is_function_word(word.text):
+            content.add(stemmed)
+    return Parse(
+        stems=tuple(stems),
+        content=frozenset(content),
+        vectors=_word_vectors(tuple(places.values()), encoding),
+        quantities=quantities(words),
+        dates=dates(words),
+        roles=roles(words),
+        negators=negators,
+        negated=negated,
+        tone=tone,
+        quantifiers=quantifiers(words),
+        limits=limits(words),
+        degrees=degrees(words),
+        names=names(text, words),
+        symbols=symbols(text, words),
+        commas=tuple(commas),
+    )
+
+
+def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
+    """Average the token vectors of each word. Empty unless every word has tokens."""
+    if not 0 < len(words) <= MOST_VECTORS or not encoding.complete:
+        return b""
+    ranges = _token_ranges(words, encoding.spans)
+    if any(first == last for first, last in ranges):
+        return b""
+    # Most words are one token. A matrix product would wake BLAS threads for microseconds of work.
+    rows = encoding.tokens[[first for first, _ in ranges]]
+    for row, (first, last) in enumerate(ranges):
+        if last > first + 1:
+            rows[row] = encoding.tokens[first:last].sum(axis=0)
+    return quantize_rows(rows)
+
+
+def _token_ranges(words: Sequence[Word], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the half-open range of tokens that overlap each word. Both come in text order."""
+    ranges = []
+    token = 0
+    for word in words:
+        while token < len(spans) and spans[token][1] <= word.start:
+            token += 1
+        first = token
+        while token < len(spans) and spans[token][0] < word.end:
+            token += 1
+        ranges.append((first, token))
+    return ranges

@@ -1,0 +1,583 @@
+"""Word order: the same words with exchanged roles, or in another order.
+
+Roles: "from A to B" against "from B to A". Crossing: "export from A, import into B" with A and B
+exchanged. Sentence vectors hardly see order. So texts that share nearly all their words must keep
+their order, except for changes that mean nothing: items of a list, a phrase that moved, a compound
+("date of birth", "birth date"), active and passive, a lone adverb or question word. In texts that
+share fewer words only an exchange counts: two words, each between the other's neighbours. Digits
+are words of their own, also in "xxxx1" and "A1", so a number is tied to its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import lru_cache
+from itertools import chain, combinations, pairwise, takewhile
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from headstart.policies.guards.facts import number_values
+from headstart.policies.guards.parse import Role
+from headstart.policies.guards.words import is_function_word, listed, stem, stems_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Word
+
+# --- roles -----------------------------------------------------------------------------------
+
+_ROLE_PREPOSITIONS = frozenset(listed("from to into than over by of for with before after"))
+_DIRECTED = frozenset(listed("from than before after"))
+"""With one of these, another argument is another question. With the other prepositions only an
+exchange with the words before is one."""
+_DETERMINERS = frozenset(
+    listed("a an the this that these those some any each every my your our his her its their")
+)
+_MOST_ROLES = 24
+"""Most roles of a prompt: each of them is compared with each role of the other prompt."""
+_LONGEST_ARGUMENT = 3
+"""Most content words of an argument: "to the new savings account"."""
+
+
+def roles(words: Sequence[Word]) -> tuple[Role, ...]:
+    """Return the prepositions of a prompt that have an argument, in order."""
+    found: list[Role] = []
+    before: set[str] = set()
+    for place, word in enumerate(words):
+        if word.text in _ROLE_PREPOSITIONS:
+            argument = _argument(words, place + 1)
+            if argument and len(found) < _MOST_ROLES:
+                preposition = "to" if word.text == "into" else word.text
+                found.append(Role(preposition, frozenset(before), argument))
+        elif not is_function_word(word.text):
+            before.add(stem(word.text))
+    return tuple(found)
+
+
+def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
+    while place < len(words) and words[place].text in _DETERMINERS:
+        place += 1
+    if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
+        return ()  # "from renewing" names no place
+    argument = []
+    for word in words[place : place + _LONGEST_ARGUMENT]:
+        if is_function_word(word.text):
+            break
+        argument.append(stem(word.text))
+    return tuple(argument)
+
+
+def roles_swapped(a: Parse, b: Parse) -> bool:
+    """Veto when a preposition's arguments changed places.
+
+    A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
+    pharmacy" asks. The order of all other words is the crossing guard's.
+    """
+    return a.stems != b.stems and _arguments_swapped(a, b)
+
+
+def _arguments_swapped(a: Parse, b: Parse) -> bool:
+    if not a.roles or not b.roles:
+        return False
+    if _source_is_goal(a, b) or _source_is_goal(b, a):
+        return True
+    words_a, words_b = frozenset(a.stems), frozenset(b.stems)
+    for one in a.roles:
+        for other in b.roles:
+            if one.preposition != other.preposition:
+                continue
+            ours, theirs = frozenset(one.argument), frozenset(other.argument)
+            ours, theirs = ours - theirs, theirs - ours
+            if not (ours and theirs and ours <= words_b and theirs <= words_a):
+                continue
+            # "Dollars to euros" against "euros to dollars", whatever stands between.
+            crossed = theirs <= one.before and ours <= other.before
+            if crossed or one.preposition in _DIRECTED:
+                return True
+    return False
+
+
+def _source_is_goal(a: Parse, b: Parse) -> bool:
+    """Tell whether ``a`` comes from a place to which only ``b`` goes."""
+    return not (_arguments(a, "from") & _arguments(b, "to")).issubset(
+        _arguments(a, "to") | _arguments(b, "from")
+    )
+
+
+def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
+    return frozenset(
+        word for role in parse.roles if role.preposition == preposition for word in role.argument
+    )
+
+
+# --- crossing --------------------------------------------------------------------------------
+
+LEAST_ALIKE = 0.85
+"""Texts that have this share of their words in common must have them in the same order."""
+LEAST_ALIKE_LONG = 0.75
+LONG = 12
+"""A text with so many words can change more of them and still be the same text, reordered."""
+LEAST_COMPARABLE = 0.5
+"""In texts with this share in common an exchange of two words is looked for."""
+MOST_WORDS = 40
+"""Most words between a common start and end that are compared block by block. With more of them
+any change in the order of the content words is a veto."""
+MOST_BLOCKS = 6
+"""Most blocks in another order for which a harmless cause is looked for."""
+MOST_MOVED = 24
+"""Most words with other neighbours that are compared, each with each."""
+_LIST_REACH = 3
+"""Most words that the items of a list may share around it: "bacterial DNA and human DNA"."""
+
+_BE = stems_of("am is are was were be been being")
+_ARTICLES = stems_of("a an the this that these those some any")
+_PASSED_OVER = (
+    _BE
+    | _ARTICLES
+    | stems_of(
+        """
+        do does did have has had can could will would shall should may might must
+        there it its s t d m ll re ve etc
+        please thanks thank hi hello hey ok okay kindly basically
+        """
+    )
+)
+"""The order of these words is grammar: "how do I", "what it is"."""
+_JOINING = frozenset({"and", "or", "nor", "vs", "versus", ","})
+_PREPOSITIONS = stems_of(
+    """
+    about at by for with from to into onto in out on off over under up down through across via per
+    between among against during before after until since within upon without near of than
+    """
+)
+_NOT_OPENING = frozenset({"of", "than"})
+_OPENING = (_PREPOSITIONS - _NOT_OPENING) | stems_of(
+    """
+    as while because if when where how what why which who whom whose although though whether
+    i you we they he she my your our his her their me next last every each
+    """
+)
+"""Words that a phrase or clause begins with."""
+_NOT_CLOSING = (
+    _PREPOSITIONS | _JOINING | stems_of("i you we they he she my your our his her their me")
+)
+_LINKING = _PREPOSITIONS | _BE
+_BREAKING = _OPENING | _PASSED_OVER | _JOINING
+_ROAMING = stems_of(
+    """
+    also even still yet already ever again here there now currently today tonight tomorrow yesterday
+    too then so just really quite very actually instead why when where
+    """
+)
+"""Words that mean the same wherever they stand alone."""
+_PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
+_NUMBERS = number_values()
+
+
+_Route: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""The word that begins a route, "between" or "from", and the two ends of the route."""
+
+
+class _OrderedText(NamedTuple):
+    """A text for comparison: the words whose order counts, with their places among all words."""
+
+    words: tuple[str, ...]
+    every: tuple[str, ...]
+    places: tuple[int, ...]
+    counts: Counter[str]
+    """How often each of the words occurs, without commas."""
+    spots: dict[str, tuple[int, str, str]]
+    """The place and the neighbours of each content word that occurs once."""
+    route: _Route | None
+
+    def between(self, end: int, start: int) -> tuple[str, ...]:
+        """Return all words between one that ends at ``end`` and one that starts at ``start``."""
+        return self.every[self.places[end - 1] + 1 : self.places[start]]
+
+
+class _WordBlock(NamedTuple):
+    """A run of words that both texts have: ``first:last`` in one, ``start:end`` in the other."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+    moved: bool = False
+
+
+def words_crossed(a: Parse, b: Parse) -> bool:
+    """Veto when the order of shared words differs in a way that could matter."""
+    if a.stems == b.stems:
+        return False
+    texts = (_ordered_text(a.stems, a.commas), _ordered_text(b.stems, b.commas))
+    one, other = sorted(texts, key=attrgetter("words"))
+    alike = _share(one, other)
+    if alike < LEAST_COMPARABLE:
+        return False
+    if _reversed_route(one, other) or _voice_changed(one, other):
+        return True
+    is_long = max(len(one.words), len(other.words)) >= LONG
+    if alike < (LEAST_ALIKE_LONG if is_long else LEAST_ALIKE):
+        return _places_exchanged(one, other)
+    return one.words != other.words and _reordered(one, other)
+
+
+@lru_cache(maxsize=512)
+def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...]) -> _OrderedText:
+    every: list[str] = []
+    words: list[str] = []
+    places: list[int] = []
+
+    def add(word: str, *, counts: bool) -> None:
+        if counts:
+            words.append(word)
+            places.append(len(every))
+        every.append(word)
+
+    after_comma = frozenset(commas)
+    for place, word in enumerate(stems):
+        if place in after_comma:
+            add(",", counts=True)
+        if word.isalpha():
+            add(_NUMBERS.get(word, word), counts=word not in _PASSED_OVER)
+        else:
+            for piece in _PIECES.findall(word) or (word,):
+                add(piece, counts=True)
+    counts = Counter(words)
+    del counts[","]
+    padded = ("", *words, "")
+    spots = {
+        word: (place, padded[place], padded[place + 2])
+        for place, word in enumerate(words)
+        if counts[word] == 1 and _is_content(word)
+    }
+    return _OrderedText(tuple(words), tuple(every), tuple(places), counts, spots, _route(words))
+
+
+def _share(one: _OrderedText, other: _OrderedText) -> float:
+    ours, theirs = one.counts, other.counts
+    shared = sum(min(count, theirs[word]) for word, count in ours.items() if word in theirs)
+    return shared / max(ours.total(), theirs.total(), 1)
+
+
+def _is_content(word: str) -> bool:
+    return word not in _JOINING and not is_function_word(word)
+
+
+def _reordered(one: _OrderedText, other: _OrderedText) -> bool:
+    """Tell whether the order of the words that both have changed without a harmless cause."""
+    ours, theirs = one.words, other.words
+    shorter = min(len(ours), len(theirs))
+    start = 0
+    while start < shorter and ours[start] == theirs[start]:
+        start += 1
+    tail = 0
+    while tail < shorter - start and ours[-1 - tail] == theirs[-1 - tail]:
+        tail += 1
+    end, other_end = len(ours) - tail, len(theirs) - tail
+    if max(end, other_end) - start > MOST_WORDS:
+        return _any_inversion(ours[start:end], theirs[start:other_end])
+    blocks = [
+        _WordBlock(start + first, start + first + length, start + place, start + place + length)
+        for first, place, length in _runs(ours[start:end], theirs[start:other_end])
+        if not _NOT_CLOSING.issuperset(ours[start + first : start + first + length])
+    ]
+    return _replaced(one, other, (start, end, other_end), blocks) or not _explained(
+        one, other, blocks
+    )
+
+
+def _any_inversion(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Tell whether content words changed their order, each occurrence matched with its like."""
+    places = {word: place for place, word in enumerate(_numbered(theirs))}
+    order = [places[word] for word in _numbered(ours) if word in places]
+    return order != sorted(order)
+
+
+def _numbered(words: Sequence[str]) -> Iterator[tuple[str, int]]:
+    seen: Counter[str] = Counter()
+    for word in words:
+        if _is_content(word):
+            yield word, seen[word]
+            seen[word] += 1
+
+
+def _runs(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Cover both texts with common runs, the longest first.
+
+    Return (place, other place, length) of each, in order.
+    """
+    where: dict[str, list[int]] = {}
+    for place, word in enumerate(theirs):
+        where.setdefault(word, []).append(place)
+    free, other_free = [True] * (len(ours) + 1), [True] * (len(theirs) + 1)
+    free[-1] = other_free[-1] = False
+    found = []
+    longest = 2
+    while longest > 1:
+        longest, best = 0, (0, 0, 0)
+        for first, word in enumerate(ours):
+            for place in where.get(word, ()):
+                length = 0
+                while (
+                    free[first + length]
+                    and other_free[place + length]
+                    and ours[first + length] == theirs[place + length]
+                ):
+                    length += 1
+                rank = (length, -abs(first - place), -first)
+                if length and rank > best:
+                    longest, best, run = length, rank, (first, place, length)
+        if longest > 1:
+            first, place, length = run
+            free[first : first + length] = [False] * length
+            other_free[place : place + length] = [False] * length
+            found.append(run)
+    for first, word in enumerate(ours):
+        places = [place for place in where.get(word, ()) if other_free[place]]
+        if free[first] and places:
+            nearest = min(places, key=lambda place: abs(first - place))
+            other_free[nearest] = False
+            found.append((first, nearest, 1))
+    return sorted(found)
+
+
+def _replaced(
+    one: _OrderedText,
+    other: _OrderedText,
+    bounds: tuple[int, int, int],
+    blocks: Sequence[_WordBlock],
+) -> bool:
+    """Find a replaced word, between the same words, that the other text has elsewhere too."""
+    start, end, other_end = bounds
+    edges = [
+        _WordBlock(start, start, start, start),
+        *blocks,
+        _WordBlock(end, end, other_end, other_end),
+    ]
+    following = dict(pairwise(sorted(edges, key=lambda block: (block.start, block.end))))
+    for before, after in pairwise(edges):
+        if following.get(before) != after:
+            continue
+        ours = [word for word in one.words[before.last : after.first] if _is_content(word)]
+        theirs = [word for word in other.words[before.end : after.start] if _is_content(word)]
+        if (
+            len(ours) == len(theirs) == 1
+            and ours != theirs
+            and (ours[0] in other.words or theirs[0] in one.words)
+        ):
+            return True
+    return False
+
+
+def _explained(one: _OrderedText, other: _OrderedText, blocks: Sequence[_WordBlock]) -> bool:
+    """Tell whether harmless changes put the blocks of one text into the other's order."""
+    left = _merged(blocks)
+    while 1 < len(left) <= MOST_BLOCKS:
+        simpler = _simplified(one, other, left)
+        if simpler is None:
+            return False
+        left = _merged(simpler)
+    return len(left) <= 1
+
+
+def _merged(blocks: Sequence[_WordBlock]) -> list[_WordBlock]:
+    """Join neighbours that follow each other in both texts."""
+    following = dict(pairwise(sorted(blocks, key=lambda block: block.start)))
+    merged: list[_WordBlock] = []
+    previous = None
+    for block in blocks:
+        if previous is not None and following.get(previous) == block:
+            last = merged[-1]
+            moved = last.moved or block.moved
+            merged[-1] = _WordBlock(last.first, block.last, last.start, block.end, moved)
+        else:
+            merged.append(block)
+        previous = block
+    return merged
+
+
+def _simplified(
+    one: _OrderedText, other: _OrderedText, blocks: list[_WordBlock]
+) -> list[_WordBlock] | None:
+    """Undo one harmless change: blocks that it put into another order become one."""
+    ranks = {block: rank for rank, block in enumerate(sorted(blocks, key=lambda it: it.start))}
+    windows = [
+        (first, window)
+        for size in range(2, len(blocks) + 1)
+        for first in range(len(blocks) - size + 1)
+        for window in (blocks[first : first + size],)
+        if max(ranks[block] for block in window) - min(ranks[block] for block in window) < size
+    ]
+    for first, window in windows:
+        if _is_list(one, other, _joined(window)):
+            return [*blocks[:first], _joined(window), *blocks[first + len(window) :]]
+    for first, window in windows:
+        if not any(block.moved for block in window) and _means_nothing(one, other, window):
+            joined = _joined(window)._replace(moved=True)
+            return [*blocks[:first], joined, *blocks[first + len(window) :]]
+    return None
+
+
+def _joined(window: Sequence[_WordBlock]) -> _WordBlock:
+    return _WordBlock(
+        window[0].first,
+        window[-1].last,
+        min(block.start for block in window),
+        max(block.end for block in window),
+    )
+
+
+def _is_list(one: _OrderedText, other: _OrderedText, window: _WordBlock) -> bool:
+    """Tell whether both windows, with some words around them, list the same items."""
+    ours, theirs = one.words, other.words
+    first, last, start, end, _ = window
+    if not _lists_same(ours[first:last], theirs[start:end], split=False):
+        return False
+    for after in range(_LIST_REACH + 1):
+        if after and ours[last : last + after] != theirs[end : end + after]:
+            break
+        for before in range(_LIST_REACH + 1):
+            low, other_low = first - before, start - before
+            if min(low, other_low) < 0 or ours[low:first] != theirs[other_low:start]:
+                break
+            if _lists_same(ours[low : last + after], theirs[other_low : end + after]):
+                return True
+    return False
+
+
+def _lists_same(ours: Sequence[str], theirs: Sequence[str], *, split: bool = True) -> bool:
+    if _JOINING.isdisjoint(ours) or _JOINING.isdisjoint(theirs):
+        return False
+    items, their_items = _items(ours), _items(theirs)
+    if not split:
+        return sorted(chain(*items)) == sorted(chain(*their_items))
+    if items != their_items:
+        return False
+    # Commas alone may as well part coordinates or arguments, whose order counts.
+    named = not all(word == "," for word in ours if word in _JOINING)
+    return named or all(len(item) > 1 or (item[0].isalpha() and len(item[0]) > 1) for item in items)
+
+
+def _items(words: Sequence[str]) -> list[tuple[str, ...]]:
+    items: list[list[str]] = [[]]
+    for word in words:
+        if word in _JOINING:
+            items.append([])
+        else:
+            items[-1].append(word)
+    return sorted(tuple(item) for item in items if item)
+
+
+def _means_nothing(one: _OrderedText, other: _OrderedText, window: Sequence[_WordBlock]) -> bool:
+    """Tell whether the blocks of a window mean the same in both orders."""
+    if len(window) == 2:
+        return _moved_freely(one, other, *window)
+    return len(window) == 3 and _turned(one, other, *window)
+
+
+def _moved_freely(
+    one: _OrderedText, other: _OrderedText, front: _WordBlock, back: _WordBlock
+) -> bool:
+    """Tell whether two neighbours, exchanged, mean the same in either order."""
+    for block in (front, back):
+        words = one.words[block.first : block.last]
+        if len(words) == 1 and words[0] in _ROAMING:
+            return True
+        if _is_phrase(one, block.first, block.last) and _is_phrase(other, block.start, block.end):
+            return True
+    linked = _LINKING.isdisjoint(one.between(front.last, back.first))
+    return linked != _LINKING.isdisjoint(other.between(back.end, front.start))
+
+
+def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
+    """Tell a phrase that can move: it opens like one and nothing it could govern follows."""
+    if text.words[first] not in _OPENING or text.words[last - 1] in _NOT_CLOSING:
+        return False
+    after = text.every[text.places[last - 1] + 1 : text.places[last - 1] + 2]
+    return not after or after[0] in _BREAKING
+
+
+def _turned(
+    one: _OrderedText, other: _OrderedText, front: _WordBlock, verb: _WordBlock, back: _WordBlock
+) -> bool:
+    """Tell active from passive voice: the order is reversed, and only one text has "be … by"."""
+    return _is_passive(one, verb.first, verb.last, back.first) != _is_passive(
+        other, verb.start, verb.end, front.start
+    )
+
+
+def _is_passive(text: _OrderedText, first: int, last: int, agent: int) -> bool:
+    before = text.every[max(0, text.places[first] - 2) : text.places[last - 1]]
+    return "by" in text.between(last, agent) and not _BE.isdisjoint(before)
+
+
+def _voice_changed(one: _OrderedText, other: _OrderedText) -> bool:
+    """Find "was invited by Bob" where the other text, in the same order, has "invited Bob"."""
+    ours, theirs = set(_passives(one)), set(_passives(other))
+    if bool(ours) == bool(theirs):
+        return False
+    active = other if ours else one
+    return not (ours or theirs).isdisjoint(pairwise(filter(_is_content, active.words)))
+
+
+def _passives(text: _OrderedText) -> Iterator[tuple[str, str]]:
+    """Yield verbs and agents: "was invited by Bob"."""
+    if "by" not in text.counts:
+        return
+    every = text.every
+    for place, word in enumerate(every):
+        if word == "by" and not _BE.isdisjoint(every[max(0, place - 3) : place - 1]):
+            agent = next(filter(_is_content, every[place + 1 :]), "")
+            yield every[place - 1], agent
+
+
+def _reversed_route(one: _OrderedText, other: _OrderedText) -> bool:
+    """Veto "between A and B" for "from B to A": only the second has a direction."""
+    ours, theirs = one.route, other.route
+    if ours is None or theirs is None or ours[0] == theirs[0]:
+        return False
+    return all(
+        start and goal[: len(start)] == start
+        for start, goal in ((ours[1], theirs[2]), (theirs[1], ours[2]))
+    )
+
+
+def _route(words: Sequence[str]) -> _Route | None:
+    """Return the route that a text names, if it names one."""
+    for opening, joining in (("between", "and"), ("from", "to")):
+        if opening in words:
+            start = words.index(opening) + 1
+            if joining in words[start:]:
+                middle = words.index(joining, start)
+                goal = takewhile(_is_content, words[middle + 1 :])
+                return opening, tuple(words[start:middle]), tuple(goal)
+    return None
+
+
+def _places_exchanged(one: _OrderedText, other: _OrderedText) -> bool:
+    """Find two words that crossed, each between words that were the other's neighbours."""
+    if any(_passives(one)) != any(_passives(other)):
+        return False
+    ours, theirs = one.spots, other.spots
+    moved = [
+        word
+        for word, (_, before, after) in ours.items()
+        if word in theirs and before != theirs[word][1] and after != theirs[word][2]
+    ]
+    for first, second in combinations(moved[:MOST_MOVED], 2):
+        a, b, c, d = ours[first], ours[second], theirs[first], theirs[second]
+        if second in a or (a[0] < b[0]) == (c[0] < d[0]):
+            continue
+        if _neighbours_alike(a, d) and _neighbours_alike(b, c):
+            box = (*sorted((a[0], b[0])), *sorted((c[0], d[0])))
+            if not _is_list(one, other, _WordBlock(box[0], box[1] + 1, box[2], box[3] + 1)):
+                return True
+    return False
+
+
+def _neighbours_alike(one: tuple[int, str, str], other: tuple[int, str, str]) -> bool:
+    return any(word and word == twin for word, twin in zip(one[1:], other[1:], strict=True))

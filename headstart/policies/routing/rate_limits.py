@@ -1,0 +1,301 @@
+"""A provider's rate limits: how its headers name them, and how much of them is left.
+
+The limits are kept locally, so that a call that would be refused is not made. Providers fill their
+limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a header's
+``reset`` tells when the limit is whole again. So between two answers a bucket is refilled at
+``(limit - remaining) / reset``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+_TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_EPOCH_S = 1e9
+"""Larger numbers are points in time, not durations."""
+_EPOCH_MS = 1e12
+_MINUTE_S, _DAY_S = 60.0, 86400.0
+_WINDOWS_S = {
+    "second": 1.0, "minute": _MINUTE_S, "hour": 3600.0, "day": _DAY_S, "month": 30 * _DAY_S,
+}  # fmt: skip
+_ONE_DIRECTION = ("input", "output", "prompt", "generated")
+_HEADER = re.compile(rb"(?:x-|anthropic-)?(ratelimit|ratelimitbysize|tokenlimit)-([a-z0-9-]{1,60})")
+_FIELDS = ("limit", "remaining", "reset")
+_MESSAGE_WAIT = re.compile(r"(?:try again|retry) (?:in|after) ((?:[\d.]+(?:ms|[smhd]))+)")
+_MAX_WINDOWS = 16
+"""No provider names more limits. A hostile one could name thousands."""
+
+
+class LimitWindow(NamedTuple):
+    """One limit as the headers of a provider describe it. None: they do not tell."""
+
+    name: str
+    """The unit that it counts and the time over which it counts, such as ``tokens-minute``."""
+    limit: float | None
+    remaining: float | None
+    reset_s: float | None
+    """The seconds until it is whole again."""
+
+    @property
+    def kind(self) -> LimitKind:
+        """The meaning of its name."""
+        return _limit_kind(self.name)
+
+
+class LimitKind(NamedTuple):
+    """The meaning of a limit's name."""
+
+    counts_tokens: bool
+    one_direction: bool
+    """It counts the tokens of one direction only: input or output."""
+    length_s: float
+    """The time over which it counts; a minute where the name does not tell."""
+
+
+@lru_cache(maxsize=256)
+def _limit_kind(name: str) -> LimitKind:
+    words = name.split("-")
+    times = float(words[-2]) if len(words) > 1 and words[-2].isdecimal() else 1.0
+    length_s = max(times, 1.0) * _WINDOWS_S[words[-1]] if words[-1] in _WINDOWS_S else _MINUTE_S
+    counts_tokens = "token" in name
+    one_direction = counts_tokens and any(word in name for word in _ONE_DIRECTION)
+    return LimitKind(counts_tokens, one_direction, length_s)
+
+
+def duration_s(text: str, unix: float) -> float | None:
+    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None: it is none of these.
+
+    ``unix`` is now, in Unix seconds. The result is never negative.
+    """
+    text = text.strip()
+    if text[-1:] in _TIME_UNITS:
+        return _units_s(text)
+    number = _number(text)
+    if number is None:
+        lower = text.lower()
+        return _units_s(lower) if _DURATION.match(lower) else _moment_s(text, unix)
+    if number >= _EPOCH_MS:
+        number /= 1000
+    return max(0.0, number - unix if number >= _EPOCH_S else number)
+
+
+def retry_after_s(headers: Headers, unix: float) -> float | None:
+    """Return the wait that ``retry-after-ms``, ``x-ms-retry-after-ms`` or ``retry-after`` asks for.
+
+    ``retry-after`` is seconds or an HTTP date (RFC 9110, 10.2.3).
+    """
+    found = dict(reversed(headers))
+    for name in (b"retry-after-ms", b"x-ms-retry-after-ms"):
+        milliseconds = _number(found.get(name, b"").decode("latin-1"))
+        if milliseconds is not None and milliseconds >= 0:
+            return milliseconds / 1000
+    value = found.get(b"retry-after", b"").decode("latin-1").strip()
+    if not value:
+        return None
+    seconds = duration_s(value, unix)
+    return _date_s(value, unix) if seconds is None else seconds
+
+
+def message_wait_s(text: str) -> float | None:
+    """Return the wait that an error message names ("Please try again in 6m0s"), or None."""
+    found = _MESSAGE_WAIT.search(text)
+    return _units_s(found[1].rstrip(".")) if found else None
+
+
+def exhausted_until_s(headers: Headers, unix: float) -> float | None:
+    """Return the seconds until all used up limits among ``headers`` are whole again, or None."""
+    waits = [
+        window.reset_s
+        for window in limit_windows(headers, unix)
+        if window.remaining is not None and window.remaining < 1 and window.reset_s
+    ]
+    return max(waits, default=None)
+
+
+def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
+    """Return the limits that the headers of any provider describe."""
+    found: dict[str, dict[str, float]] = {}
+    for header, value in headers:
+        part = _part_of(header)
+        if part is None:
+            continue
+        name, field = part
+        number = _read_field(field, value.decode("latin-1"), unix)
+        if number is not None and (name in found or len(found) < _MAX_WINDOWS):
+            found.setdefault(name, {})[field] = number
+    if not found:
+        return []
+    return [
+        LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
+        for name, fields in found.items()
+    ]
+
+
+@lru_cache(maxsize=256)  # Each answer has some twenty headers, and always the same.
+def _part_of(header: bytes) -> tuple[str, str] | None:
+    """Return the name and the field of the limit that a header describes; None: no known limit."""
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        return None
+    family, words = match[1].decode(), match[2].decode().split("-")
+    field = next((word for word in (words[0], words[-1]) if word in _FIELDS), None)
+    if field is None:
+        return None
+    words.remove(field)
+    if family != "ratelimit":
+        words.insert(0, "tokens")
+    name = "-".join(words)
+    return (name, field) if _is_known(name) else None
+
+
+def _read_field(field: str, text: str, unix: float) -> float | None:
+    value = duration_s(text, unix) if field == "reset" else _number(text)
+    # Zero limits and negative remainders mean "unknown" where they occur (Azure).
+    return value if value is not None and value >= (1 if field == "limit" else 0) else None
+
+
+def _is_known(name: str) -> bool:
+    """Tell limits on requests or tokens from others, such as spend or subscriptions."""
+    words = [word for word in name.split("-") if word not in ("", *_WINDOWS_S)]
+    words = [word for word in words if not word.isdecimal()]
+    return not words or any(word.startswith(("req", "token")) for word in words)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+@lru_cache(maxsize=256)  # Limits that are hardly used are whole again in the same few times.
+def _units_s(text: str) -> float | None:
+    parts = _DURATION.findall(text)
+    if "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _TIME_UNITS[unit] for number, unit in parts)
+
+
+def _moment_s(text: str, unix: float) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+        return max(0.0, moment.timestamp() - unix) if moment.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _date_s(text: str, unix: float) -> float | None:
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - unix)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+_BELIEVED_S = 3600.0
+"""A header is believed for so long. Then one call may find out, whatever the header said."""
+_SHORTEST_RESET_S = 1e-3
+
+
+@dataclass(slots=True)
+class _Bucket:
+    level: float
+    """Its level at the time ``at``."""
+    limit: float
+    per_s: float
+    at: float
+    believed_until: float
+    kind: LimitKind
+
+    def level_at(self, now: float) -> float:
+        return min(self.limit, self.level + max(0.0, now - self.at) * self.per_s)
+
+    def need(self, tokens: int) -> float:
+        if not self.kind.counts_tokens or self.kind.one_direction:
+            # The tokens of a call in one direction are not known. So a limit on one direction
+            # counts only once it is used up.
+            return 1.0
+        # A call that is larger than the whole limit can only be tried: no wait would suffice.
+        return min(float(max(1, tokens)), self.limit)
+
+    def wait_s(self, tokens: int, now: float) -> float:
+        missing = self.need(tokens) - self.level_at(now)
+        if missing <= 0.0:
+            return 0.0
+        return max(0.0, min(missing / self.per_s, self.believed_until - now))
+
+
+class RateLimits:
+    """The limits of one (upstream, model, key). ``now`` is always in monotonic seconds.
+
+    Nothing is limited until the provider's headers have named a limit.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, _Bucket] = {}
+
+    def learn(self, headers: Headers, now: float, unix: float) -> None:
+        """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds."""
+        for window in limit_windows(headers, unix):
+            if window.remaining is None:
+                continue
+            reset_s = window.reset_s
+            if window.remaining < 1 and not reset_s:
+                reset_s = retry_after_s(headers, unix)
+            self._buckets[window.name] = self._fill(window, window.remaining, reset_s, now)
+
+    def ready_in_s(self, tokens: int, now: float) -> float:
+        """Return the seconds until a call of ``tokens`` (input and reserved output) fits."""
+        if not self._buckets:
+            return 0.0
+        return max([bucket.wait_s(tokens, now) for bucket in self._buckets.values()])
+
+    def allowance(self, now: float) -> float:
+        """Return the share that is left of the tightest limit; 1.0 if no limit is known."""
+        return min(
+            (each.level_at(now) / each.limit for each in self._buckets.values() if each.limit > 0),
+            default=1.0,
+        )
+
+    def take(self, tokens: int, now: float) -> None:
+        """Count a call that is being made."""
+        for bucket in self._buckets.values():
+            if not bucket.kind.one_direction:
+                bucket.level = max(0.0, bucket.level_at(now) - bucket.need(tokens))
+                bucket.at = now
+
+    def give_back(self, tokens: int, now: float) -> None:
+        """Give back the tokens of a call that was refused: they were never used."""
+        for bucket in self._buckets.values():
+            if bucket.kind.counts_tokens and not bucket.kind.one_direction:
+                bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
+                bucket.at = now
+
+    def _fill(
+        self, window: LimitWindow, remaining: float, reset_s: float | None, now: float
+    ) -> _Bucket:
+        known = self._buckets.get(window.name)
+        limit = window.limit or max(known.limit if known else 1.0, remaining)
+        used = limit - remaining
+        kind = window.kind
+        per_s = limit / kind.length_s
+        if used > 0 and reset_s:
+            per_s = used / max(reset_s, _SHORTEST_RESET_S)
+        return _Bucket(
+            level=min(remaining, limit),
+            limit=limit,
+            per_s=per_s,
+            at=now,
+            believed_until=now + _BELIEVED_S,
+            kind=kind,
+        )

@@ -1,0 +1,348 @@
+"""When to ask which upstream: attempts, retries, hedges and their budgets.
+
+Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): ask another upstream once the
+first one took longer than most calls do. A call in ``1 / extra_calls`` is then asked twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import AttemptRole
+from headstart.policies.routing.measures import LATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.attempts import RoutingEstimate
+    from headstart.policies.routing.failures import Failure
+
+BUDGET_WINDOW = 1000
+"""A budget holds over so many requests."""
+BUDGET_BURST = 10.0
+"""Most extra calls that can be saved up."""
+BUDGET_START = 3.0
+"""A new budget has so many extra calls, if it allows them among 1,000 requests. So a process that
+has just started may hedge its first calls."""
+UNKNOWN_DELAY_S = 2.0
+"""The delay while too little is known. The p95 of the quicker public models is shorter."""
+HEDGE_SAMPLES = 20
+STALL_FACTOR = 3.0
+"""A time beyond three times the p75 is a stall: times to first token that are lognormal with a
+sigma up to 1 have no such p95."""
+
+
+def hedge_delay_s(
+    outlooks: Sequence[RoutingEstimate],
+    *,
+    extra_calls: float = 0.05,
+    floor_s: float = 0.05,
+    deadline_in_s: float | None = None,
+) -> float | None:
+    """Return the time without a first token after which to ask the next one; None: never.
+
+    ``outlooks`` are in the order in which they would be asked. The delay is the time to first token
+    that a share ``extra_calls`` of the first one's calls exceeds, so that hedges use up the budget.
+    If more of its calls stall, the delay is the time that tells a stall from a slow call. There is
+    no hedge while all upstreams are degraded, or when no other one is ready.
+    """
+    others = outlooks[1:]
+    if all(each.degraded for each in outlooks) or not any(each.ready for each in others):
+        return None
+    first = outlooks[0]
+    known = first.samples >= HEDGE_SAMPLES and len(first.late_ttft_s) == len(LATE)
+    delay_s = _late_s(first.late_ttft_s, extra_calls) if known else UNKNOWN_DELAY_S
+    delay_s = max(floor_s, delay_s)
+    return delay_s if deadline_in_s is None else min(delay_s, max(0.0, deadline_in_s / 2))
+
+
+def _late_s(late_s: Sequence[float], share: float) -> float:
+    """Return the time that ``share`` of the calls exceed, interpolated in logarithms."""
+    share = min(max(share, LATE[-1]), LATE[0])
+    upper = next(i for i in range(1, len(LATE)) if LATE[i] <= share)
+    inside = math.log(LATE[upper - 1] / share) / math.log(LATE[upper - 1] / LATE[upper])
+    stalled_s = STALL_FACTOR * late_s[LATE.index(0.25)]
+    sooner_s, later_s = min(late_s[upper - 1], stalled_s), min(late_s[upper], stalled_s)
+    return sooner_s * math.pow(later_s / sooner_s, inside)
+
+
+def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, float]:
+    """Return the dollars that a request earns for the budget, and those that its hedge may waste.
+
+    Either of the two calls may be cancelled. A share of nothing is nothing, so if the first
+    upstream is free, a request earns its cost at the second. If a price is unknown, dollars limit
+    nothing, and only calls are counted.
+    """
+    if first.cost_usd is None or second.cost_usd is None:
+        return 0.0, 0.0
+    return first.cost_usd or second.cost_usd, max(first.waste_usd or 0.0, second.waste_usd or 0.0)
+
+
+class ExtraBudget:
+    """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
+
+    Among the last 1,000 requests extra calls never exceed the share ``calls``, so in no window of
+    1,000 do they. No spend brings extra dollars over the share ``usd`` of the cost of those
+    requests. While there are fewer requests the same holds, with an allowance to start with: three
+    calls and the dollars of three requests, or the allowance of 1,000 requests if that is less. A
+    token bucket spreads the calls: at most ten can be saved up.
+    """
+
+    def __init__(self, calls: float, usd: float) -> None:
+        self.calls = calls
+        self.usd = usd
+        self._start = min(BUDGET_START, calls * BUDGET_WINDOW)
+        self._saved = self._start
+        self._window: deque[list[float]] = deque()
+        self._totals = [0.0, 0.0, 0.0]
+
+    def earn(self, usd: float) -> None:
+        """Count a request that costs this much by itself."""
+        self._window.append([0.0, 0.0, usd])
+        self._totals[2] += usd
+        if len(self._window) > BUDGET_WINDOW:
+            oldest = self._window.popleft()
+            self._totals = [total - old for total, old in zip(self._totals, oldest, strict=True)]
+        self._saved = min(BUDGET_BURST, self._saved + self.calls)
+
+    def spend(self, usd: float) -> bool:
+        """Take one extra call that wastes this much, if both budgets allow it."""
+        calls, spent, earned = self._totals
+        requests = len(self._window)
+        allowed = max(self._start, self.calls * requests) + 1e-9
+        if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not requests:
+            return False
+        share = max(self.usd, min(BUDGET_START, self.usd * BUDGET_WINDOW) / requests)
+        if usd > 0.0 and spent + usd > share * earned * (1 + 1e-9):
+            return False
+        self._saved -= 1.0
+        for i, amount in enumerate((1.0, usd)):
+            self._window[-1][i] += amount
+            self._totals[i] += amount
+        return True
+
+    @property
+    def calls_used(self) -> float:
+        """Extra calls among the last 1,000 requests, as a share of them."""
+        return self._totals[0] / len(self._window) if self._window else 0.0
+
+    @property
+    def usd_used(self) -> float:
+        """Extra dollars among the last 1,000 requests, as a share of their cost."""
+        return self._totals[1] / self._totals[2] if self._totals[2] > 0.0 else 0.0
+
+
+_BASE_S = 0.25
+_CAP_S = 8.0
+_LONGEST_WAIT_S = 60.0
+"""The longest wait for a retry. It is Portkey's limit on a provider's ``retry-after``, too."""
+
+
+def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
+    """Return how long to wait before retry number ``attempt``, the first being 0.
+
+    Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015): uniform in
+    [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). The wait is never shorter than
+    the provider asks for. It is spread a little, as all refused callers were told the same.
+    """
+    if retry_after_s is not None:
+        return retry_after_s + draw * _BASE_S
+    return draw * min(_CAP_S, _BASE_S * 2.0 ** min(attempt, 16))
+
+
+def fits_deadline(delay_s: float, left_s: float | None) -> bool:
+    """Tell whether a wait is worth it: the answer, too, must come before the deadline."""
+    return delay_s <= (_LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2))
+
+
+TURNED_AWAY = 2
+"""How often the schedule waits for a member that may not be asked yet."""
+
+
+class AttemptStart(NamedTuple):
+    """Ask this member now."""
+
+    member: int
+    role: AttemptRole
+    anyway: bool = False
+    """Ask it although it fails these days: no other member is left."""
+
+
+class AttemptRules(NamedTuple):
+    """The limits of a strategy."""
+
+    retries: int = 1
+    """Retries on the same member."""
+    abreast: int = 1
+    """The number of members that are asked at once at the beginning."""
+    hedge_after_s: float | None = None
+    """Ask the second member after so long without a first content."""
+
+
+class AttemptSchedule:
+    """The attempts of one call: a state machine for one upstream, fallbacks, races and hedges.
+
+    It is told what happens, and says which member to ask and when, until one of them wins; then it
+    is asked no more. Times are seconds of one monotonic clock.
+
+    ``order`` holds members, best first. If a member fails, it is asked again if that may help, else
+    the next one is asked, but not while others are running. When no other is left, the schedule
+    waits for members that asked for time, if the wait fits the ``deadline``. A member that was
+    passed over because it fails these days is then asked anyway, once: a doubtful answer is better
+    than none. ``may_retry`` and ``may_hedge`` take from budgets, so they are called last of all
+    conditions; ``may_retry`` is told whether no other member is left. ``contexts`` are the members'
+    largest prompts.
+    """
+
+    def __init__(
+        self,
+        order: Sequence[int],
+        rules: AttemptRules,
+        now: float,
+        *,
+        may_retry: Callable[[bool], bool],
+        may_hedge: Callable[[], bool],
+        draw: Callable[[], float],
+        deadline: float | None = None,
+        contexts: Mapping[int, int | None] | None = None,
+    ) -> None:
+        self._rules = rules
+        self._may_retry = may_retry
+        self._may_hedge = may_hedge
+        self._draw = draw
+        self._deadline = deadline
+        self._contexts = contexts or {}
+        self._next = deque(order)
+        self._planned: list[tuple[float, AttemptStart]] = []
+        """Attempts that are not due yet, with their times."""
+        self._running: set[int] = set()
+        self._asked: set[int] = set()
+        self._retried: dict[int, int] = {}
+        self._turned_away: dict[int, int] = {}
+        self._patient: dict[int, float] = {}
+        """Members that may be asked again, each with the time from which on."""
+        self._avoided: deque[int] = deque()
+        """Members that were not asked because they fail these days."""
+        self._insisted: set[int] = set()
+        for place in range(min(rules.abreast, len(order))):
+            role = AttemptRole.RACE if place else AttemptRole.FIRST
+            self._plan(now, self._next.popleft(), role)
+        self._hedge_at = None
+        if rules.hedge_after_s is not None and self._next:
+            self._hedge_at = now + rules.hedge_after_s
+
+    @property
+    def side_by_side(self) -> bool:
+        """Two members may be asked at once. This is for the time before the first ``due``."""
+        return len(self._planned) > 1 or self._hedge_at is not None
+
+    @property
+    def others(self) -> bool:
+        """There are members that were not asked yet."""
+        return bool(self._next)
+
+    @property
+    def over(self) -> bool:
+        """No member is running, and none will be asked any more."""
+        return not (self._running or self._planned)
+
+    @property
+    def wakes_at(self) -> float | None:
+        """The next time at which ``due`` returns members if nothing happens before; None: never."""
+        times = [at for at, _ in self._planned]
+        if self._hedge_at is not None:
+            times.append(self._hedge_at)
+        return min(times, default=None)
+
+    def due(self, now: float) -> list[AttemptStart]:
+        """Return the members to ask now. They count as running."""
+        if self._hedge_at is not None and now >= self._hedge_at:
+            self._hedge_at = None
+            if self._next and self._running and self._may_hedge():
+                self._plan(now, self._next.popleft(), AttemptRole.HEDGE)
+        due = [start for at, start in self._planned if at <= now]
+        self._planned = [planned for planned in self._planned if planned[0] > now]
+        for start in due:
+            self._running.add(start.member)
+        return due
+
+    def avoided(self, member: int, now: float) -> None:
+        """A running member was not asked, because it fails these days."""
+        self._running.discard(member)
+        if member not in self._insisted:
+            self._avoided.append(member)
+        self._go_on(now)
+
+    def failed(self, member: int, failure: Failure, now: float, *, asked: bool = True) -> None:
+        """A running member failed. ``asked`` False: it could not be asked, so no call was made."""
+        self._running.discard(member)
+        if asked:
+            self._asked.add(member)
+        if not (failure.fail_over or failure.retry_here):
+            self._give_up()
+            return
+        if failure.larger_context:
+            self._next = deque(each for each in self._next if self._is_larger(each, member))
+        again = (failure.retry_here and member not in self._insisted) or not asked
+        if again and self._may_come_again(member, asked=asked):
+            wait_s = failure.retry_after_s or failure.closes_s
+            if asked and wait_s is None and self.over and self._retry(member, now, None):
+                return
+            self._patient[member] = now + (wait_s or 0.0)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        if not self.over:
+            return
+        if self._next:
+            # This attempt takes the place of a planned hedge.
+            self._hedge_at = None
+            self._plan(now, self._next.popleft(), AttemptRole.FALLBACK)
+        elif self._avoided:
+            member = self._avoided.popleft()
+            self._insisted.add(member)
+            self._plan(now, member, AttemptRole.FIRST, anyway=True)
+        else:
+            self._wait_for_somebody(now)
+
+    def _give_up(self) -> None:
+        self._next.clear()
+        self._planned.clear()
+        self._patient.clear()
+        self._avoided.clear()
+        self._hedge_at = None
+
+    def _is_larger(self, other: int, member: int) -> bool:
+        theirs, own = self._contexts.get(other), self._contexts.get(member)
+        return theirs is None or own is None or theirs > own
+
+    def _may_come_again(self, member: int, *, asked: bool) -> bool:
+        if asked:
+            return self._retried.get(member, 0) < self._rules.retries
+        self._turned_away[member] = self._turned_away.get(member, 0) + 1
+        return self._turned_away[member] <= TURNED_AWAY
+
+    def _wait_for_somebody(self, now: float) -> None:
+        """Plan to ask again the member that may be asked soonest, if the wait is worth it."""
+        while self._patient and self.over:
+            member = min(self._patient, key=self._patient.__getitem__)
+            wait_s = max(0.0, self._patient.pop(member) - now)
+            self._retry(member, now, wait_s or None)
+
+    def _retry(self, member: int, now: float, wait_s: float | None) -> bool:
+        tries = self._retried.get(member, 0)
+        delay_s = backoff_s(tries, self._draw(), wait_s)
+        left_s = None if self._deadline is None else self._deadline - now
+        repeats = member in self._asked
+        if not fits_deadline(delay_s, left_s):
+            return False
+        if repeats and not self._may_retry(not (self._next or self._avoided)):
+            return False
+        self._retried[member] = tries + repeats
+        self._plan(now + delay_s, member, AttemptRole.RETRY if repeats else AttemptRole.FIRST)
+        return True
+
+    def _plan(self, at: float, member: int, role: AttemptRole, *, anyway: bool = False) -> None:
+        self._planned.append((at, AttemptStart(member, role, anyway)))

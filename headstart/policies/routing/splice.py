@@ -1,0 +1,94 @@
+"""The splice of a rescued answer: the place where a second run goes on from the caller's text.
+
+Restart: the second run begins afresh. Its text is held back while it repeats, character by
+character, the text that the caller already has. The text that follows is new. If the run says
+something else before that point, the two cannot be joined.
+
+Prefill: the second run was given the caller's text and goes on from there. If it still repeats the
+end of that text, the repetition is left out.
+"""
+
+from __future__ import annotations
+
+OVERLAP = 20
+"""A repetition of fewer characters may be chance, and belong to the text."""
+
+
+class RestartSplice:
+    """Matches a second run against the ``shown`` text, wherever the pieces of either end."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._matched = 0
+
+    @property
+    def reached(self) -> bool:
+        """All of the shown text has been repeated: the next text is new."""
+        return self._matched == len(self._shown)
+
+    def feed(self, text: str) -> str | None:
+        """Return the new part of the next piece of text, maybe ""; None: the run diverges.
+
+        After None the two cannot be joined, and nothing more may be fed.
+        """
+        ahead = min(len(text), len(self._shown) - self._matched)
+        if not self._shown.startswith(text[:ahead], self._matched):
+            return None
+        self._matched += ahead
+        return text[ahead:]
+
+    def end(self) -> str | None:
+        """Return "", as nothing is held back at the end; None: not all was repeated."""
+        return "" if self.reached else None
+
+
+class PrefillSplice:
+    """Joins a run that was given the ``shown`` text, without the space at its end, to go on from.
+
+    The run may repeat the last words exactly, or all words. A repetition of ``OVERLAP`` characters
+    or more is left out, and so is the space that the caller has already.
+    """
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown.rstrip()
+        self._space = shown[len(self._shown) :]
+        self._held: str | None = ""
+        """The text so far, while it may still be a repetition."""
+
+    def feed(self, text: str) -> str | None:
+        """Return the new part of the next piece of text, maybe "".
+
+        None: the run began anew and says something else.
+        """
+        if self._held is None:
+            return self._after_space(text)
+        self._held += text
+        return "" if self._held.lstrip() in self._shown else self.end()
+
+    def end(self) -> str | None:
+        """Return the new part of the held back text after the last piece. None as in ``feed``."""
+        held, self._held = self._held or "", None
+        start = held.lstrip()
+        overlap = self._overlap(start)
+        if overlap:
+            held = start[overlap:]
+        elif len(start) >= OVERLAP and self._shown.startswith(start[:OVERLAP]):
+            return None
+        return self._after_space(held)
+
+    def _overlap(self, text: str) -> int:
+        """Return the length of the longest end of the shown text with which ``text`` begins."""
+        if len(text) < OVERLAP:
+            return 0
+        shown, start = self._shown, text[:OVERLAP]
+        at = shown.find(start, max(0, len(shown) - len(text)))
+        while at >= 0 and not text.startswith(shown[at:]):
+            at = shown.find(start, at + 1)
+        return 0 if at < 0 else len(shown) - at
+
+    def _after_space(self, text: str) -> str:
+        while text and self._space.startswith(text[0]):
+            text, self._space = text[1:], self._space[1:]
+        if text:
+            self._space = ""
+        return text

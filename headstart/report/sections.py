@@ -1,0 +1,254 @@
+"""The report as a list of sections, each with a title and a note, a table or a plot.
+
+The HTML page and the terminal show the same list. The functions at the end write numbers for
+readers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from headstart.report.plots import distributions, timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from headstart.report.values import (
+        CallStats,
+        ExtraCalls,
+        Group,
+        Holdout,
+        Interval,
+        LatencyQuantiles,
+        OutputExperiment,
+        Report,
+        ReshapedTokens,
+        Savings,
+    )
+
+T = TypeVar("T")
+
+MAX_REASONS = 12
+UNKNOWN = "-"
+
+
+class Table(NamedTuple):
+    """A table of texts. The first column holds names, the other columns hold numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    page_only: frozenset[str] = frozenset()
+    """The columns that a terminal has no room for."""
+    short_name: Callable[[str], str] = str
+    """How a terminal writes a name."""
+
+
+class ReportSection(NamedTuple):
+    """One section of a report."""
+
+    title: str
+    table: Table | None = None
+    note: str = ""
+    plot: Callable[[], str] | None = None
+    """Draws the plot as HTML. A terminal shows no plot."""
+
+
+def sections(report: Report) -> Iterator[ReportSection]:
+    """Yield the sections of a report; none for a report over no request."""
+    if report.first is None:
+        return
+    curves = report.hit_curve or report.miss_curve
+    yield ReportSection(
+        "Time to first token",
+        _latencies(report.overall),
+        plot=partial(distributions, report.hit_curve, report.miss_curve) if curves else None,
+    )
+    if report.timeline:
+        draw = partial(timeline, report.timeline, report.timeline_step_s)
+        yield ReportSection("Requests over time", plot=draw)
+    if report.holdout is not None:
+        yield _holdout(report.holdout)
+    for name, groups in (("model", report.models), ("endpoint", report.endpoints)):
+        columns = {name: lambda group: group.name, **_GROUP}
+        yield ReportSection(f"By {name}", _table(columns, groups, page_only=_GROUP_PAGE_ONLY))
+    if report.calls:
+        calls = _table(_CALLS, report.calls, short_name=_short_model)
+        note = "" if report.extra is None else extra_note(report.extra)
+        yield ReportSection("Upstream calls", calls, note)
+    if report.reshaped:
+        yield ReportSection("Prompts and answers reshaped", _table(_RESHAPED, report.reshaped))
+    if report.trials:
+        yield ReportSection(
+            "Shorter answers, measured by holdout", _table(_EXPERIMENTS, report.trials)
+        )
+    if report.reasons:
+        rows = [(why, f"{number:,}") for why, number in report.reasons.items()][:MAX_REASONS]
+        yield ReportSection("Why requests were no hits", Table(("reason", "requests"), rows))
+
+
+def _table(
+    columns: Mapping[str, Callable[[T], str]],
+    rows: Iterable[T],
+    *,
+    page_only: frozenset[str] = frozenset(),
+    short_name: Callable[[str], str] = str,
+) -> Table:
+    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
+    return Table(tuple(columns), cells, page_only, short_name)
+
+
+_GROUP: Mapping[str, Callable[[Group], str]] = {
+    "requests": lambda group: f"{group.requests:,}",
+    "failed": lambda group: f"{group.failures:,}",
+    "exact": lambda group: percent(group.exact_rate),
+    "semantic": lambda group: percent(group.semantic_rate),
+    "hit p50": lambda group: _quantiles(group.hits.ttft)[0],
+    "miss p50": lambda group: _quantiles(group.misses.ttft)[0],
+    "saved": lambda group: duration(group.savings.total_s),
+    "money": lambda group: dollars(group.savings.usd),
+}
+_GROUP_PAGE_ONLY = frozenset(("hit p50", "miss p50"))
+_CALLS: Mapping[str, Callable[[CallStats], str]] = {
+    "upstream, model": lambda each: each.name,
+    "calls": lambda each: f"{each.calls:,}",
+    "won": lambda each: f"{each.won:,}",
+    "lost": lambda each: f"{each.lost:,}",
+    "failed": lambda each: f"{each.failed:,}",
+    "ttft p50": lambda each: _quantiles(each.ttft)[0],
+    "p95": lambda each: _quantiles(each.ttft)[1],
+    "p99": lambda each: _quantiles(each.ttft)[2],
+    "tok/s": lambda each: UNKNOWN if each.tokens_per_s is None else f"{each.tokens_per_s:,.0f}",
+    "money": lambda each: dollars(each.usd),
+}
+_RESHAPED: Mapping[str, Callable[[ReshapedTokens], str]] = {
+    "reshaped": lambda each: each.kind,
+    "requests": lambda each: f"{each.requests:,}",
+    "tokens before": lambda each: f"{each.tokens_before:,}",
+    "after": lambda each: f"{each.tokens_after:,}",
+    "saved": lambda each: percent(
+        1 - each.tokens_after / each.tokens_before if each.tokens_before else None
+    ),
+}
+_EXPERIMENTS: Mapping[str, Callable[[OutputExperiment], str]] = {
+    "saved an answer, 95 %": lambda each: each.name,
+    "answers": lambda each: f"{each.answers:,}",
+    "left alone": lambda each: f"{each.held_out:,}",
+    "tokens": lambda each: estimate(each.saved_tokens, "tokens"),
+    "share": lambda each: percent(each.saved_share),
+    "time": lambda each: estimate(each.saved_s),
+}
+
+
+def _latencies(group: Group) -> Table:
+    times = {
+        "hits, first token": group.hits.ttft,
+        "misses, first token": group.misses.ttft,
+        "hits, whole answer": group.hits.total,
+        "misses, whole answer": group.misses.total,
+    }
+    rows = [
+        (name, "0" if each is None else f"{each.n:,}", *_quantiles(each))
+        for name, each in times.items()
+    ]
+    return Table(("", "requests", "p50", "p95", "p99"), rows)
+
+
+def _quantiles(times: LatencyQuantiles | None) -> tuple[str, str, str]:
+    if times is None:
+        return (UNKNOWN,) * 3
+    return duration(times.p50_s), duration(times.p95_s), duration(times.p99_s)
+
+
+def _holdout(holdout: Holdout) -> ReportSection:
+    rows = (
+        ("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd")),
+        ("by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")),
+    )
+    note = (
+        f"{holdout.held_out:,} would-be hits were sent upstream at random, beside "
+        f"{holdout.hits:,} hits: {verdict(disagree=holdout.disagree)}."
+    )
+    table = Table(("saved, 95 % interval", "time", "money"), rows)
+    return ReportSection("Savings, measured by holdout", table, note)
+
+
+def _short_model(name: str) -> str:
+    """Return upstream and model without the model's path, so that the table fits a terminal."""
+    upstream, _, model = name.partition(" ")
+    return f"{upstream} {model.rpartition('/')[2]}".rstrip()
+
+
+# --- numbers -------------------------------------------------------------------------------
+
+
+def duration(seconds: float | None) -> str:
+    """Return ``0.25 ms``, ``1.2 ms``, ``3.4 s``, ``2.1 min`` or ``5.6 h``."""
+    if seconds is None:
+        return UNKNOWN
+    size = abs(seconds)
+    if size < 0.9995:
+        digits = 2 if 0 < size < 0.000995 else 1 if size < 0.09995 else 0
+        return f"{seconds * 1000:.{digits}f} ms"
+    if size < 120:
+        return f"{seconds:.{2 if size < 10 else 1}f} s"
+    if size < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def dollars(usd: float | None) -> str:
+    """Return ``$1.23``, with more digits for small sums."""
+    if usd is None:
+        return UNKNOWN
+    sign = "-" if usd < 0 else ""
+    size = abs(usd)
+    return f"{sign}${size:,.{2 if size >= 1 or size == 0 else 4}f}"
+
+
+def count(number: float) -> str:
+    """Return ``1,234``; a number below 100 has one digit after the point."""
+    return f"{number:,.{0 if abs(number) >= 100 else 1}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return ``12.3 %``."""
+    return UNKNOWN if share is None else f"{share * 100:.1f} %"
+
+
+def estimate(interval: Interval | None, show: str = "s") -> str:
+    """Return a value with its interval. ``show`` is ``s``, ``usd`` or ``tokens``."""
+    write = {"s": duration, "usd": dollars, "tokens": count}[show]
+    if interval is None:
+        return UNKNOWN
+    if interval.low is None or interval.high is None:
+        return f"{write(interval.value)} (too few)"
+    return f"{write(interval.value)} ({write(interval.low)} to {write(interval.high)})"
+
+
+def money_note(savings: Savings) -> str:
+    """Return what the sum of saved money leaves out, and what was subtracted from it."""
+    notes = []
+    if savings.unpriced_hits:
+        notes.append(f"{savings.unpriced_hits:,} hits without a known price")
+    if savings.audits:
+        notes.append(f"net of {savings.audits:,} audits for {dollars(savings.audits_usd)}")
+    return "; ".join(notes)
+
+
+def extra_note(extra: ExtraCalls) -> str:
+    """Return a sentence about the cost of races, hedges, retries and fallbacks."""
+    words = f"{percent(extra.calls_share)} calls beyond one for each of {extra.requests:,} requests"
+    if extra.usd_share is None:
+        return f"{words}."
+    share = percent(extra.usd_share)
+    return f"{words}; calls that answered nobody cost {dollars(extra.usd)}, {share} of all."
+
+
+def verdict(*, disagree: bool | None) -> str:
+    """Return whether both estimates of the saved time agree, in words."""
+    if disagree is None:
+        return "too few held-out requests to compare the estimates"
+    if disagree:
+        return "the estimates disagree: trust the one by holdout"
+    return "the estimates agree within their uncertainty"

@@ -1,0 +1,230 @@
+"""Who is asked when: a table of what happens and whom that starts."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from headstart.attempts import AttemptRole
+from headstart.policies.routing.failures import Failure, FailureKind, failure
+from headstart.policies.routing.schedule import AttemptRules, AttemptSchedule
+
+SERVER = failure(FailureKind.SERVER)
+SILENT = failure(FailureKind.SILENT)
+LIMITED = msgspec.structs.replace(
+    failure(FailureKind.RATE_LIMITED), retry_after_s=2.0, closes_s=2.0
+)
+TURNED_AWAY = msgspec.structs.replace(failure(FailureKind.OVERLOADED), retry_after_s=3.0)
+TOO_LONG = failure(FailureKind.CONTEXT_TOO_LONG)
+BAD = failure(FailureKind.BAD_REQUEST)
+
+
+def make(
+    count: int,
+    rules: AttemptRules | None = None,
+    *,
+    retries: int = 100,
+    hedges: int = 100,
+    deadline: float | None = None,
+    contexts: dict[int, int | None] | None = None,
+    told: list[bool] | None = None,
+) -> AttemptSchedule:
+    left = {"retries": retries, "hedges": hedges}
+
+    def spend(what: str) -> bool:
+        left[what] -= 1
+        return left[what] >= 0
+
+    def may_retry(last: bool) -> bool:
+        if told is not None:
+            told.append(last)
+        return spend("retries")
+
+    return AttemptSchedule(
+        range(count),
+        rules or AttemptRules(),
+        0.0,
+        may_retry=may_retry,
+        may_hedge=lambda: spend("hedges"),
+        draw=lambda: 0.0,
+        deadline=deadline,
+        contexts=contexts,
+    )
+
+
+def due(starts: AttemptSchedule, now: float) -> list[tuple[int, str]]:
+    return [(each.member, each.role.value) for each in starts.due(now)]
+
+
+def test_a_single_member_is_asked_once_when_nothing_fails() -> None:
+    starts = make(1)
+    assert due(starts, 0.0) == [(0, "first")]
+    assert starts.wakes_at is None
+    assert not starts.over
+    assert not starts.side_by_side
+
+
+def test_a_failed_member_is_asked_again_before_the_next_one_is() -> None:
+    starts = make(2)
+    due(starts, 0.0)
+    starts.failed(0, SERVER, 1.0)
+    assert due(starts, 1.0) == [(0, "retry")]
+    starts.failed(0, SERVER, 2.0)
+    assert due(starts, 2.0) == [(1, "fallback")]
+    starts.failed(1, SERVER, 3.0)
+    assert due(starts, 3.0) == [(1, "retry")]
+    starts.failed(1, SERVER, 4.0)
+    assert starts.over
+
+
+def test_no_retry_without_a_budget() -> None:
+    starts = make(2, retries=0)
+    due(starts, 0.0)
+    starts.failed(0, SERVER, 1.0)
+    assert due(starts, 1.0) == [(1, "fallback")]
+
+
+def test_a_silent_member_is_tried_once() -> None:
+    starts = make(2)
+    due(starts, 0.0)
+    starts.failed(0, SILENT, 15.0)
+    assert due(starts, 15.0) == [(1, "fallback")]
+    starts.failed(1, SILENT, 30.0)
+    assert starts.over
+
+
+def test_who_asks_for_time_is_waited_for_only_when_nobody_else_is_left() -> None:
+    starts = make(2)
+    due(starts, 0.0)
+    starts.failed(0, LIMITED, 1.0)
+    assert due(starts, 1.0) == [(1, "fallback")]
+    starts.failed(1, SILENT, 1.5)
+    assert starts.wakes_at == pytest.approx(3.0)
+    assert due(starts, 2.9) == []
+    assert due(starts, 3.0) == [(0, "retry")]
+
+
+def test_a_wait_that_does_not_fit_the_deadline_is_not_begun() -> None:
+    starts = make(1, deadline=3.0)
+    due(starts, 0.0)
+    starts.failed(0, LIMITED, 0.0)
+    assert starts.over
+
+
+def test_who_could_not_be_asked_is_waited_for_as_if_for_the_first_time() -> None:
+    starts = make(1, AttemptRules(retries=0), retries=0)
+    due(starts, 0.0)
+    starts.failed(0, TURNED_AWAY, 0.0, asked=False)
+    assert due(starts, 3.0) == [(0, "first")]
+    starts.failed(0, TURNED_AWAY, 3.0, asked=False)
+    assert due(starts, 6.0) == [(0, "first")]
+    starts.failed(0, TURNED_AWAY, 6.0, asked=False)
+    assert starts.over
+
+
+def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None:
+    starts = make(2)
+    due(starts, 0.0)
+    starts.avoided(0, 0.0)
+    assert due(starts, 0.0) == [(1, "fallback")]
+    starts.failed(1, SERVER, 1.0)
+    assert due(starts, 1.0) == [(1, "retry")]
+    starts.failed(1, SERVER, 2.0)
+    assert starts.due(2.0) == [(0, AttemptRole.FIRST, True)]
+    starts.avoided(0, 2.0)
+    assert starts.over
+
+
+def test_the_budget_s_last_retries_are_for_those_who_answer_these_days() -> None:
+    told: list[bool] = []
+    starts = make(3, retries=0, told=told)
+    assert due(starts, 0.0) == [(0, "first")]
+    starts.failed(0, SERVER, 0.0)
+    assert due(starts, 0.0) == [(1, "fallback")]
+    starts.avoided(1, 0.0)
+    assert due(starts, 0.0) == [(2, "fallback")]
+    starts.avoided(2, 0.0)
+    assert due(starts, 0.0) == [(1, "first")]
+    starts.failed(1, SERVER, 0.0)
+    assert due(starts, 0.0) == [(2, "first")]
+    starts.failed(2, SERVER, 0.0)
+    assert told == [False, True]
+    assert starts.over
+
+
+def test_the_callers_own_fault_ends_it_at_once() -> None:
+    starts = make(3)
+    due(starts, 0.0)
+    starts.failed(0, BAD, 1.0)
+    assert starts.over
+
+
+def test_only_larger_contexts_help_a_prompt_that_is_too_long() -> None:
+    starts = make(4, contexts={0: 100, 1: 100, 2: 200, 3: None})
+    due(starts, 0.0)
+    starts.failed(0, TOO_LONG, 1.0)
+    assert due(starts, 1.0) == [(2, "fallback")]
+    starts.failed(2, TOO_LONG, 2.0)
+    assert due(starts, 2.0) == [(3, "fallback")]
+
+
+def test_a_race_starts_together_and_retries_when_all_have_failed() -> None:
+    starts = make(3, AttemptRules(abreast=3))
+    assert starts.side_by_side
+    assert due(starts, 0.0) == [(0, "first"), (1, "race"), (2, "race")]
+    starts.failed(1, SERVER, 1.0)
+    starts.failed(0, SILENT, 1.0)
+    assert due(starts, 1.0) == []
+    assert not starts.over
+    starts.failed(2, SILENT, 2.0)
+    assert due(starts, 2.0) == [(1, "retry")]
+
+
+def test_a_hedge_starts_late_and_only_by_budget() -> None:
+    starts = make(2, AttemptRules(hedge_after_s=0.5))
+    due(starts, 0.0)
+    assert starts.wakes_at == 0.5
+    assert due(starts, 0.5) == [(1, "hedge")]
+    starts = make(2, AttemptRules(hedge_after_s=0.5), hedges=0)
+    due(starts, 0.0)
+    assert due(starts, 0.5) == []
+    assert starts.wakes_at is None
+    starts.failed(0, SILENT, 1.0)
+    assert due(starts, 1.0) == [(1, "fallback")]
+
+
+def test_a_failure_before_the_hedge_is_a_fallback_that_costs_no_budget() -> None:
+    starts = make(3, AttemptRules(hedge_after_s=0.5, retries=0), hedges=0)
+    due(starts, 0.0)
+    starts.failed(0, SERVER, 0.1)
+    assert due(starts, 0.1) == [(1, "fallback")]
+    assert due(starts, 0.5) == []
+
+
+def test_every_run_of_failures_ends_and_nobody_runs_twice_at_once() -> None:
+    draw = random.Random(4)
+    kinds: list[Failure] = [SERVER, SILENT, LIMITED, TOO_LONG, failure(FailureKind.CUT)]
+    for _ in range(2000):
+        count, retries = draw.randint(1, 4), draw.randint(0, 3)
+        hedge = draw.choice((None, draw.random()))
+        starts = make(count, AttemptRules(retries, draw.randint(1, count), hedge))
+        now, running, calls, tries = 0.0, set[int](), 0, 0
+        while not starts.over:
+            for start in starts.due(now):
+                assert start.member not in running
+                assert (start.role is AttemptRole.RETRY) <= (tries > 0)
+                running.add(start.member)
+                calls += 1
+            if running and (starts.wakes_at is None or draw.random() < 0.7):
+                member = draw.choice(sorted(running))
+                running.remove(member)
+                tries += 1
+                asked = draw.random() < 0.8
+                starts.failed(
+                    member, draw.choice(kinds) if asked else TURNED_AWAY, now, asked=asked
+                )
+            elif starts.wakes_at is not None:
+                now = max(now, starts.wakes_at)
+        assert calls <= count * (1 + retries + 3)

@@ -1,0 +1,196 @@
+"""Rate limits are learned from each provider's headers and respected before they are hit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.policies.routing.rate_limits import RateLimits, duration_s, limit_windows
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+UNIX = 1_790_000_000.0
+
+
+def pairs(**headers: str) -> Headers:
+    return tuple((name.replace("_", "-").encode(), v.encode()) for name, v in headers.items())
+
+
+def learned(**headers: str) -> RateLimits:
+    limits = RateLimits()
+    limits.learn(pairs(**headers), now=0.0, unix=UNIX)
+    return limits
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("12ms", 0.012),
+        ("6m0s", 360.0),
+        ("1h2m3.5s", 3723.5),
+        ("1d", 86400.0),
+        ("59.70", 59.7),
+        ("7", 7.0),
+        ("2026-09-21T14:13:30Z", 10.0),
+        ("2026-09-21T14:13:30+00:00", 10.0),
+        ("1790000020", 20.0),
+        ("1790000020000", 20.0),
+        ("1980-01-01T00:00:00Z", 0.0),
+        ("2026-09-21T14:13:30", None),
+        ("12 parsecs", None),
+        ("6m0", None),
+        ("nan", None),
+        ("", None),
+    ],
+)
+def test_durations_are_read_in_each_spelling(text: str, seconds: float | None) -> None:
+    assert duration_s(text, UNIX) == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "length_s"),
+    [
+        ({"x_ratelimit_limit_requests": "60"}, "requests", 60.0),
+        ({"x_ratelimit_limit_tokens_minute": "60"}, "tokens-minute", 60.0),
+        ({"x_ratelimit_limit_requests_day": "60"}, "requests-day", 86400.0),
+        ({"x_ratelimit_limit_tokens_10_second": "60"}, "tokens-10-second", 10.0),
+        ({"x_ratelimit_limit_req_month": "60"}, "req-month", 2592000.0),
+        ({"x_ratelimitbysize_limit_minute": "60"}, "tokens-minute", 60.0),
+        ({"anthropic_ratelimit_input_tokens_limit": "60"}, "input-tokens", 60.0),
+        ({"x_ratelimit_limit": "60"}, "", 60.0),
+        ({"ratelimit_limit": "60"}, "", 60.0),
+        ({"x_tokenlimit_limit": "60"}, "tokens", 60.0),
+    ],
+)
+def test_each_provider_s_names_are_known(
+    headers: dict[str, str], name: str, length_s: float
+) -> None:
+    (window,) = limit_windows(pairs(**headers), UNIX)
+    assert (window.name, window.limit, window.kind.length_s) == (name, 60.0, length_s)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x_ratelimit_tokens_query_cost": "52"},
+        {"anthropic_ratelimit_unified_5h_remaining": "0"},
+        {"x_ratelimit_remaining_requests": "-1"},
+        {"x_ratelimit_remaining_requests": "nan"},
+        {"x_ratelimit_limit_requests": "0"},
+        {"x_request_id": "1"},
+    ],
+)
+def test_what_is_no_limit_is_left_out(headers: dict[str, str]) -> None:
+    assert limit_windows(pairs(**headers), UNIX) == []
+
+
+def test_nothing_is_limited_before_a_header_said_so() -> None:
+    limits = RateLimits()
+    limits.take(10**9, 0.0)
+    assert limits.ready_in_s(10**9, 0.0) == 0.0
+
+
+def test_used_up_requests_are_waited_for() -> None:
+    limits = learned(
+        x_ratelimit_limit_requests="100",
+        x_ratelimit_remaining_requests="0",
+        x_ratelimit_reset_requests="10s",
+    )
+    assert limits.ready_in_s(1, 0.0) == pytest.approx(0.1)
+    assert limits.ready_in_s(1, 0.2) == 0.0
+
+
+def test_tokens_count_input_and_reserved_output() -> None:
+    limits = learned(
+        x_ratelimit_limit_tokens="1000",
+        x_ratelimit_remaining_tokens="400",
+        x_ratelimit_reset_tokens="6s",
+    )
+    assert limits.ready_in_s(400, 0.0) == 0.0
+    assert limits.ready_in_s(500, 0.0) == pytest.approx(1.0)
+
+
+def test_calls_in_between_use_up_what_is_left() -> None:
+    limits = learned(
+        x_ratelimit_limit_requests="10",
+        x_ratelimit_remaining_requests="2",
+        x_ratelimit_reset_requests="8s",
+    )
+    limits.take(1, 0.0)
+    limits.take(1, 0.0)
+    assert limits.ready_in_s(1, 0.0) == pytest.approx(1.0)
+
+
+def test_a_newer_answer_corrects_the_estimate() -> None:
+    limits = learned(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="0")
+    limits.learn(
+        pairs(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="900"), 1, UNIX
+    )
+    assert limits.ready_in_s(900, 1.0) == 0.0
+
+
+def test_a_whole_limit_refills_over_its_named_time() -> None:
+    limits = learned(x_ratelimit_limit_req_minute="60", x_ratelimit_remaining_req_minute="60")
+    for _ in range(60):
+        limits.take(1, 0.0)
+    assert limits.ready_in_s(1, 0.0) == pytest.approx(1.0)
+
+
+def test_a_call_larger_than_the_limit_is_not_put_off_for_ever() -> None:
+    limits = learned(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="1000")
+    assert limits.ready_in_s(5000, 0.0) == 0.0
+
+
+def test_of_a_limit_on_one_direction_only_its_end_counts() -> None:
+    headers = {
+        "anthropic_ratelimit_output_tokens_limit": "100",
+        "anthropic_ratelimit_output_tokens_remaining": "5",
+        "anthropic_ratelimit_output_tokens_reset": "2026-09-21T14:14:20Z",
+    }
+    limits = learned(**headers)
+    limits.take(10_000, 0.0)
+    assert limits.ready_in_s(10_000, 0.0) == 0.0
+    limits.learn(pairs(**headers | {"anthropic_ratelimit_output_tokens_remaining": "0"}), 0, UNIX)
+    assert limits.ready_in_s(1, 0.0) == pytest.approx(0.6)
+
+
+def test_a_remainder_without_its_limit_still_counts() -> None:
+    limits = learned(x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests="30")
+    assert limits.ready_in_s(1, 0.0) == pytest.approx(30.0)
+
+
+def test_no_header_closes_for_more_than_an_hour() -> None:
+    limits = learned(x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests="1e300")
+    assert limits.ready_in_s(1, 0.0) == 3600.0
+    assert limits.ready_in_s(1, 3600.0) == 0.0
+
+
+def test_a_flood_of_names_is_bounded() -> None:
+    flood = tuple((b"x-ratelimit-remaining-tokens-%d" % i, b"0") for i in range(1000))
+    assert len(limit_windows(flood, UNIX)) == 16
+
+
+@given(st.lists(st.tuples(st.sampled_from(
+    [b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"retry-after",
+     b"x-ratelimit-reset-requests", b"x-tokenlimit-remaining"]), st.binary(max_size=40)),
+    max_size=8))  # fmt: skip
+def test_no_header_breaks_it_or_makes_it_wait_without_end(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    limits = RateLimits()
+    limits.learn(tuple(headers), 0.0, UNIX)
+    limits.take(10, 1.0)
+    assert 0.0 <= limits.ready_in_s(10, 1.0) < float("inf")
+
+
+def test_a_used_up_limit_without_a_reset_is_back_when_the_provider_says() -> None:
+    used_up = {"x_ratelimit_remaining_requests": "0"}
+    assert learned(**used_up).ready_in_s(10, 0.0) == 60.0
+    told = learned(**used_up, retry_after="7")
+    assert told.ready_in_s(10, 0.0) == pytest.approx(7.0)
+    reset = learned(**used_up, retry_after="7", x_ratelimit_reset_requests="9s")
+    assert reset.ready_in_s(10, 0.0) == pytest.approx(9.0)

@@ -1,0 +1,83 @@
+"""The tables of settings, and the page and the keyword arguments that are made of them."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from headstart import settings
+from headstart.mount import CacheOptions
+from headstart.settings import RouteSettings, Section, Settings, Strategy, help_texts
+from scripts import settings_tables
+from support.repository import ROOT
+
+TABLES = {
+    name: kind
+    for name, kind in vars(settings).items()
+    if isinstance(kind, type) and issubclass(kind, Section) and kind is not Section
+}
+WHOLE = {"Settings", "PriceSettings", "RouteMatch"}
+"""Not shown as a table: the document itself, and the values of ``price`` and ``match``."""
+PAGE = (ROOT / settings_tables.DOCUMENT).read_text("utf-8")
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Return the defaults that the page shows, by table and setting."""
+    chapters = re.findall(r"<!-- settings: (\w+) -->\n\n((?:\|.*\n)+)", PAGE)
+    return {
+        name: dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", rows, re.MULTILINE))
+        for name, rows in chapters
+    }
+
+
+def test_every_table_is_documented() -> None:
+    routes = {"StrategySettings", "_RouteStrategy"}
+    assert documented().keys() == TABLES.keys() - WHOLE - routes
+
+
+@pytest.mark.parametrize("name", sorted(documented()))
+def test_every_setting_and_its_default_is_documented(name: str) -> None:
+    shown = documented()[name]
+    fields = {field.name: field for field in msgspec.structs.fields(TABLES[name])}
+    in_force = {field.name: field for field in msgspec.structs.fields(Strategy)}
+    if name == "Strategy":
+        assert shown.keys() | documented()["RouteSettings"].keys() == {
+            *RouteSettings.__struct_fields__
+        }
+    elif name != "RouteSettings":
+        inner = {"audit", "judge", "ttl_by_class"} if name == "CacheSettings" else set()
+        assert shown.keys() == fields.keys() - inner
+    for setting, text in shown.items():
+        of_a_route = name in ("Strategy", "RouteSettings") and setting in in_force
+        default = in_force[setting] if of_a_route else fields[setting]
+        plain = text.replace("_", "").strip('`"')
+        match default.default:
+            case bool():
+                assert plain == str(default.default).lower()
+            case int() | float():
+                assert float(plain) == default.default
+            case None:
+                assert plain == "none"
+            case str():
+                assert text == f'`"{default.default}"`'
+            case _:
+                assert plain
+
+
+@pytest.mark.parametrize("name", sorted(TABLES.keys() - {"Settings", "StrategySettings"}))
+def test_every_setting_has_a_help_text(name: str) -> None:
+    texts = {**help_texts()["Strategy"], **help_texts().get(name, {})}
+    inner = {"audit", "judge", "ttl_by_class"}
+    assert TABLES[name].__struct_fields__
+    assert set(TABLES[name].__struct_fields__) - texts.keys() <= inner
+
+
+def test_what_is_made_of_the_tables_is_up_to_date() -> None:
+    hint = "run: python -m scripts.settings_tables"
+    assert settings_tables.document(PAGE) == PAGE, hint
+    doors = (ROOT / settings_tables.FRONT_DOORS).read_text("utf-8")
+    assert settings_tables.front_doors(doors) == doors, hint
+    keys = {*Settings().cache.__struct_fields__} - {"scope"}
+    assert set(CacheOptions.__annotations__) == keys
