@@ -405,8 +405,7 @@ def _document_head(id: str, created: int) -> bytes:  # noqa: ARG001 - the API te
 
 
 def _stream_head(id: str, created: int) -> bytes:  # noqa: ARG001
-    head = b'event: message_start\ndata: {"type":"message_start","message":{"id":'
-    return head + _encode(id)
+    return b'event: message_start\ndata: {"type":"message_start","message":{"id":%b' % _encode(id)
 
 
 def _stop_reason_of(choice: Choice) -> str:
@@ -584,7 +583,7 @@ class MessagesEncoder:
         self._signature: str | None = None
         """The signature of the open thinking block, which is told at the block's end."""
         self._called: set[_Key] = set()
-        self._waiting: dict[_Key, list[_Said]] = {}
+        self._waiting: list[tuple[_Key, list[_Said]]] = []
         self._fields: dict[int | None, dict[str, Any]] = {}
         """Unknown fields of blocks that are yet to begin."""
         self._finished = Finished(reason="stop")
@@ -653,14 +652,21 @@ class MessagesEncoder:
         key = _key(event)
         if key == self._open:
             self._say(event, written)
-        elif key in self._called and key not in self._waiting:
+        elif key in self._called and all(key != waits for waits, _ in self._waiting):
             return  # what follows whole arguments is blank
         elif self._waiting or not self._call_is_whole():
-            self._waiting.setdefault(key, []).append(event)
-            if type(event) is ToolCallDelta:
-                self._called.add(key)
+            self._wait(key, event)
         else:
             self._begin_with(key, event, written)
+
+    def _wait(self, key: _Key, event: _Said) -> None:
+        """Keep a piece: of a call, with the call's other pieces; of a text, in its place."""
+        if type(event) is ToolCallDelta:
+            self._called.add(key)
+        for waits, pieces in self._waiting if key in self._called else self._waiting[-1:]:
+            if waits == key:
+                return pieces.append(event)
+        self._waiting.append((key, [event]))
 
     def _begin_with(self, key: _Key, event: _Said, written: list[bytes]) -> None:
         block: dict[str, Any]
@@ -763,8 +769,8 @@ class MessagesEncoder:
     def _close_all(self, written: list[bytes]) -> None:
         """Close the open block, and write those that waited for it."""
         self._close(written)
-        waiting, self._waiting = self._waiting, {}
-        for key, (first, *rest) in waiting.items():
+        waiting, self._waiting = self._waiting, []
+        for key, (first, *rest) in waiting:
             self._begin_with(key, first, written)
             for event in rest:
                 self._say(event, written)
@@ -788,11 +794,7 @@ class MessagesEncoder:
 
 
 def _key(event: _Said) -> _Key:
-    match event:
-        case ToolCallDelta(index=index):
-            return "tool_use", index
-        case ReasoningDelta(block=block):
-            return "thinking", block
-        case TextDelta(block=block):
-            return "text", block
-    return "text", None
+    if isinstance(event, ToolCallDelta):
+        return "tool_use", event.index
+    kind = "thinking" if isinstance(event, ReasoningDelta) else "text"
+    return kind, None if isinstance(event, RefusalDelta) else event.block

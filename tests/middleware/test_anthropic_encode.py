@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import anthropic
 import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.transcript import events_of
@@ -20,6 +20,7 @@ from headstart.types import (
     Finished,
     Reasoning,
     ReasoningDelta,
+    Refusal,
     RefusalDelta,
     Started,
     Text,
@@ -72,6 +73,18 @@ def blocks(*said: StreamEvent) -> list[Any]:
     return content
 
 
+OUT_OF_ORDER = (
+    ToolCall(id="t", name="look", arguments=""),
+    Refusal(text="0"),
+    Text(text="1"),
+    Refusal(text="2"),
+)
+"""A refusal has no number at its provider, and the call's arguments are never whole."""
+
+
+@example(
+    Completion(model="m", choices=(Choice(index=0, parts=OUT_OF_ORDER, finish="stop"),), created=0)
+)
 @given(completions())
 def test_text_and_calls_read_back_as_they_were(completion: Completion) -> None:
     stream = encoded(DIALECT, crumbled(events_of(completion)))
