@@ -228,7 +228,8 @@ class Flight:
 
     def _cut_off_rest(self) -> None:
         """End the reading of a whole answer whose body does not end. The pump then stores it."""
-        if self.is_read and self.pump is not None:
+        # Several clients may have left one after the other, each with a timer of its own.
+        if self.is_read and self.pump is not None and not self._cut_off:
             self._cut_off = True
             self.pump.cancel()
 

@@ -87,6 +87,28 @@ async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
     assert not pump.cancelled()
 
 
+async def test_clients_that_leave_one_after_the_other_cut_off_the_body_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headstart.middleware.flights.REST_S", 0.0)
+    flight = Flight()
+    cut_off: list[bool] = []
+
+    async def pump() -> None:
+        flight.is_read = flight.whole = True
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cut_off.append(flight.was_cut_off())
+
+    async with asyncio.TaskGroup() as group:
+        flight.pump = group.create_task(pump())
+        await asyncio.sleep(0)
+        for _ in range(2):  # each is the last client when it leaves, in one turn of the loop
+            assert flight.leave(flight.join())
+    assert cut_off == [True]
+
+
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 
