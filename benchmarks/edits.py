@@ -84,7 +84,7 @@ class SimulatedModel:
     identity = "simulated"
     names = frozenset({"simulated"})
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         return RoutingEstimate(name=self.name)
 
     async def send(self, call: Call) -> Reply:

@@ -129,7 +129,7 @@ class Model:
     limits: dict[str, int | None] = field(default_factory=dict)
     """Limits of the last calls."""
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         return RoutingEstimate(name=self.name)
 
     async def send(self, call: Call) -> Reply:

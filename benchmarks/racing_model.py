@@ -229,7 +229,7 @@ def routed(policy: str, calls: int, seed: int) -> dict[str, float]:
         if choose is None:
             best = min(range(len(keys)), key=lambda i: _mean_s(PROVIDERS[i], tokens))
         else:
-            ask = CallShape(PROMPT, place=traffic.route)
+            ask = CallShape(PROMPT, route_or_endpoint=traffic.route)
             looks = [predict_call(k.upstream, k, ask, Availability(), measures, now) for k in keys]
             best = choose(looks, number)
         measures.began(keys[best], now)

@@ -181,7 +181,7 @@ class Lookup(Frozen):
     similarity: float | None = None
     veto: str | None = None
     reason: str | None = None
-    trial: UnlabelledPair | None = None
+    pair: UnlabelledPair | None = None
     """The neighbour that was judged. After a miss the fresh answer gives its label."""
     encode_s: float = 0.0
     """The wait for the encoding, including the time in the encoder's queue."""

@@ -236,7 +236,7 @@ class Candidate(Upstream, Protocol):
     won. An error status, an empty answer or an error event raise UpstreamError instead.
     """
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate for this call now. Quick, and without a side effect."""
 
     @property

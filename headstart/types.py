@@ -101,7 +101,7 @@ class Call(Frozen):
     request: ChatRequest | None = None
     editable: bool = True
     """False for a call that bypasses the cache: request and answer pass byte for byte."""
-    fold: bool = False
+    streamed_upstream: bool = False
     """The client wants a whole answer, but we ask the upstream for a stream and join its pieces:
     a cancelled stream costs nothing more."""
     deadline: float | None = None
@@ -120,9 +120,9 @@ class Call(Frozen):
     """A text that the answer may resemble, for providers that take such a hint; "": unknown."""
     role: str = "first"
     """The reason for the call: an ``attempts.AttemptRole``."""
-    hurried: bool = False
+    has_alternative: bool = False
     """Another upstream could be asked: an upstream that begins too late is abandoned."""
-    anyway: bool = False
+    ignore_breaker: bool = False
     """Ask even an upstream whose circuit breaker is open: no other upstream is left."""
     avoid: frozenset[str] = frozenset()
     """The names of upstreams that must not be asked."""
@@ -135,7 +135,7 @@ class Call(Frozen):
         return self.deadline if self.begin_by is None else self.begin_by
 
     @property
-    def place(self) -> str:
+    def route_or_endpoint(self) -> str:
         """The name under which such answers are learned about: the route, else the endpoint."""
         return self.route or self.endpoint
 

@@ -258,7 +258,7 @@ class SemanticSearch(Generic[P]):
         pair = UnlabelledPair(domain=ranked.context.domain, entry=entry, verdict=verdict)
         similarity = verdict.similarity
         if verdict.serve:
-            return Lookup(outcome=Outcome.SEMANTIC, entry=entry, similarity=similarity, trial=pair)
+            return Lookup(outcome=Outcome.SEMANTIC, entry=entry, similarity=similarity, pair=pair)
         reason = "below-threshold" if verdict.veto == "threshold" else "veto"
         return miss(reason, similarity, verdict.veto, pair)
 
@@ -296,19 +296,17 @@ class _VetoedNeighbor(NamedTuple, Generic[P]):
 
     def report(self, judged: Lookup) -> Lookup:
         """Return a miss with this neighbour's reason and the label's pair of ``judged``."""
-        return miss("veto", self.ranked.neighbor.similarity, self.veto, judged.trial)
+        return miss("veto", self.ranked.neighbor.similarity, self.veto, judged.pair)
 
 
 def miss(
     reason: str,
     similarity: float | None = None,
     veto: str | None = None,
-    trial: UnlabelledPair | None = None,
+    pair: UnlabelledPair | None = None,
 ) -> Lookup:
     """Return a miss and its reason."""
-    return Lookup(
-        outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto, trial=trial
-    )
+    return Lookup(outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto, pair=pair)
 
 
 @dataclass(slots=True, eq=False)

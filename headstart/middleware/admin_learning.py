@@ -227,7 +227,7 @@ async def _explained(oversight: Oversight, id: str) -> Explanation | None:
     sample = oversight.learner.recall(id)
     if sample is None:
         return None
-    await oversight.learner.domains.load(sample.trial.domain)
+    await oversight.learner.domains.load(sample.pair.domain)
     return oversight.explain(id)
 
 

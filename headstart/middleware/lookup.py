@@ -138,7 +138,7 @@ class Finder:
         if refusal is not None:
             return _miss(refusal)
         accept = self._with_vetoes(key, partial(self._refuse, prepared))
-        return await self._cache.find_semantic(key, accept, prepared.terms)
+        return await self._cache.find_semantic(key, accept, prepared.match_context)
 
     def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
         """Also refuse entries that people called wrong. An entry's own prompt never comes here."""
@@ -152,9 +152,13 @@ class Finder:
         """Return why only an exact repeat may answer a request, or None."""
         if prepared.semantic_refusal is not None:
             return prepared.semantic_refusal
-        if prepared.terms.max_error == 0:
+        if prepared.match_context.max_error == 0:
             return "exact-only"
-        return None if self._oversight is None else await self._oversight.refuse(prepared.terms)
+        return (
+            None
+            if self._oversight is None
+            else await self._oversight.refuse(prepared.match_context)
+        )
 
 
 def _miss(reason: str) -> Lookup:

@@ -273,7 +273,7 @@ class Engine:
                 ask=not context.prepared.directives.only_if_cached,
                 twice=self._router is not None or context.route.idempotent,
             )
-            terms = context.prepared.terms
+            terms = context.prepared.match_context
             decision = self._oversight.decide(context.id, lookup, key, terms, may=allowed)
         holdout = self._options.holdout
         if lookup.entry is None or not holdout or self._random.random() >= holdout:
@@ -285,7 +285,7 @@ class Engine:
             outcome=Outcome.MISS,
             reason="holdout",
             similarity=lookup.similarity,
-            trial=lookup.trial,
+            pair=lookup.pair,
         )
         sample = decision.sample
         if sample is not None and decision.action is not HitAction.ASK:

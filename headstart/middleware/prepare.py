@@ -106,7 +106,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bypass: str | None = None
     semantic_refusal: str | None = None
     """Why the answer to a similar prompt must not serve, so that only an exact repeat may."""
-    terms: MatchContext = _ANY_TERMS
+    match_context: MatchContext = _ANY_TERMS
     lifetime: Lifetime = FOREVER
     rule: str = ""
     """Name of the ``[[route]]`` that it takes."""
@@ -327,7 +327,7 @@ class Preparer:
         key = self._key(route, request, scope_name, context, named)
         # Labels of single questions tell nothing about conversations.
         kind_of_talk = "question" if key.conversation is None else "conversation"
-        terms = match_context(
+        matching = match_context(
             (scope_name, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
             self._learning,
@@ -342,13 +342,13 @@ class Preparer:
             directives=directives,
             scope=scope_name,
             semantic_refusal=self._refuse_semantic(rule, request, question, lifetime),
-            terms=terms,
+            match_context=matching,
             lifetime=lifetime,
             rule=rule.name,
             repeat=self._repeat(
                 rule.repeat_window_s or route.repeat_window_s,
                 key,
-                (terms.tenant, found.get(b"x-headstart-scope"), request.user),
+                (matching.tenant, found.get(b"x-headstart-scope"), request.user),
             ),
             holder=holder,
             answerers=self._answerers(dialect, request.model, rule.name),

@@ -208,7 +208,7 @@ class PumpedCall:
         if pump.recorder is not None:
             pump.recorder.add(self._call, self._dialect, entry)
         text = entry.key.query if self._prepared.semantic_refusal is None else None
-        stored = await pump.cache.put(entry, text=text, tenant=self._prepared.terms.tenant)
+        stored = await pump.cache.put(entry, text=text, tenant=self._prepared.match_context.tenant)
         if sample is not None and pump.learner is not None:
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 

@@ -174,8 +174,8 @@ class RequestContext:
 
         ``predicts``: with the answer to a similar prompt, for providers that take it for a hint.
         """
-        trial, dialect, scope = self.lookup.trial, self.route.dialect, self.scope
-        near = predicts and trial is not None and (self.lookup.similarity or 0.0) >= NEAR
+        pair, dialect, scope = self.lookup.pair, self.route.dialect, self.scope
+        near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= NEAR
         return Call(
             id=self.id,
             method=scope["method"],
@@ -191,8 +191,8 @@ class RequestContext:
             deadline=self.deadline,
             begin_by=self.begin_by,
             prompt_tokens=len(self.body) // BYTES_PER_TOKEN,
-            output_tokens=None if trial is None else trial.entry.origin.completion_tokens or None,
-            prediction=answer_text(trial.entry.answer) if near and trial is not None else "",
+            output_tokens=None if pair is None else pair.entry.origin.completion_tokens or None,
+            prediction=answer_text(pair.entry.answer) if near and pair is not None else "",
         )
 
     def elapsed(self) -> float:
@@ -210,7 +210,7 @@ class RequestContext:
         total_s = elapsed if self.total_s is None else self.total_s
         prepared, lookup, origin, attempts = self.prepared, self.lookup, self.origin, self.attempts
         request, outcome, entry = prepared.request, lookup.outcome, lookup.entry
-        verdict = None if lookup.trial is None else lookup.trial.verdict
+        verdict = None if lookup.pair is None else lookup.pair.verdict
         # A hit saves the original call's figures less its own.
         saved = None if entry is None else entry.origin
         return Served(
@@ -230,8 +230,8 @@ class RequestContext:
             veto=lookup.veto,
             entry=None if entry is None else entry.id,
             holdout=self.holdout,
-            domain="" if outcome is Outcome.BYPASS else prepared.terms.domain,
-            neighbor=None if lookup.trial is None else lookup.trial.entry.id,
+            domain="" if outcome is Outcome.BYPASS else prepared.match_context.domain,
+            neighbor=None if lookup.pair is None else lookup.pair.entry.id,
             rule=None if verdict is None else verdict.rule,
             score=None if verdict is None else verdict.score,
             threshold=None if verdict is None else verdict.threshold,

@@ -105,7 +105,7 @@ async def test_another_history_never_shares(other: tuple[str, ...]) -> None:
         await stored(cache, *TENT)
         lookup = await ask(cache, *other)
     assert lookup.entry is None
-    assert lookup.trial is None
+    assert lookup.pair is None
 
 
 async def test_one_side_may_have_said_more_only_under_a_lax_target() -> None:

@@ -143,11 +143,11 @@ async def test_a_strong_model_that_may_have_to_stop_is_asked_for_a_stream() -> N
     call = asking(HARD, stream=False)
     async with await (await early(house, fast, slow)).send(call) as reply:
         assert await read(reply) == "good"
-    assert slow.calls[0].fold
-    assert not fast.calls[0].fold, "it is read to its end"
+    assert slow.calls[0].streamed_upstream
+    assert not fast.calls[0].streamed_upstream, "it is read to its end"
     later = slow_says("b")
     await ask(cascade(House(), fast_says(REFUSAL), later), call)
-    assert not later.calls[0].fold
+    assert not later.calls[0].streamed_upstream
 
 
 async def test_a_draft_is_asked_for_uncompressed() -> None:
@@ -255,7 +255,7 @@ async def test_what_one_cascade_lets_pass_a_stricter_one_does_not_share() -> Non
     assert len(found) == 4
 
 
-async def test_its_outlook_is_a_whole_draft_and_a_share_of_the_other() -> None:
+async def test_its_estimate_is_a_whole_draft_and_a_share_of_the_other() -> None:
     house = House()
     fast = RoutingEstimate(
         name="fast", ttft_s=0.1, tokens_per_s=100, output_tokens=100, cost_usd=1.0
@@ -270,7 +270,7 @@ async def test_its_outlook_is_a_whole_draft_and_a_share_of_the_other() -> None:
     assert request is not None
     assert score_prompt(request) is not None
     share = upstream.jury.failure_rate(request)
-    found = upstream.outlook(chat_call())
+    found = upstream.estimate(chat_call())
     assert 0.0 < share < 1.0
     assert found.ready
     assert found.ttft_s == pytest.approx(1.1 + share * 1.0)

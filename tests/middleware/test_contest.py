@@ -239,7 +239,7 @@ async def test_a_whole_answer_is_asked_for_as_a_stream_so_that_losers_stop() -> 
         upstream = contest(house, "race", house.target(a), house.target(b), **options)
         async with await upstream.send(chat_call(stream=False)) as reply:
             await read(reply)
-        assert (a.calls[-1].fold, b.calls[-1].fold) == (fold, fold)
+        assert (a.calls[-1].streamed_upstream, b.calls[-1].streamed_upstream) == (fold, fold)
 
 
 async def test_the_first_whole_answer_can_be_made_to_win() -> None:
@@ -305,7 +305,7 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
         async with await upstream.send(chat_call(f"{number}")) as reply:
             assert await read(reply) == "w"
         assert sorted(house.outcomes(f"{number}")) == [("loser", "lost"), ("w", "won")]
-    assert not house.target(loser).outlook(chat_call()).degraded
+    assert not house.target(loser).estimate(chat_call()).degraded
 
 
 async def test_pieces_are_the_winners_own() -> None:
@@ -319,13 +319,13 @@ async def test_pieces_are_the_winners_own() -> None:
         assert (reply.upstream, reply.status) == ("a", 200)
 
 
-async def test_only_who_could_be_replaced_is_hurried() -> None:
+async def test_only_who_could_be_replaced_has_an_alternative() -> None:
     house = House()
     down_then_up = [Actor("a", [down()]), Actor("b", [down()]), Actor("c", [whole("Hi")])]
     upstream = contest(house, "fallback", *(house.target(each) for each in down_then_up))
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "Hi"
-    assert [each.calls[0].hurried for each in down_then_up] == [True, True, False]
+    assert [each.calls[0].has_alternative for each in down_then_up] == [True, True, False]
 
 
 async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
@@ -335,7 +335,7 @@ async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
         assert await read(reply) == "Hi"
     racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
     await race(house, *racers)
-    assert not any(call.hurried for each in (lone, *racers) for call in each.calls)
+    assert not any(call.has_alternative for each in (lone, *racers) for call in each.calls)
 
 
 async def test_who_is_rationed_stands_by_in_a_race() -> None:

@@ -60,7 +60,9 @@ async def upstream_to(
         await upstream.aclose()
 
 
-def call_of(dialect: Dialect, path: bytes, *, fold: bool = False, **asked: Any) -> Call:
+def call_of(
+    dialect: Dialect, path: bytes, *, streamed_upstream: bool = False, **asked: Any
+) -> Call:
     body, query = msgspec.json.encode(asked), b""
     if dialect is GEMINI:
         query = b"alt=sse" if b":stream" in path else b""
@@ -77,19 +79,24 @@ def call_of(dialect: Dialect, path: bytes, *, fold: bool = False, **asked: Any) 
         dialect=dialect.name,
         endpoint="chat",
         request=request,
-        fold=fold,
+        streamed_upstream=streamed_upstream,
     )
 
 
-def chat(*, fold: bool = False, **asked: Any) -> Call:
+def chat(*, streamed_upstream: bool = False, **asked: Any) -> Call:
     messages = [{"role": "user", "content": "What is the weather in Bonn?"}]
     document = {"model": "m", "messages": messages, **asked}
-    return call_of(OPENAI, b"/v1/chat/completions", fold=fold, **document)
+    return call_of(OPENAI, b"/v1/chat/completions", streamed_upstream=streamed_upstream, **document)
 
 
-def generate(method: bytes, *, fold: bool = False) -> Call:
+def generate(method: bytes, *, streamed_upstream: bool = False) -> Call:
     contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
-    return call_of(GEMINI, b"/v1beta/models/m:" + method, fold=fold, contents=contents)
+    return call_of(
+        GEMINI,
+        b"/v1beta/models/m:" + method,
+        streamed_upstream=streamed_upstream,
+        contents=contents,
+    )
 
 
 async def body_of(reply: Reply) -> bytes:
@@ -123,7 +130,7 @@ async def test_a_gemini_client_gets_geminis_own_answer_under_an_alias(method: by
 
 
 async def test_a_folded_gemini_call_streams_and_gives_one_body() -> None:
-    answer, record = await ask(generate(b"generateContent", fold=True), GEMINI)
+    answer, record = await ask(generate(b"generateContent", streamed_upstream=True), GEMINI)
     assert record.stream
     whole, _ = await ask(generate(b"generateContent"), GEMINI)
     texts = [json.loads(each)["candidates"][0]["content"]["parts"] for each in (answer, whole)]
@@ -131,16 +138,20 @@ async def test_a_folded_gemini_call_streams_and_gives_one_body() -> None:
 
 
 @pytest.mark.parametrize("dialect", [COHERE, GEMINI])
-@pytest.mark.parametrize(("stream", "fold"), [(True, False), (False, False), (False, True)])
+@pytest.mark.parametrize(
+    ("stream", "streamed_upstream"), [(True, False), (False, False), (False, True)]
+)
 async def test_an_openai_client_is_answered_in_its_own_dialect(
-    dialect: UpstreamDialect, stream: bool, fold: bool
+    dialect: UpstreamDialect, stream: bool, streamed_upstream: bool
 ) -> None:
     simulator = Simulator()
     call = chat(
-        stream=stream, fold=fold, stream_options={"include_usage": True} if stream else None
+        stream=stream,
+        streamed_upstream=streamed_upstream,
+        stream_options={"include_usage": True} if stream else None,
     )
     answer, record = await ask(call, dialect, simulator, models={"m": "real"})
-    assert (record.model, record.stream) == ("real", stream or fold)
+    assert (record.model, record.stream) == ("real", stream or streamed_upstream)
     events = decoded(OPENAI, answer) if stream else [*OPENAI.decode_body(200, answer)]
     completion = folded(events)
     assert completion.choices[0].finish == "stop"
@@ -189,7 +200,7 @@ async def test_a_same_dialect_finish_stays_as_it_is() -> None:
     async with (
         serving(provider) as url,
         upstream_to(url, OPENAI) as upstream,
-        await upstream.send(chat(fold=True)) as reply,
+        await upstream.send(chat(streamed_upstream=True)) as reply,
     ):
         assert json.loads(await body_of(reply))["choices"][0]["finish_reason"] == "stop"
 
@@ -227,7 +238,7 @@ async def test_what_cannot_be_expressed_is_no_call() -> None:
         with pytest.raises(InvalidRequest, match="web_search_options"):
             async with await target.send(chat(web_search_options={})):
                 raise AssertionError
-        assert target.outlook(chat()).ready_in_s == 0.0
+        assert target.estimate(chat()).ready_in_s == 0.0
     assert house.outcomes("01H") == []
     assert house.conditions.measures.in_flight(target._key(chat())) == 0
 
@@ -246,4 +257,4 @@ async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -
             async with await target.send(call):
                 raise AssertionError
         assert dict(caught.value.headers)[b"retry-after"] == b"8"
-        assert 5.0 < target.outlook(call).ready_in_s <= 8.0
+        assert 5.0 < target.estimate(call).ready_in_s <= 8.0

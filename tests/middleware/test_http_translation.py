@@ -62,7 +62,7 @@ class Answer:
 
 
 def call_of(dialect: Dialect, *, headers: Headers = KEYS, **fields: Any) -> Call:
-    fold, editable = fields.pop("fold", False), fields.pop("editable", True)
+    streamed, editable = fields.pop("streamed_upstream", False), fields.pop("editable", True)
     asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
     if dialect is ANTHROPIC:
         asked.setdefault("max_tokens", 9)
@@ -77,7 +77,7 @@ def call_of(dialect: Dialect, *, headers: Headers = KEYS, **fields: Any) -> Call
         dialect=dialect.name,
         endpoint="chat",
         request=dialect.parse_request(body),
-        fold=fold,
+        streamed_upstream=streamed,
         editable=editable,
         prompt_tokens=12,
     )
@@ -161,7 +161,7 @@ async def test_anthropic_client_streams_from_openai() -> None:
 @pytest.mark.parametrize("fold", [True, False])
 async def test_whole_answer_is_translated(fold: bool) -> None:
     provider = ScriptedMessages()
-    call = call_of(OPENAI, fold=fold)
+    call = call_of(OPENAI, streamed_upstream=fold)
     async with upstream_at(provider, dialect=ANTHROPIC.setting) as upstream:
         answer = await read(upstream, call)
     assert bool(provider.calls[0].json.get("stream")) is fold
@@ -176,7 +176,7 @@ async def test_whole_answer_is_translated(fold: bool) -> None:
 async def test_folded_call_of_the_same_dialect_streams_and_gives_one_body() -> None:
     provider = ScriptedUpstream()
     async with upstream_at(provider) as upstream:
-        answer = await read(upstream, call_of(OPENAI, fold=True))
+        answer = await read(upstream, call_of(OPENAI, streamed_upstream=True))
     (received,) = provider.calls
     assert received.json["stream"] is True
     assert received.json["stream_options"] == {"include_usage": True}
@@ -194,7 +194,7 @@ async def test_stream_cut_while_it_is_folded_is_an_error() -> None:
     provider.terminal = False
     async with upstream_at(provider) as upstream:
         with pytest.raises(UpstreamProtocolError, match="ended before its answer"):
-            await read(upstream, call_of(OPENAI, fold=True))
+            await read(upstream, call_of(OPENAI, streamed_upstream=True))
 
 
 async def test_error_comes_in_the_clients_dialect_with_its_status_and_wait() -> None:

@@ -59,8 +59,8 @@ async def failed(recorder: Recorder, error: str) -> None:
 
 def sample(id: str, text: str = SURE) -> FeedbackSample:
     entry = msgspec.structs.replace(make_entry(f"e-{id}", query="What is it?"), answer=answer(text))
-    trial = UnlabelledPair(domain="d", entry=entry, verdict=Verdict(serve=True, similarity=0.9))
-    return FeedbackSample(id, trial, LabelSource.AUDIT, "What is it?", "someone", served=True)
+    pair = UnlabelledPair(domain="d", entry=entry, verdict=Verdict(serve=True, similarity=0.9))
+    return FeedbackSample(id, pair, LabelSource.AUDIT, "What is it?", "someone", served=True)
 
 
 def make_learner(
@@ -186,7 +186,7 @@ async def test_recent_requests_are_remembered_without_their_answers() -> None:
     learner.remember(sample("q", VAGUE * 1000))
     remembered = learner.recall("q")
     assert remembered is not None
-    assert remembered.trial.entry.id == "e-q"
+    assert remembered.pair.entry.id == "e-q"
     assert len(msgspec.msgpack.encode(remembered)) < 1000
     async with running(learner):
         assert await learner.feedback("q", same=False)

@@ -67,8 +67,8 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
         observer=Observers(),
     )
     verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
-    trial = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
-    lookup = Lookup(outcome=Outcome.MISS, trial=trial)
+    pair = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
+    lookup = Lookup(outcome=Outcome.MISS, pair=pair)
     allowed = AllowedChecks(ask=True, twice=True)
     decision = oversight.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
     assert (None if decision.sample is None else decision.sample.drawn) == drawn

@@ -92,9 +92,9 @@ def exact(prepared: Prepared) -> str:
 
 def test_terms_hold_the_stricter_target_of_setting_and_caller() -> None:
     caller = Caller(max_error=0.02)
-    assert caller.ask("a").terms.max_error == 0.02
-    assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
-    assert caller.ask("a", {"x-headstart-max-error": "0.5"}).terms.max_error == 0.02
+    assert caller.ask("a").match_context.max_error == 0.02
+    assert caller.ask("a", {"x-headstart-max-error": "1%"}).match_context.max_error == 0.01
+    assert caller.ask("a", {"x-headstart-max-error": "0.5"}).match_context.max_error == 0.02
 
 
 def test_a_bad_target_is_refused_whatever_else_is_asked() -> None:
@@ -107,28 +107,31 @@ def test_a_route_sets_a_target_of_its_own_and_learns_apart() -> None:
     sharing = SharingOptions(ignore_headers=(b"x-app",))
     caller = Caller(rules=rules, max_error=0.01, learning="e1", sharing=sharing)
     other, faq = caller.ask("a"), caller.ask("a", {"x-app": "faq"})
-    assert (other.terms.max_error, faq.terms.max_error) == (0.01, 0.05)
-    assert other.terms.domain != faq.terms.domain
+    assert (other.match_context.max_error, faq.match_context.max_error) == (0.01, 0.05)
+    assert other.match_context.domain != faq.match_context.domain
     assert exact(other) == exact(faq)
-    assert other.terms.domain != caller.ask("a", key="l").terms.domain
-    assert other.terms.domain != Caller(rules=rules, learning="e2").ask("a").terms.domain
+    assert other.match_context.domain != caller.ask("a", key="l").match_context.domain
+    assert (
+        other.match_context.domain
+        != Caller(rules=rules, learning="e2").ask("a").match_context.domain
+    )
 
 
 def test_a_tenant_is_one_however_it_divides_its_requests() -> None:
     caller = Caller()
     tenants = {
-        caller.ask("a", headers, user=user).terms.tenant
+        caller.ask("a", headers, user=user).match_context.tenant
         for headers in ({}, {"x-headstart-scope": "1"}, {"x-headstart-scope": "2"})
         for user in (None, "ann", "bob")
     }
     assert len(tenants) == 1
-    assert caller.ask("a", key="l").terms.tenant not in tenants
+    assert caller.ask("a", key="l").match_context.tenant not in tenants
 
 
 def test_callers_of_one_scope_are_tenants_by_their_credentials() -> None:
     caller = Caller(sharing=SharingOptions(scope="shared", anonymous=True))
     assert caller.ask("a").scope == caller.ask("a", key="l").scope
-    assert caller.ask("a").terms.tenant != caller.ask("a", key="l").terms.tenant
+    assert caller.ask("a").match_context.tenant != caller.ask("a", key="l").match_context.tenant
 
 
 def test_another_secret_names_every_scope_anew() -> None:
@@ -140,7 +143,7 @@ def test_another_secret_names_every_scope_anew() -> None:
     after = caller.ask("a")
     assert after.scope != before.scope
     assert (exact(after), partition(after)) != (exact(before), partition(before))
-    assert after.terms.tenant != before.terms.tenant
+    assert after.match_context.tenant != before.match_context.tenant
     assert caller.preparer.renew(b"secret")
     assert caller.ask("a").key == before.key
 
@@ -307,7 +310,7 @@ def test_parameters_of_a_path_join_the_key_as_they_were_sent() -> None:
         for id in ("7", "8", "%37")
     ]
     assert len({partition(each) for each in asked}) == 3
-    assert len({each.terms.domain for each in asked}) == 1
+    assert len({each.match_context.domain for each in asked}) == 1
 
 
 def test_the_whole_query_of_a_custom_path_is_keyed() -> None:
@@ -347,8 +350,8 @@ def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgot
     caller = Caller(rules=(RouteRule("faq", headers=((b"x-app", "faq"),), semantic=False),))
     assert caller.ask("a") is caller.ask("a", {"x-request-id": "1"})
     assert caller.ask("a", {"x-app": "faq"}).semantic_refusal == "exact-only"
-    assert caller.ask("a", {"x-headstart-max-error": "1%"}).terms.max_error == 0.01
-    assert caller.ask("a").terms.max_error is None
+    assert caller.ask("a", {"x-headstart-max-error": "1%"}).match_context.max_error == 0.01
+    assert caller.ask("a").match_context.max_error is None
 
 
 def test_what_is_remembered_is_bounded_by_all_that_callers_send() -> None:

@@ -38,7 +38,7 @@ def test_a_call_names_the_route_that_its_request_takes() -> None:
     scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
     context = RequestContext("01H", Route("/chat", OPENAI_CHAT), scope, receive, send)
     context.body = b"{}"
-    assert context.call(editable=True).place == "/chat"
+    assert context.call(editable=True).route_or_endpoint == "/chat"
     context.prepared = replace(context.prepared, rule="voice")
     call = context.call(editable=True)
-    assert (call.route, call.endpoint, call.place) == ("voice", "/chat", "voice")
+    assert (call.route, call.endpoint, call.route_or_endpoint) == ("voice", "/chat", "voice")

@@ -145,7 +145,7 @@ async def test_a_folded_answer_is_simply_begun_anew(mode: str) -> None:
     first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), UpstreamUnreachable("cut")]])
     second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
     upstream = rescued(house, first, second, mode=mode)
-    async with await upstream.send(chat_call(stream=False, fold=True)) as reply:
+    async with await upstream.send(chat_call(stream=False, streamed_upstream=True)) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == body.data
 
 

@@ -219,8 +219,8 @@ async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider()
         with pytest.raises(UpstreamTimeout):
             async with await target.send(chat_call(deadline=deadline)):
                 pytest.fail("entered")
-    assert target.outlook(chat_call()).ready
-    assert not target.outlook(chat_call()).degraded
+    assert target.estimate(chat_call()).ready
+    assert not target.estimate(chat_call()).degraded
 
 
 async def test_an_open_breaker_refuses_without_a_call() -> None:
@@ -235,7 +235,7 @@ async def test_an_open_breaker_refuses_without_a_call() -> None:
             pytest.fail("entered")
     assert caught.value.retry_after_s is not None
     assert len(actor.calls) == len(house.ledger.attempts("call")) == 5
-    assert not target.outlook(chat_call()).ready
+    assert not target.estimate(chat_call()).ready
 
 
 @pytest.mark.parametrize("stop_after", [0, 1])
@@ -255,7 +255,7 @@ async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> No
     (attempt,) = house.ledger.attempts("call")
     assert (attempt.outcome, attempt.estimated) == (AttemptOutcome.ABANDONED, True)
     assert actor.open == 0
-    assert not target.outlook(chat_call()).degraded
+    assert not target.estimate(chat_call()).degraded
 
 
 async def test_a_caller_that_leaves_halfway_is_booked_as_such() -> None:
@@ -280,7 +280,7 @@ async def test_a_caller_that_leaves_at_the_terminal_event_leaves_a_success() -> 
         assert attempt.outcome is AttemptOutcome.WON
         assert (attempt.completion_tokens, attempt.estimated) == (20, False)
         assert house.ledger.attempts(str(number)) == ()
-    expected = target.outlook(chat_call())
+    expected = target.estimate(chat_call())
     assert expected.ready
     assert not expected.degraded
     assert expected.output_tokens == pytest.approx(20, rel=0.5)
@@ -326,10 +326,10 @@ async def test_a_conversation_is_warm_where_it_was_served() -> None:
     house = House()
     target = house.target(Actor("a", [whole("Hi")]))
     call = chat_call(affinity="talk")
-    assert not target.outlook(call).warm
+    assert not target.estimate(call).warm
     async with await target.send(call) as reply:
         await read(reply)
-    assert target.outlook(call).warm
+    assert target.estimate(call).warm
 
 
 async def test_what_was_billed_for_nothing_is_booked() -> None:

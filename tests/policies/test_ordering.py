@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Order(Protocol):
     def __call__(
-        self, outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float]
+        self, estimates: Sequence[RoutingEstimate], *, draw: Callable[[], float]
     ) -> tuple[int, ...]: ...
 
 

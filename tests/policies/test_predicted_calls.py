@@ -34,7 +34,9 @@ def test_an_unmeasured_upstream_has_defaults_and_says_so() -> None:
 
 
 def test_completion_is_the_first_token_plus_the_expected_length_over_the_speed() -> None:
-    look = predict_call("a", A, CallShape(100, place="chat"), Availability(), measured(), 10.0)
+    look = predict_call(
+        "a", A, CallShape(100, route_or_endpoint="chat"), Availability(), measured(), 10.0
+    )
     assert look.completion_s == pytest.approx(0.2 + 0.5, rel=0.05)
     assert look.samples == pytest.approx(100, abs=2)
     assert look.tail_ttft_s == look.late_ttft_s[5]
@@ -43,9 +45,9 @@ def test_completion_is_the_first_token_plus_the_expected_length_over_the_speed()
 @pytest.mark.parametrize(
     ("ask", "tokens"),
     [
-        (CallShape(place="chat"), 50),
-        (CallShape(place="chat", output_tokens=400.0), 400),
-        (CallShape(place="chat", output_tokens=400.0, max_tokens=16), 16),
+        (CallShape(route_or_endpoint="chat"), 50),
+        (CallShape(route_or_endpoint="chat", output_tokens=400.0), 400),
+        (CallShape(route_or_endpoint="chat", output_tokens=400.0, max_tokens=16), 16),
     ],
 )
 def test_neighbours_tell_the_length_before_the_route_and_a_limit_caps_it(

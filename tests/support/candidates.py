@@ -216,7 +216,7 @@ class House:
 
 @dataclass
 class Candid:
-    """A Candidate with an outlook of the test's choosing, in front of a real one."""
+    """A Candidate with an estimate of the test's choosing, in front of a real one."""
 
     inner: Target
     expects: Callable[[Call], RoutingEstimate]
@@ -227,7 +227,7 @@ class Candid:
         self.names = self.inner.names
         self.send = self.inner.send
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         return self.expects(call)
 
 

@@ -150,7 +150,7 @@ class FeedbackSample(NamedTuple):
     """A pair whose label a fresh answer will give. ``id`` is the request of that answer."""
 
     id: str
-    trial: UnlabelledPair
+    pair: UnlabelledPair
     source: LabelSource
     question: str
     principal: str
@@ -216,10 +216,10 @@ class Learner:
     def remember(self, sample: FeedbackSample) -> None:
         """Keep the sample of a request, for feedback and ``explain``."""
         entry = msgspec.structs.replace(
-            sample.trial.entry, key=NO_KEY, answer=NO_ANSWER, evidence=b""
+            sample.pair.entry, key=NO_KEY, answer=NO_ANSWER, evidence=b""
         )
-        trial = msgspec.structs.replace(sample.trial, entry=entry)
-        self._recent[sample.id] = sample._replace(trial=trial, question="")
+        pair = msgspec.structs.replace(sample.pair, entry=entry)
+        self._recent[sample.id] = sample._replace(pair=pair, question="")
         if len(self._recent) > MOST_RECENT:
             oldest, _ = self._recent.popitem(last=False)
             self._rated.pop(oldest, None)
@@ -330,7 +330,7 @@ class Learner:
 
     async def _compare(self, comparison: PendingComparison) -> None:
         sample = comparison.sample
-        agreement = await self._judge.compare(sample.trial.entry, sample.question, comparison.fresh)
+        agreement = await self._judge.compare(sample.pair.entry, sample.question, comparison.fresh)
         await self._write(
             self._label(sample, sample.source, same=agreement.same, stored=comparison.stored)
         )
@@ -343,11 +343,11 @@ class Learner:
         same: bool | None,
         stored: bool = False,
     ) -> Label:
-        verdict = sample.trial.verdict
+        verdict = sample.pair.verdict
         return Label(
             id=sample.id,
-            entry=sample.trial.entry.id,
-            domain=sample.trial.domain,
+            entry=sample.pair.entry.id,
+            domain=sample.pair.domain,
             source=source,
             same=same,
             at=self._clock(),

@@ -67,18 +67,18 @@ class Explained(Frozen):
     verdict: Explanation | None = None
 
 
-def explain(trial: UnlabelledPair, domain: Domain) -> Explanation:
+def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
     """Explain a verdict. Contributions and status are those of now, after later labels.
 
     Contributions are empty if the features are of another version.
     """
-    verdict = trial.verdict
+    verdict = pair.verdict
     short = None
     if verdict.threshold is not None:
         short = max(0.0, verdict.threshold - _reached(verdict))
-    contributions = _contributions(trial, domain)
+    contributions = _contributions(pair, domain)
     return Explanation(
-        neighbor=trial.entry.id,
+        neighbor=pair.entry.id,
         rule=verdict.rule,
         veto=verdict.veto,
         qualified=verdict.serve,
@@ -93,11 +93,11 @@ def explain(trial: UnlabelledPair, domain: Domain) -> Explanation:
     )
 
 
-def _contributions(trial: UnlabelledPair, domain: Domain) -> dict[str, float]:
-    if not trial.verdict.features:
+def _contributions(pair: UnlabelledPair, domain: Domain) -> dict[str, float]:
+    if not pair.verdict.features:
         return {}
-    shares = domain.contributions(trial.verdict.features)
-    shares["entry"] = domain.entry_record(trial.entry.id).offset
+    shares = domain.contributions(pair.verdict.features)
+    shares["entry"] = domain.entry_record(pair.entry.id).offset
     return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
 
 
@@ -191,10 +191,10 @@ class Oversight:
         self._shadow_first = shadow_first
         self._observer = observer
 
-    async def refuse(self, terms: MatchContext) -> str | None:
+    async def refuse(self, context: MatchContext) -> str | None:
         """Load the request's domain; return why nothing may be matched by meaning, or None."""
         try:
-            await self.learner.domains.load(terms.domain)
+            await self.learner.domains.load(context.domain)
         except StageError as error:
             cause = error.__cause__ or error
             self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
@@ -202,18 +202,18 @@ class Oversight:
         return None
 
     def decide(
-        self, id: str, lookup: Lookup, key: CacheKey, terms: MatchContext, *, may: AllowedChecks
+        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, *, may: AllowedChecks
     ) -> HitDecision:
         """Decide about a finished lookup."""
         if lookup.outcome is Outcome.EXACT:
-            return self._exact(id, lookup, key, terms, may)
-        if lookup.trial is None or key.query is None:
+            return self._exact(id, lookup, key, context, may)
+        if lookup.pair is None or key.query is None:
             action = HitAction.SERVE if lookup.entry is not None else HitAction.ASK
             return HitDecision(action, lookup)
         served = lookup.entry is not None
         source = LabelSource.AUDIT if served else LabelSource.MISS
         sample = FeedbackSample(
-            id, lookup.trial, source, key.query, terms.principal, served, asked=question_of(key)
+            id, lookup.pair, source, key.query, context.principal, served, asked=question_of(key)
         )
         self.learner.remember(sample)
         decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample)
@@ -231,7 +231,7 @@ class Oversight:
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
         """Have a miss compared. Of pairs that are nearly sure to differ, compare only some."""
-        verdict = sample.trial.verdict
+        verdict = sample.pair.verdict
         dull = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < DULL_SCORE
         if not dull:
             return HitDecision(HitAction.ASK, lookup, sample)
@@ -247,7 +247,7 @@ class Oversight:
         sample = self.learner.recall(id)
         if sample is None:
             return None
-        return explain(sample.trial, self.learner.domains.get(sample.trial.domain))
+        return explain(sample.pair, self.learner.domains.get(sample.pair.domain))
 
     async def score(self, label: Label) -> float | None:
         """Return the present score of a labelled pair, or None. Raises StoreError."""
@@ -266,7 +266,7 @@ class Oversight:
         return abs((score or 0.0) - (threshold or 0.0))
 
     def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        domain = self.learner.domains.find(sample.trial.domain)
+        domain = self.learner.domains.find(sample.pair.domain)
         labels = 0 if domain is None else domain.labels
         if self._shadow or labels < self._shadow_first:
             return HitDecision(HitAction.ASK, _withheld(lookup, "shadow"), sample)
@@ -281,17 +281,17 @@ class Oversight:
         return HitDecision(HitAction.ASK, _withheld(lookup, "audit"), sample)
 
     def _exact(
-        self, id: str, lookup: Lookup, key: CacheKey, terms: MatchContext, may: AllowedChecks
+        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
     ) -> HitDecision:
         if lookup.entry is None or key.query is None or not may.twice:
             return HitDecision(HitAction.SERVE, lookup)
-        domain = self.learner.domains.find(terms.domain)
+        domain = self.learner.domains.find(context.domain)
         if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
         verdict = Verdict(serve=True, similarity=1.0)
-        trial = UnlabelledPair(domain=terms.domain, entry=lookup.entry, verdict=verdict)
+        pair = UnlabelledPair(domain=context.domain, entry=lookup.entry, verdict=verdict)
         sample = FeedbackSample(
-            id, trial, LabelSource.NULL, key.query, terms.principal, served=True
+            id, pair, LabelSource.NULL, key.query, context.principal, served=True
         )
         return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
 

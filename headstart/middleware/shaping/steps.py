@@ -70,9 +70,9 @@ class ShapedCandidate:
         self._steps = steps
         self._context = context
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         """Return what to expect of this call, now."""
-        return self._inner.outlook(call)
+        return self._inner.estimate(call)
 
     async def send(self, call: Call, first: int = 0) -> Reply:
         """Send the call through the steps from number ``first`` on. Raises UpstreamError."""

@@ -124,7 +124,7 @@ class Recording:
         self._billing = billing
         self.booked = False
         self._reserved = reserved
-        self.streams = call.request is not None and (call.request.stream or call.fold)
+        self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
         self.last = now
         self.gaps: list[float] = []
         """Seconds between pieces that are not learned yet."""
@@ -178,7 +178,7 @@ class Recording:
         measures = self._states.measures
         if self._usage is not None:
             measures.prompt(self.key, self.call.prompt_tokens, tokens.prompt, now)
-        measures.length(self.call.place, tokens.completion, now)
+        measures.length(self.call.route_or_endpoint, tokens.completion, now)
         if self.streams and self.first_at is not None:
             measures.speed(self.key, tokens.completion, self.last - self.first_at, now)
         self._states.affinities.served(self.call.affinity, self.key.upstream, now)

@@ -199,7 +199,7 @@ class _AskingOrder(NamedTuple):
     """Members in the order in which they are to be asked."""
 
     members: tuple[int, ...]
-    outlooks: tuple[RoutingEstimate, ...]
+    estimates: tuple[RoutingEstimate, ...]
     """In that order; empty where nothing depends on them."""
 
 
@@ -233,18 +233,18 @@ class AttemptGroup:
         self._draw = draw
         self._clock = clock
 
-    def outlook(self, call: Call) -> RoutingEstimate:
-        """Return the outlook of the member that would go first; a race costs what all waste."""
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of the member that would go first; a race costs what all waste."""
         allowed = self._allowed(call)
         if not allowed:
             return RoutingEstimate(name=self.name, ready=False)
         order = self._order(call, allowed)
-        outlooks = order.outlooks or tuple(
-            self._members[member].outlook(call) for member in order.members
+        estimates = order.estimates or tuple(
+            self._members[member].estimate(call) for member in order.members
         )
-        first, cost_usd = outlooks[0], outlooks[0].cost_usd
+        first, cost_usd = estimates[0], estimates[0].cost_usd
         if self._strategy.strategy == "race" and cost_usd is not None:
-            racing = outlooks[1 : self._abreast(outlooks)]
+            racing = estimates[1 : self._abreast(estimates)]
             cost_usd += sum(each.waste_usd or 0.0 for each in racing)
         return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
 
@@ -281,12 +281,14 @@ class AttemptGroup:
             return allowed[0]
         if self._strategy.strategy not in ("single", "fallback"):
             return None
-        outlook = self._members[allowed[0]].outlook(call)
-        stays = outlook.warm or not self._strategy.sticky
-        return allowed[0] if outlook.ready and outlook.weight >= 1.0 and stays else None
+        estimate = self._members[allowed[0]].estimate(call)
+        stays = estimate.warm or not self._strategy.sticky
+        return allowed[0] if estimate.ready and estimate.weight >= 1.0 and stays else None
 
     async def _ask(self, call: Call, start: AttemptStart, *, others: bool) -> Reply:
-        return await self._members[start.member].send(self._call(call, start, hurried=others))
+        return await self._members[start.member].send(
+            self._call(call, start, has_alternative=others)
+        )
 
     async def _in_turn(self, call: Call, starts: AttemptSchedule, errors: AttemptErrors) -> Reply:
         loop = asyncio.get_running_loop()
@@ -321,7 +323,9 @@ class AttemptGroup:
         folds = not self._strategy.first_complete and _wants_whole(call)
         while True:
             for start in starts.due(loop.time()):
-                asked = self._call(call, start, apart=True, fold=folds, hurried=starts.others)
+                asked = self._call(
+                    call, start, apart=True, streamed_upstream=folds, has_alternative=starts.others
+                )
                 attempts.ask(start.member, self._members[start.member], asked)
             if starts.over:
                 raise errors.most_useful()
@@ -357,41 +361,41 @@ class AttemptGroup:
         if len(allowed) == 1:
             return _AskingOrder(tuple(allowed), ())
         strategy = self._strategy
-        outlooks = [self._members[each].outlook(call) for each in allowed]
+        estimates = [self._members[each].estimate(call) for each in allowed]
         match strategy.strategy:
             case "fastest":
-                order = by_speed(outlooks, draw=self._draw, max_usd=strategy.max_usd)
+                order = by_speed(estimates, draw=self._draw, max_usd=strategy.max_usd)
             case "cheapest":
-                order = by_cost(outlooks, draw=self._draw, within_s=strategy.within_s)
+                order = by_cost(estimates, draw=self._draw, within_s=strategy.within_s)
             case _:
-                order = as_given(outlooks, draw=self._draw, sticky=strategy.sticky)
+                order = as_given(estimates, draw=self._draw, sticky=strategy.sticky)
         if strategy.strategy == "race":
-            order = tuple(sorted(order, key=lambda each: not self._races(outlooks[each])))
+            order = tuple(sorted(order, key=lambda each: not self._races(estimates[each])))
         if first is not None:
             order = tuple(sorted(order, key=lambda each: allowed[each] != first))
         return _AskingOrder(
-            tuple(allowed[each] for each in order), tuple(outlooks[each] for each in order)
+            tuple(allowed[each] for each in order), tuple(estimates[each] for each in order)
         )
 
-    def _races(self, outlook: RoutingEstimate) -> bool:
+    def _races(self, estimate: RoutingEstimate) -> bool:
         """Tell whether a member starts with the others; scarce rate limits are kept in reserve."""
-        fair = self._strategy.race_billed or not outlook.bills_cancelled
-        return outlook.ready and fair and outlook.allowance >= SCARCE
+        fair = self._strategy.race_billed or not estimate.bills_cancelled
+        return estimate.ready and fair and estimate.allowance >= SCARCE
 
-    def _abreast(self, outlooks: Sequence[RoutingEstimate]) -> int:
+    def _abreast(self, estimates: Sequence[RoutingEstimate]) -> int:
         if self._strategy.strategy != "race":
             return 1
-        return max(1, sum(self._races(each) for each in outlooks))
+        return max(1, sum(self._races(each) for each in estimates))
 
     def _starts(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
-        now, outlooks = asyncio.get_running_loop().time(), order.outlooks
+        now, estimates = asyncio.get_running_loop().time(), order.estimates
         awaited_until = call.awaited_until
         hedge_after_s, may_hedge = None, _never
-        if self._strategy.strategy == "hedge" and outlooks:
-            earned_usd, waste_usd = hedge_usd(*outlooks[:2])
+        if self._strategy.strategy == "hedge" and estimates:
+            earned_usd, waste_usd = hedge_usd(*estimates[:2])
             self._extra.earn(earned_usd)
             hedge_after_s = hedge_delay_s(
-                outlooks,
+                estimates,
                 extra_calls=self._strategy.extra_calls,
                 floor_s=self._strategy.hedge_floor_s,
                 deadline_in_s=None if awaited_until is None else awaited_until - now,
@@ -402,14 +406,14 @@ class AttemptGroup:
 
         return AttemptSchedule(
             order.members,
-            AttemptRules(self._strategy.retries, self._abreast(outlooks), hedge_after_s),
+            AttemptRules(self._strategy.retries, self._abreast(estimates), hedge_after_s),
             now,
             may_retry=self._may_retry,
             may_hedge=may_hedge,
             draw=self._draw,
             deadline=awaited_until,
             contexts=dict(
-                zip(order.members, (each.context_tokens for each in outlooks), strict=False)
+                zip(order.members, (each.context_tokens for each in estimates), strict=False)
             ),
         )
 
@@ -422,20 +426,20 @@ class AttemptGroup:
         start: AttemptStart,
         *,
         apart: bool = False,
-        fold: bool = False,
-        hurried: bool = False,
+        streamed_upstream: bool = False,
+        has_alternative: bool = False,
     ) -> Call:
         """Return the call as a member gets it: the very one where nothing is to be said."""
         first = start.role is AttemptRole.FIRST
-        if first and not apart and not (start.anyway or hurried):
+        if first and not apart and not (start.ignore_breaker or has_alternative):
             return call
         return msgspec.structs.replace(
             call,
             role=call.role if first else start.role,
             log=call.log.branch() if apart else call.log,
-            fold=call.fold or fold,
-            hurried=call.hurried or hurried,
-            anyway=call.anyway or start.anyway,
+            streamed_upstream=call.streamed_upstream or streamed_upstream,
+            has_alternative=call.has_alternative or has_alternative,
+            ignore_breaker=call.ignore_breaker or start.ignore_breaker,
         )
 
 

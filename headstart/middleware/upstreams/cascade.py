@@ -275,10 +275,12 @@ class CascadeRun:
 
     def _ask_slow(self, role: AttemptRole) -> None:
         # Only beside a draft may it have to stop early.
-        fold = (
+        streamed = (
             self._course is CascadeOrder.BOTH and self._call.editable and not self._request.stream
         )
-        call = msgspec.structs.replace(self._call, fold=self._call.fold or fold)
+        call = msgspec.structs.replace(
+            self._call, streamed_upstream=self._call.streamed_upstream or streamed
+        )
         self._slow = self._ask(self._parties.slow, call, role)
 
     def _ask(
@@ -462,9 +464,9 @@ class Cascade:
             silent=set(),
         )
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         """Return what to expect: a whole draft, and the strong model as often as it is needed."""
-        fast, slow = self._fast.outlook(call), self._slow.outlook(call)
+        fast, slow = self._fast.estimate(call), self._slow.estimate(call)
         share = 1.0 if call.request is None else self.jury.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
         return RoutingEstimate(
@@ -532,8 +534,8 @@ class Cascade:
         drawn, checked = self._draw(), min(CHECKED, self._strategy.extra_calls)
         if drawn >= checked:
             return False
-        fast_usd = self._fast.outlook(call).cost_usd or 0.0
-        slow_usd = self._slow.outlook(call).cost_usd or 0.0
+        fast_usd = self._fast.estimate(call).cost_usd or 0.0
+        slow_usd = self._slow.estimate(call).cost_usd or 0.0
         drafted_usd = fast_usd + self._escalations.share * slow_usd
         call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
         return drawn < check_share(

@@ -113,9 +113,9 @@ class Rescued:
         self._mode = mode
         self._prefill = prefill if mode == "prefill" else _NOBODY
 
-    def outlook(self, call: Call) -> RoutingEstimate:
-        """Return the outlook of the strategy inside."""
-        return self._inner.outlook(call)
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of the strategy inside."""
+        return self._inner.estimate(call)
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Closing the reply ends a rescue, too."""

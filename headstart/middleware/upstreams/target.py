@@ -484,7 +484,7 @@ class Target:
         """The prices of models that were asked for."""
         self._states = states
 
-    def outlook(self, call: Call) -> RoutingEstimate:
+    def estimate(self, call: Call) -> RoutingEstimate:
         """Return what to expect of this call, now."""
         now = asyncio.get_running_loop().time()
         key = self._key(call)
@@ -533,7 +533,7 @@ class Target:
         if permit is None:
             wait_s = state.breaker.ready_in_s(now)
             limited = limit_s > wait_s or state.breaker.limited(now)
-            if call.anyway and not limited:
+            if call.ignore_breaker and not limited:
                 permit = state.breaker.insist(now)
         if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
@@ -564,7 +564,7 @@ class Target:
         if not recording.streams:
             return call.deadline
         limit_s = self._settings.first_token_s
-        if limit_s is None and call.hurried:
+        if limit_s is None and call.has_alternative:
             limit_s = self._states.measures.first_token_limit_s(
                 recording.key, call.prompt_tokens, recording.began
             )
@@ -609,7 +609,7 @@ class Target:
     def _expected_length(self, call: Call) -> float:
         if call.output_tokens is not None:
             return call.output_tokens
-        return self._states.measures.expected_length(call.place)
+        return self._states.measures.expected_length(call.route_or_endpoint)
 
 
 def _reserved(call: Call, expected: float) -> int:

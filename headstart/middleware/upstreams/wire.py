@@ -159,7 +159,7 @@ class IncomingAnswer(NamedTuple):
 
     def headers(self, status: int, headers: Headers, *, strip: bool) -> Headers:
         """Return an answer's headers for the client. ``strip``: its usage chunk is removed."""
-        folds = self.call.fold and is_event_stream(headers)
+        folds = self.call.streamed_upstream and is_event_stream(headers)
         down = headers_down(headers, body_changed=strip)
         if self.client is None or self.own is None or not (self.client is not self.own or folds):
             return down
@@ -181,7 +181,7 @@ class IncomingAnswer(NamedTuple):
         if self.client is None or self.own is None or request is None:
             return BodyReader()
         if not is_plain(headers):
-            if self.client is not self.own or self.call.fold:
+            if self.client is not self.own or self.call.streamed_upstream:
                 raise UpstreamProtocolError("the upstream compressed its answer against our wish")
             return BodyReader()
         streams = is_event_stream(headers)
@@ -189,7 +189,7 @@ class IncomingAnswer(NamedTuple):
             return self._translator(
                 self.client, self.own, request, status, transcript, streams=streams
             )
-        if streams and self.call.fold:
+        if streams and self.call.streamed_upstream:
             return Folder(self.own, self.client, self._naming(self.client), transcript)
         if streams:
             return FrameReader(
@@ -292,7 +292,7 @@ def _edit(
 ) -> OutgoingRequest:
     """Return the client's own request with the fewest edits."""
     headers = headers_up(call.headers, credential)
-    if call.editable or call.fold:
+    if call.editable or call.streamed_upstream:
         headers = [pair for pair in headers if pair[0] != "accept-encoding"]
         headers.append(("accept-encoding", "identity"))
     body, path = call.body, call.path
@@ -310,7 +310,7 @@ def _edit(
             path = renamed
         else:
             members["model"] = real
-    if call.fold:
+    if call.streamed_upstream:
         names.append("fold")
         streamed = own.operations and own.operations.streamed(path, query)
         if streamed:
@@ -322,7 +322,11 @@ def _edit(
         members.update(upstream.fields)
         names.append("fields")
     body = _with_members(body, members)
-    if upstream.include_usage and upstream.quirks.stream_usage and (call.editable or call.fold):
+    if (
+        upstream.include_usage
+        and upstream.quirks.stream_usage
+        and (call.editable or call.streamed_upstream)
+    ):
         with_usage = own.add_usage(body, request)
         if with_usage is not None:
             body = with_usage
@@ -342,14 +346,14 @@ def _translate(
     """Return the request in the provider's dialect."""
     asked = client.read_request(request)
     real = upstream.models.get(request.model, request.model)
-    streams = asked.stream or call.fold
+    streams = asked.stream or call.streamed_upstream
     asked = msgspec.structs.replace(
         asked, model=real, stream=streams, include_usage=streams and upstream.include_usage
     )
     written = own.write_request(asked, upstream.quirks)
     names = [f"translated:{own.name}"]
     names += ["model"] if real != request.model else []
-    names += ["fold"] if call.fold else []
+    names += ["fold"] if call.streamed_upstream else []
     names += ["fields"] if upstream.fields else []
     names += [f"dropped:{name}" for name in written.dropped]
     headers = headers_across(call.headers, call.query_string, credential, own.key_header)

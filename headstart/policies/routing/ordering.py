@@ -1,6 +1,6 @@
 """What to expect of each upstream for a call, and the order in which to ask them.
 
-Each ordering function returns indices into ``outlooks``, best first. Upstreams that would not take
+Each ordering function returns indices into ``estimates``, best first. Upstreams that would not take
 the call come last, the soonest first; before them come those over the price limit, and before those
 the degraded ones. An upstream that comes back after an outage counts as degraded, except for a
 share ``weight`` of the calls (Envoy's slow start). ``draw`` returns uniform random numbers in
@@ -34,7 +34,7 @@ class CallShape(NamedTuple):
     output_tokens: float | None = None
     """The expected length of the answer, if similar prompts tell it."""
     max_tokens: int | None = None
-    place: str = ""
+    route_or_endpoint: str = ""
     """The route or path of the call: lengths of answers are known for each."""
     warm: bool = False
     """This upstream served the conversation before (``measures.Affinities``)."""
@@ -65,7 +65,9 @@ def predict_call(
 ) -> RoutingEstimate:
     """Return what to expect of a call. An upstream is never ready for a prompt that is too long."""
     output = (
-        measures.expected_length(call.place) if call.output_tokens is None else call.output_tokens
+        measures.expected_length(call.route_or_endpoint)
+        if call.output_tokens is None
+        else call.output_tokens
     )
     if call.max_tokens is not None:
         output = min(output, call.max_tokens)
@@ -111,24 +113,24 @@ NEAR = 1.1
 
 
 def as_given(
-    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], sticky: bool = False
+    estimates: Sequence[RoutingEstimate], *, draw: Callable[[], float], sticky: bool = False
 ) -> tuple[int, ...]:
     """Keep the configured order of the upstreams that are ready, degraded or not.
 
     ``sticky``: a conversation stays with its warm upstream, unless that one is degraded.
     """
-    held_back = _held_back(outlooks, draw)
+    held_back = _held_back(estimates, draw)
 
     def place(i: int) -> tuple[bool, float, bool, bool]:
-        each = outlooks[i]
+        each = estimates[i]
         stays = sticky and each.warm and not each.degraded
         return not each.ready, each.ready_in_s, i in held_back, not stays
 
-    return tuple(sorted(range(len(outlooks)), key=place))
+    return tuple(sorted(range(len(estimates)), key=place))
 
 
 def by_speed(
-    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], max_usd: float | None = None
+    estimates: Sequence[RoutingEstimate], *, draw: Callable[[], float], max_usd: float | None = None
 ) -> tuple[int, ...]:
     """Order by predicted completion time: time to first token plus expected length over speed.
 
@@ -137,15 +139,18 @@ def by_speed(
     of two choices), so that many callers do not herd. One in ten calls measures an upstream with
     few samples. Upstreams that cost more than ``max_usd``, or have no price, come after all others.
     """
-    times = [_known(each.completion_s) - (each.warm_s if each.warm else 0.0) for each in outlooks]
+    times = [_known(each.completion_s) - (each.warm_s if each.warm else 0.0) for each in estimates]
     order, best = _ranked(
-        outlooks, draw, lambda i: (times[i], not outlooks[i].warm), max_usd=max_usd
+        estimates, draw, lambda i: (times[i], not estimates[i].warm), max_usd=max_usd
     )
-    return _with_first(_fastest(outlooks, best, times, draw), order)
+    return _with_first(_fastest(estimates, best, times, draw), order)
 
 
 def by_cost(
-    outlooks: Sequence[RoutingEstimate], *, draw: Callable[[], float], within_s: float | None = None
+    estimates: Sequence[RoutingEstimate],
+    *,
+    draw: Callable[[], float],
+    within_s: float | None = None,
 ) -> tuple[int, ...]:
     """Order by expected cost those that complete within ``within_s``, then the rest by time.
 
@@ -154,13 +159,13 @@ def by_cost(
     """
 
     def rank(i: int) -> tuple[float, ...]:
-        time_s, cost_usd = _known(outlooks[i].completion_s), _known(outlooks[i].cost_usd)
+        time_s, cost_usd = _known(estimates[i].completion_s), _known(estimates[i].cost_usd)
         if within_s is not None and time_s > within_s:
             return (1.0, time_s, cost_usd)
         return (0.0, cost_usd, time_s)
 
-    order, best = _ranked(outlooks, draw, rank)
-    return _with_first(None if within_s is None else _unmeasured(outlooks, best, draw), order)
+    order, best = _ranked(estimates, draw, rank)
+    return _with_first(None if within_s is None else _unmeasured(estimates, best, draw), order)
 
 
 def _known(figure: float | None) -> float:
@@ -172,39 +177,39 @@ def _with_first(first: int | None, order: list[int]) -> tuple[int, ...]:
 
 
 def _ranked(
-    outlooks: Sequence[RoutingEstimate],
+    estimates: Sequence[RoutingEstimate],
     draw: Callable[[], float],
     rank: Callable[[int], tuple[float, ...]],
     *,
     max_usd: float | None = None,
 ) -> tuple[list[int], list[int]]:
     """Return all upstreams by tier and rank, and the list of those in the best tier."""
-    held_back = _held_back(outlooks, draw)
+    held_back = _held_back(estimates, draw)
 
     def tier(i: int) -> tuple[int, float]:
-        each = outlooks[i]
+        each = estimates[i]
         if not each.ready:
             return 3, each.ready_in_s
         if max_usd is not None and (each.cost_usd is None or each.cost_usd > max_usd):
             return 2, 0.0
         return int(each.degraded or i in held_back), 0.0
 
-    tiers = [tier(i) for i in range(len(outlooks))]
-    order = sorted(range(len(outlooks)), key=lambda i: (*tiers[i], *rank(i)))
+    tiers = [tier(i) for i in range(len(estimates))]
+    order = sorted(range(len(estimates)), key=lambda i: (*tiers[i], *rank(i)))
     return order, [i for i in order if tiers[i] == (0, 0.0)]
 
 
-def _held_back(outlooks: Sequence[RoutingEstimate], draw: Callable[[], float]) -> set[int]:
+def _held_back(estimates: Sequence[RoutingEstimate], draw: Callable[[], float]) -> set[int]:
     """Draw which upstreams that come back after an outage are spared this call."""
     return {
         i
-        for i, each in enumerate(outlooks)
+        for i, each in enumerate(estimates)
         if each.ready and each.weight < 1.0 and draw() >= each.weight
     }
 
 
 def _fastest(
-    outlooks: Sequence[RoutingEstimate],
+    estimates: Sequence[RoutingEstimate],
     best: list[int],
     times: list[float],
     draw: Callable[[], float],
@@ -212,13 +217,13 @@ def _fastest(
     """Return the one of the best that goes first, or None: the order stands."""
     if len(best) < 2:
         return None
-    explored = _unmeasured(outlooks, best, draw)
+    explored = _unmeasured(estimates, best, draw)
     if explored is not None:
         return explored
     near = [i for i in best if times[i] <= max(times[best[0]], 0.0) * NEAR]
-    if len(near) < 2 or outlooks[best[0]].warm:
+    if len(near) < 2 or estimates[best[0]].warm:
         return None
-    warm = next((i for i in near if outlooks[i].warm), None)
+    warm = next((i for i in near if estimates[i].warm), None)
     if warm is not None:
         return warm
     one = int(draw() * len(near))
@@ -227,11 +232,11 @@ def _fastest(
 
 
 def _unmeasured(
-    outlooks: Sequence[RoutingEstimate], best: list[int], draw: Callable[[], float]
+    estimates: Sequence[RoutingEstimate], best: list[int], draw: Callable[[], float]
 ) -> int | None:
     """Return one of the best with few samples: always while all have few, else rarely."""
-    unknown = [i for i in best if outlooks[i].samples < TOO_FEW_SAMPLES]
-    if not unknown or any(outlooks[i].warm for i in best):
+    unknown = [i for i in best if estimates[i].samples < TOO_FEW_SAMPLES]
+    if not unknown or any(estimates[i].warm for i in best):
         return None
     if len(unknown) < len(best) and draw() >= EXPLORE:
         return None

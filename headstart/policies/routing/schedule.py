@@ -35,7 +35,7 @@ sigma up to 1 have no such p95."""
 
 
 def hedge_delay_s(
-    outlooks: Sequence[RoutingEstimate],
+    estimates: Sequence[RoutingEstimate],
     *,
     extra_calls: float = 0.05,
     floor_s: float = 0.05,
@@ -43,15 +43,15 @@ def hedge_delay_s(
 ) -> float | None:
     """Return the time without a first token after which to ask the next one; None: never.
 
-    ``outlooks`` are in the order in which they would be asked. The delay is the time to first token
-    that a share ``extra_calls`` of the first one's calls exceeds, so that hedges use up the budget.
-    If more of its calls stall, the delay is the time that tells a stall from a slow call. There is
-    no hedge while all upstreams are degraded, or when no other one is ready.
+    ``estimates`` are in the order in which they would be asked. The delay is the time to first
+    token that a share ``extra_calls`` of the first one's calls exceeds, so that hedges use up the
+    budget. If more of its calls stall, the delay is the time that tells a stall from a slow call.
+    There is no hedge while all upstreams are degraded, or when no other one is ready.
     """
-    others = outlooks[1:]
-    if all(each.degraded for each in outlooks) or not any(each.ready for each in others):
+    others = estimates[1:]
+    if all(each.degraded for each in estimates) or not any(each.ready for each in others):
         return None
-    first = outlooks[0]
+    first = estimates[0]
     known = first.samples >= HEDGE_SAMPLES and len(first.late_ttft_s) == len(LATE)
     delay_s = _late_s(first.late_ttft_s, extra_calls) if known else UNKNOWN_DELAY_S
     delay_s = max(floor_s, delay_s)
@@ -166,7 +166,7 @@ class AttemptStart(NamedTuple):
 
     member: int
     role: AttemptRole
-    anyway: bool = False
+    ignore_breaker: bool = False
     """Ask it although it fails these days: no other member is left."""
 
 
@@ -303,7 +303,7 @@ class AttemptSchedule:
         elif self._avoided:
             member = self._avoided.popleft()
             self._insisted.add(member)
-            self._plan(now, member, AttemptRole.FIRST, anyway=True)
+            self._plan(now, member, AttemptRole.FIRST, ignore_breaker=True)
         else:
             self._wait_for_somebody(now)
 
@@ -344,5 +344,7 @@ class AttemptSchedule:
         self._plan(now + delay_s, member, AttemptRole.RETRY if repeats else AttemptRole.FIRST)
         return True
 
-    def _plan(self, at: float, member: int, role: AttemptRole, *, anyway: bool = False) -> None:
-        self._planned.append((at, AttemptStart(member, role, anyway)))
+    def _plan(
+        self, at: float, member: int, role: AttemptRole, *, ignore_breaker: bool = False
+    ) -> None:
+        self._planned.append((at, AttemptStart(member, role, ignore_breaker)))
