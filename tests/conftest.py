@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("headstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headstart")
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so would each command
+# that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
