@@ -428,7 +428,10 @@ class UpstreamSettings(Section):
     host of the URL."""
     dialect: DialectName | None = None
     """The wire format: `"openai"`, `"anthropic"`, `"gemini"` or `"cohere"`. None: the preset's
-    dialect; without a preset, `"openai"`."""
+    dialect; without a preset, `"openai"`. Requests in another one are translated into it."""
+    also_speaks: tuple[DialectName, ...] | None = None
+    """Further dialects that the provider understands at the same address: requests in them pass
+    untranslated. None: the preset's; without a preset, none."""
     api_key_env: str | tuple[str, ...] | None = None
     """Variable with the key to send, or a list of such variables; if the provider refuses a key or
     its limit is used up, Headstart uses another. None: the preset's variable; without a preset
@@ -484,6 +487,11 @@ class UpstreamSettings(Section):
     def speaks(self) -> DialectName:
         """``dialect``, or its default."""
         return self.dialect or "openai"
+
+    @property
+    def further(self) -> tuple[DialectName, ...]:
+        """``also_speaks``, or its default."""
+        return self.also_speaks or ()
 
     @property
     def key_variables(self) -> tuple[str, ...]:

@@ -98,6 +98,19 @@ def test_what_the_user_writes_wins_over_the_preset() -> None:
     assert own.quirks.renames == {"max_completion_tokens": "max_tokens"}, "the preset's remain"
 
 
+def test_a_preset_names_further_dialects_and_the_user_may_choose_among_them() -> None:
+    both = upstream(preset="openrouter")
+    assert (both.dialect, "anthropic" in both.further) == ("openai", True)
+    turned = upstream(preset="openrouter", dialect="anthropic")
+    assert (turned.dialect, "openai" in turned.further) == ("anthropic", True)
+    assert turned.quirks == Quirks(), "those of the preset are its first dialect's"
+    assert upstream(preset="openrouter", also_speaks=()).further == ()
+    assert upstream(base_url="https://a.test/v1", also_speaks=("gemini",)).further == ("gemini",)
+    assert upstream(base_url="https://a.test/v1").further == ()
+    by_address = upstream(base_url="https://openrouter.ai/api/v1", dialect="anthropic")
+    assert by_address.preset == "openrouter"
+
+
 def test_a_provider_that_takes_no_stream_options_is_not_asked_for_usage() -> None:
     assert upstream(preset="together").include_usage is False
     assert upstream(preset="groq").include_usage is True

@@ -181,6 +181,7 @@ class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     preset: str | None
     dialect: str
+    also_speaks: tuple[str, ...]
     base_url: str
     keys: dict[str, bool]
     """Is it set? By variable; none: callers' keys pass."""
@@ -229,6 +230,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         name=upstream.name,
         preset=upstream.preset,
         dialect=upstream.speaks,
+        also_speaks=upstream.further,
         base_url=upstream.base_url,
         keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
         models=upstream.models,
@@ -281,7 +283,7 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
             [
                 (
                     each.name,
-                    each.dialect,
+                    ", ".join((each.dialect, *each.also_speaks)),
                     each.base_url,
                     _keys(each.keys),
                     str(len(set(each.models.values()))),

@@ -482,9 +482,10 @@ def _preset_problems(upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
             elif not upstream.base_url:
                 names = ", ".join(providers())
                 yield f"{setting}.base_url: required, or name a preset: {names}"
-        elif upstream.dialect not in (None, known.dialect):
+        elif upstream.dialect not in (None, known.dialect, *known.also_speaks):
+            spoken = " and ".join(map(repr, (known.dialect, *known.also_speaks)))
             yield (
-                f"{setting}.dialect: preset {known.name!r} speaks {known.dialect!r}; leave out "
+                f"{setting}.dialect: preset {known.name!r} speaks {spoken}; leave out "
                 "dialect, or preset"
             )
         elif not (upstream.base_url or known.base_url):

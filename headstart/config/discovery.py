@@ -91,7 +91,7 @@ def _recognised(upstream: UpstreamSettings) -> UpstreamSettings:
     if upstream.preset is not None or is_loopback_host(host_of(upstream.base_url)):
         return upstream
     for known in providers().values():
-        spoken = upstream.dialect in (None, known.dialect)
+        spoken = upstream.dialect in (None, known.dialect, *known.also_speaks)
         if spoken and _stands_for(upstream.base_url, known.base_url):
             return msgspec.structs.replace(
                 upstream,
@@ -118,14 +118,18 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
             name=upstream.name or _by_address(upstream.base_url),
             cancels_billing=_first(upstream.cancels_billing, _is_own(upstream) or None),
             dialect=upstream.speaks,
+            also_speaks=upstream.further,
             quirks=_merged(Quirks(), upstream),
         )
-    quirks = _merged(known.quirks, upstream)
+    dialect = upstream.dialect or known.dialect
+    quirks = _merged(known.quirks if dialect == known.dialect else Quirks(), upstream)
+    others = [each for each in (known.dialect, *known.also_speaks) if each != dialect]
     return msgspec.structs.replace(
         upstream,
         name=upstream.name or known.name,
         base_url=upstream.base_url or known.base_url,
-        dialect=known.dialect,
+        dialect=dialect,
+        also_speaks=_first(upstream.also_speaks, tuple(others)),
         api_key_env=_first(upstream.api_key_env, known.variable or ()),
         models={**model_table().names_at(known.name), **upstream.models},
         cancels_billing=_first(

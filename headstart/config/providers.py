@@ -32,6 +32,8 @@ class Preset(Section):
     variable: str | None = None
     """The usual variable of its key; None: it needs no key."""
     dialect: DialectName = "openai"
+    also_speaks: tuple[DialectName, ...] = ()
+    """Further dialects at the same address."""
     cancels_billing: bool | None = None
     """Does an abort stop billing? None: nobody says."""
     quirks: Quirks = msgspec.field(default_factory=Quirks)

@@ -152,6 +152,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate]) -> Provider
         known=frozenset(model_table().names_at(chosen.preset or "")),
         candidates=candidates,
         relay=opened.http,
+        further=frozenset(BY_SETTING[each].name for each in chosen.further),
         own_keys=frozenset(target.name for target in opened.targets if target.own_key),
     )
 

@@ -26,7 +26,7 @@ class Provider:
     name: str
     base_url: str
     dialect: str
-    """Name of its wire format."""
+    """Name of the wire format into which requests are translated."""
     models: Mapping[str, str]
     """The provider's own names of models by those that callers may use."""
     named: frozenset[str]
@@ -39,6 +39,12 @@ class Provider:
     """The upstream of relayed requests."""
     own_keys: frozenset[str] = frozenset()
     """Its names (one for each key) under which it never gets a caller's key."""
+    further: frozenset[str] = frozenset()
+    """Names of the other wire formats that it understands."""
+
+    def speaks(self, dialect: str) -> bool:
+        """Tell whether requests in a dialect need no translation."""
+        return dialect == self.dialect or dialect in self.further
 
     def real_name(self, model: str) -> str:
         """Return the provider's own name of a model."""
@@ -159,20 +165,21 @@ class Router:
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Return whether all its upstreams speak a dialect, so that they can get any body."""
         members = [each for each in self._providers if each.name in candidate.names]
-        return all(each.dialect == dialect for each in members)
+        return all(each.speaks(dialect) for each in members)
 
     def _choose(self, dialect: str, model: str | None) -> Provider:
         """Return the provider meant for the model, else one that has it, else of the dialect.
 
         Without any of these it is the first provider, and the request is translated, which needs a
-        body that we can read. Among equals the caller's dialect counts first, then the order of the
-        settings.
+        body that we can read. Among equals the caller's dialect counts first, an upstream's main
+        dialect before its further ones, then the order of the settings.
         """
 
         def rank(each: Provider) -> tuple[bool, ...]:
-            return (*(not claim for claim in each.claims(model or "")), each.dialect != dialect)
+            foreign = (not each.speaks(dialect), each.dialect != dialect)
+            return (*(not claim for claim in each.claims(model or "")), *foreign)
 
-        able = [each for each in self._providers if model is not None or each.dialect == dialect]
+        able = [each for each in self._providers if model is not None or each.speaks(dialect)]
         if able:
             return min(able, key=rank)
         setting = DIALECTS[dialect].setting if dialect in DIALECTS else dialect

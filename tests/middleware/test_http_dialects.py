@@ -258,3 +258,60 @@ async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -
                 raise AssertionError
         assert dict(caught.value.headers)[b"retry-after"] == b"8"
         assert 5.0 < target.estimate(call).ready_in_s <= 8.0
+
+
+MESSAGE: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_further_dialect_passes_byte_for_byte(stream: bool) -> None:
+    asked: dict[str, Any] = {
+        "model": "m",
+        **MESSAGE,
+        "temperature": 1.0,
+        "tool_choice": {"type": "auto"},
+    }
+    call = call_of(ANTHROPIC, b"/v1/messages", **asked, stream=stream)
+    provider = ScriptedMessages()
+    options: dict[str, Any] = {
+        "also_speaks": ("anthropic",),
+        "quirks": Quirks(drops=("tool_choice",), renames={"max_tokens": "limit"}, sampling=False),
+    }
+    async with (
+        serving(provider) as url,
+        upstream_to(url, OPENAI, **options) as upstream,
+        await upstream.send(call) as reply,
+    ):
+        answer = await body_of(reply)
+    (received,) = provider.calls
+    assert (received.path, received.body) == ("/v1/messages", call.body), "the quirks are Chat's"
+    assert reply.transforms == ()
+    events = decoded(ANTHROPIC, answer) if stream else [*ANTHROPIC.decode_body(200, answer)]
+    assert folded(events).choices[0].finish == "stop"
+
+
+async def test_a_caller_with_a_further_dialects_header_is_known_by_the_main_one() -> None:
+    call = call_of(ANTHROPIC, b"/v1/messages", model="m", **MESSAGE)
+    call = msgspec.structs.replace(call, headers=((b"x-api-key", b"mine"),))
+    provider = ScriptedMessages()
+    async with (
+        serving(provider) as url,
+        upstream_to(url, OPENAI, also_speaks=("anthropic",)) as upstream,
+        await upstream.send(call) as reply,
+    ):
+        await body_of(reply)
+    (received,) = provider.calls
+    assert received.header(b"x-api-key") == b"mine"
+    assert received.header(b"authorization") == b"Bearer mine"
+
+
+async def test_other_dialects_are_translated_into_the_main_one() -> None:
+    provider = ScriptedMessages()
+    async with (
+        serving(provider) as url,
+        upstream_to(url, ANTHROPIC, also_speaks=("gemini",)) as upstream,
+        await upstream.send(chat()) as reply,
+    ):
+        await body_of(reply)
+    assert provider.calls[0].path == "/v1/messages"
+    assert reply.transforms[0] == "translated:anthropic-messages"

@@ -187,3 +187,13 @@ def test_a_route_without_upstreams_shapes_what_its_model_asks_for() -> None:
     )
     assert router.pick(CHAT, "m", "brief") is shaped
     assert router.pick(CHAT, "m", "") is plain
+
+
+def test_an_upstream_gets_its_further_dialects_after_those_whose_main_dialect_it_is() -> None:
+    both = provider("both", further=frozenset({MESSAGES}))
+    router = Router([provider("chat"), both, provider("claude", MESSAGES)], {})
+    assert picked(router, MESSAGES, "m") == "claude"
+    assert picked(router, CHAT, "m") == "chat"
+    assert picked(Router([provider("chat"), both], {}), MESSAGES, "m") == "both"
+    assert Router([both], {}).relay(b"/v1/messages/count_tokens", ()).name == "both"
+    assert picked(Router([both], {}), MESSAGES, None) == "both", "a body that nobody can read"

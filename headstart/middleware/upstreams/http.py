@@ -167,6 +167,7 @@ class HTTPUpstream:
         self._credential = credential
         self._clock = clock
         self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
+        self._further = frozenset(BY_SETTING[each].name for each in settings.further)
         self._base = URL(settings.base_url.rstrip("/"))
         self._urls: dict[bytes, URL] = {}
         self._timeout = aiohttp.ClientTimeout(
@@ -399,7 +400,7 @@ class HTTPUpstream:
     def _incoming(self, call: Call) -> IncomingAnswer:
         client = DIALECTS.get(call.dialect) if call.request is not None else None
         own: UpstreamDialect | None = client
-        if client is not None and self._own is not None:
+        if client is not None and self._own is not None and client.name not in self._further:
             own = self._own
         model = "" if call.request is None else call.request.model
         real = self._settings.models.get(model, model)

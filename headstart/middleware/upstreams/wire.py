@@ -275,7 +275,8 @@ def outgoing(
     Raises InvalidRequest for what the provider's dialect cannot express.
     """
     if client is None or own is None or call.request is None:
-        headers = _complete(headers_up(call.headers, credential), upstream, _required(upstream))
+        required = _required(upstream, BY_SETTING[upstream.speaks])
+        headers = _complete(headers_up(call.headers, credential), upstream, required)
         query = query_up(call.query_string, credential)
         return OutgoingRequest(call.path, query, headers, call.body)
     if client.name != own.name:
@@ -290,16 +291,23 @@ def _edit(
     credential: Headers | None,
     own: Dialect,
 ) -> OutgoingRequest:
-    """Return the client's own request with the fewest edits."""
+    """Return the client's own request with the fewest edits.
+
+    The quirks are those of the upstream's main dialect.
+    """
+    is_further = own.setting in upstream.further
+    quirks = _NO_QUIRKS if is_further else upstream.quirks
     headers = headers_up(call.headers, credential)
+    if credential is None and is_further:
+        headers += _key_for(BY_SETTING[upstream.speaks], call)
     if call.editable or call.streamed_upstream:
         headers = [pair for pair in headers if pair[0] != "accept-encoding"]
         headers.append(("accept-encoding", "identity"))
     body, path = call.body, call.path
     query = query_up(call.query_string, credential)
     names: list[str] = []
-    if own.apply_quirks and (upstream.quirks != _NO_QUIRKS or may_hold_marks(body)):
-        body, dropped = own.apply_quirks(body, request, upstream.quirks)
+    if own.apply_quirks and (quirks != _NO_QUIRKS or may_hold_marks(body)):
+        body, dropped = own.apply_quirks(body, request, quirks)
         names += (f"dropped:{name}" for name in dropped)
     members: dict[str, Any] = {}
     real = upstream.models.get(request.model, request.model)
@@ -322,16 +330,12 @@ def _edit(
         members.update(upstream.fields)
         names.append("fields")
     body = _with_members(body, members)
-    if (
-        upstream.include_usage
-        and upstream.quirks.stream_usage
-        and (call.editable or call.streamed_upstream)
-    ):
+    if upstream.include_usage and quirks.stream_usage and (call.editable or call.streamed_upstream):
         with_usage = own.add_usage(body, request)
         if with_usage is not None:
             body = with_usage
             names.append("include-usage")
-    headers = _complete(headers, upstream, _required(upstream))
+    headers = _complete(headers, upstream, _required(upstream, own))
     return OutgoingRequest(path, query, headers, body, tuple(names))
 
 
@@ -373,11 +377,18 @@ def _with_members(body: bytes, members: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def _required(upstream: UpstreamSettings) -> Mapping[str, str]:
+def _required(upstream: UpstreamSettings, spoken: UpstreamDialect) -> Mapping[str, str]:
     """Return the headers that the API asks for, where the key is the upstream's own."""
-    if not upstream.api_key_env:
-        return _NOTHING
-    return BY_SETTING[upstream.speaks].required_headers
+    return spoken.required_headers if upstream.api_key_env else _NOTHING
+
+
+def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
+    """Return the caller's key in the header of an upstream's main dialect, if it has none."""
+    name, prefix = main.key_header
+    key = _key_of(call.headers, call.query_string)
+    if key is None or any(known == name for known, _ in call.headers):
+        return []
+    return [(name.decode("latin-1"), (prefix + key).decode("latin-1"))]
 
 
 def _complete(
