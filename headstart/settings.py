@@ -436,6 +436,12 @@ class UpstreamSettings(Section):
     """Variable with the key to send, or a list of such variables; if the provider refuses a key or
     its limit is used up, Headstart uses another. None: the preset's variable; without a preset
     Headstart passes on the caller's own key, as with `[]`."""
+    api_version: (
+        Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$", description='a text such as "2024-10-21"')]
+        | None
+    ) = None
+    """Version of Azure's API in calls to `/openai/deployments/MODEL/...`. None: Azure's newer paths
+    below `/openai/v1`, which need no version."""
     models: dict[str, str] = msgspec.field(default_factory=dict)
     """Aliases: `{ fast = "llama-3.3-70b-versatile" }`. A preset adds the [common
     names](providers.md#equal-models) of its models."""

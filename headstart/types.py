@@ -99,6 +99,8 @@ class Call(Frozen):
     route: str = ""
     """The name of the ``[[route]]`` that the request takes; "": it takes none."""
     request: ChatRequest | None = None
+    deployment: str = ""
+    """The model that the path of a relayed call named, as Azure's do; "": it named none."""
     editable: bool = True
     """False for a call that bypasses the cache: request and answer pass byte for byte."""
     streamed_upstream: bool = False

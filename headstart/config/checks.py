@@ -491,7 +491,7 @@ def _preset_problems(upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
         elif not (upstream.base_url or known.base_url):
             yield (
                 f"{setting}.base_url: preset {known.name!r} needs yours, such as "
-                "https://RESOURCE.openai.azure.com/openai/v1"
+                "https://RESOURCE.openai.azure.com"
             )
 
 
@@ -502,6 +502,8 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
     if not upstream.base_url.isascii() or "?" in upstream.base_url or "#" in upstream.base_url:
         yield f"{setting}.base_url: must be ASCII, without query and fragment"
     yield from _variable_problems(f"{setting}.api_key_env", upstream.key_variables)
+    if upstream.api_version is not None and BY_SETTING[upstream.speaks].path_below_version is None:
+        yield f'{setting}.api_version: is for Azure, which speaks dialect = "openai"; leave it out'
 
 
 def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:

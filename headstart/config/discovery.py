@@ -18,6 +18,7 @@ from headstart.settings import UpstreamSettings, is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headstart.config.providers import Preset
     from headstart.settings import Settings
 
 _LOCAL_S = 0.2
@@ -127,7 +128,7 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
     return msgspec.structs.replace(
         upstream,
         name=upstream.name or known.name,
-        base_url=upstream.base_url or known.base_url,
+        base_url=_address(upstream, known),
         dialect=dialect,
         also_speaks=_first(upstream.also_speaks, tuple(others)),
         api_key_env=_first(upstream.api_key_env, known.variable or ()),
@@ -138,6 +139,15 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         quirks=quirks,
         include_usage=upstream.include_usage and quirks.stream_usage,
     )
+
+
+def _address(upstream: UpstreamSettings, known: Preset) -> str:
+    """Return the base URL; a host alone stands for the provider's usual path there."""
+    url = upstream.base_url or known.base_url
+    if not known.path or url.rstrip("/").count("/") > 2:
+        return url
+    path = known.path if upstream.api_version is None else known.path.removesuffix("/v1")
+    return url.rstrip("/") + path
 
 
 def _is_own(upstream: UpstreamSettings) -> bool:

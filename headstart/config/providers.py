@@ -31,6 +31,10 @@ class Preset(Section):
     """Empty: every customer has an address of his own."""
     variable: str | None = None
     """The usual variable of its key; None: it needs no key."""
+    key_header: str | None = None
+    """The header of its key; None: the dialect's."""
+    path: str = ""
+    """What follows a ``base_url`` that is a host alone."""
     dialect: DialectName = "openai"
     also_speaks: tuple[DialectName, ...] = ()
     """Further dialects at the same address."""

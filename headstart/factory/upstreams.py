@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.config.providers import aliases, context_at, model_table, price_at
+from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS
 from headstart.errors import ConfigError
 from headstart.factory.context import clock, keep
@@ -132,8 +132,9 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
             f"upstream {upstream.name!r}: the variable {masked_variable(variable)} "
             "(upstream.api_key_env) is not set"
         )
-    if upstream.preset == "azure":
-        return ((b"api-key", key.encode()),)
+    known = preset(upstream.preset)
+    if known is not None and known.key_header is not None:
+        return ((known.key_header.encode(), key.encode()),)
     name, prefix = BY_SETTING[upstream.speaks].key_header
     return ((name, prefix + key.encode()),)
 

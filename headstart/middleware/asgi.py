@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
+from headstart.middleware import azure_paths
 from headstart.middleware.after_checks import Visit, looked_up_before
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
@@ -129,6 +130,9 @@ class Gateway:
                 return await self._lifespan(scope, receive, send)
             return await self.app(scope, receive, send)
         path = raw_path(scope)
+        if self._relay_prefixes and path.startswith(azure_paths.PREFIX):
+            scope = azure_paths.as_openai(scope)
+            path = raw_path(scope)
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
             return await self.app(scope, receive, send)

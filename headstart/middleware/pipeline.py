@@ -21,6 +21,7 @@ from headstart.errors import (
     RequestTooLarge,
     UpstreamError,
 )
+from headstart.middleware.azure_paths import deployment, with_deployment
 from headstart.middleware.body import ClientGone, discard_body, paced, read_body
 from headstart.middleware.flights import Flight, Flights
 from headstart.middleware.learning.audits import book_audit
@@ -193,6 +194,8 @@ class Engine:
                 return await self._pass_through(context, app, "body-too-large", complete=False)
             await discard_body(paced(receive, options.body_timeout_s), 2 * limit)
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+        if name := deployment(context.scope):
+            context.body = with_deployment(context.body, name)
         try:
             context.prepared = self._preparer.prepare(context.route, context.scope, context.body)
         except (InvalidRequest, RequestTooLarge) as error:

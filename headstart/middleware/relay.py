@@ -14,6 +14,7 @@ from headstart.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from headstart.middleware.azure_paths import deployment
 from headstart.middleware.body import ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
 from headstart.middleware.request_context import deadlines
@@ -144,6 +145,7 @@ class Relay:
             body=b"",
             dialect="",
             endpoint="relay",
+            deployment=deployment(scope),
             editable=False,
         )
 

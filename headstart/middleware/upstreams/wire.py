@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import msgspec
 
@@ -12,7 +12,7 @@ from headstart.canonical_request import Quirks
 from headstart.dialects.answers import translate_headers, translate_status
 from headstart.dialects.registry import ACCOUNT_HEADERS, BY_SETTING, KEY_HEADERS
 from headstart.dialects.requests import may_hold_marks
-from headstart.errors import UpstreamProtocolError
+from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
 from headstart.policies.callers import is_secret, is_secret_parameter
@@ -249,6 +249,7 @@ leaves its connection to the next call."""
 
 _NOTHING: Mapping[str, str] = {}
 _NO_QUIRKS = Quirks()
+_VERSIONED = b"/v1/"
 
 
 class OutgoingRequest(NamedTuple):
@@ -274,6 +275,36 @@ def outgoing(
     ``credential`` is the upstream's own key; None: the caller's key passes.
     Raises InvalidRequest for what the provider's dialect cannot express.
     """
+    sent = _outgoing(call, upstream, credential, client, own)
+    if upstream.api_version is None:
+        return sent
+    model = call.deployment if call.request is None else call.request.model
+    return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+
+
+def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingRequest:
+    """Return a request at the path of the model's deployment, as older versions of Azure want it.
+
+    Raises InvalidRequest for a name that would lead to another path.
+    """
+    if model in (".", ".."):
+        raise InvalidRequest(f"model: {model!r} is no name of a deployment")
+    path = sent.path
+    if model and path.startswith(_VERSIONED):
+        name = quote(model, safe="").encode()
+        path = b"%bdeployments/%b/%b" % (_VERSIONED, name, path.removeprefix(_VERSIONED))
+    stated = b"api-version=" + quote(version, safe="").encode()
+    query = b"&".join(filter(None, (sent.query, stated)))
+    return sent._replace(path=path, query=query)
+
+
+def _outgoing(
+    call: Call,
+    upstream: UpstreamSettings,
+    credential: Headers | None,
+    client: Dialect | None,
+    own: UpstreamDialect | None,
+) -> OutgoingRequest:
     if client is None or own is None or call.request is None:
         required = _required(upstream, BY_SETTING[upstream.speaks])
         headers = _complete(headers_up(call.headers, credential), upstream, required)
