@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware import azure_paths
 from headstart.middleware.after_checks import Visit, looked_up_before
+from headstart.middleware.azure_paths import as_openai
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     JSON,
@@ -130,12 +130,10 @@ class Gateway:
                 return await self._lifespan(scope, receive, send)
             return await self.app(scope, receive, send)
         path = raw_path(scope)
-        if self._relay_prefixes and path.startswith(azure_paths.PREFIX):
-            scope = azure_paths.as_openai(scope)
-            path = raw_path(scope)
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
-            return await self.app(scope, receive, send)
+            elsewhere = self._try_azure if self._relay_prefixes else self.app
+            return await elsewhere(scope, receive, send)
         page_headers = SANDBOX if self._relay_prefixes else ()
         if page_headers and self._origins is not None and self._origins.origins:
             origin = allowed_origin(scope, self._origins)
@@ -156,6 +154,14 @@ class Gateway:
         elif route is not None:
             with looked_up_before(route):
                 await running.engine.handle(route, scope, receive, send, self.app)
+
+    async def _try_azure(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to one of Azure's paths; any other goes to the app."""
+        meant = as_openai(scope)
+        if meant is None:
+            await self.app(scope, receive, send)
+        else:
+            await self(meant, receive, send)
 
     async def _try_to_start(self) -> Running | None:
         if asyncio.get_running_loop().time() < self._rests_until:

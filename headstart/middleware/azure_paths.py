@@ -1,4 +1,4 @@
-"""The paths of Azure OpenAI, as its clients send them: they are OpenAI's, and may name the model."""
+"""The paths of Azure OpenAI, as its clients send them. They may name the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headstart.middleware.endpoints import raw_path
 if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Scope
 
-PREFIX = b"/openai/"
 _DEPLOYMENT = "headstart.deployment"
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
@@ -22,16 +21,16 @@ class _Named(msgspec.Struct):
     model: object = None
 
 
-def as_openai(scope: Scope) -> Scope:
+def as_openai(scope: Scope) -> Scope | None:
     """Return the scope of a request to one of Azure's paths, with OpenAI's path in its place.
 
-    ``deployment`` tells the model that the path named. The query loses ``api-version``, which
-    each upstream has of its own.
+    None: the path is not Azure's. ``deployment`` tells the model that the path named. The query
+    loses ``api-version``, which each upstream has of its own.
     """
     path = raw_path(scope)
     found = _PATH.match(path)
     if found is None:
-        return scope
+        return None
     own = b"/v1/" + path[found.end() :]
     pairs = scope["query_string"].split(b"&")
     kept = [pair for pair in pairs if not pair.startswith(b"api-version=")]
