@@ -7,7 +7,6 @@ cache.
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, Entry
 
 ANY_CONTEXT = MatchContext()
+
+
+def _nothing() -> None:
+    """No lookup waits."""
 
 
 class CacheStats(Frozen):
@@ -151,6 +154,13 @@ class SemanticCache:
         self._hot.put(entry)
         return entry.id in self._hot
 
+    def expect(self, key: CacheKey) -> Callable[[], None]:
+        """Let lookups by meaning wait for an entry, until the returned function is called.
+
+        They wait as long as for an encoding, at most.
+        """
+        return _nothing if self._search is None else self._search.expect(key.group)
+
     async def put(self, entry: Entry, text: str | None = None, *, tenant: str = "") -> bool:
         """Store an entry and index it under the meaning of ``text``. Exact lookups see it at once.
 
@@ -159,7 +169,8 @@ class SemanticCache:
         """
         self._hot.put(entry)
         search = None if text is None else self._search
-        with nullcontext() if search is None else search.expecting(entry.key.group):
+        arrived = _nothing if search is None else search.expect(entry.key.group)
+        try:
             await asyncio.sleep(0)  # the clients that wait for this answer come before the store
             vector = None
             if search is not None and text is not None:
@@ -177,6 +188,8 @@ class SemanticCache:
                 )
                 await self._replica.add([row])
             return True
+        finally:
+            arrived()
 
     # --- administration ------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
 
@@ -33,7 +32,7 @@ from headstart.errors import StageError
 from headstart.interfaces import P
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.decisions import Encoding, MatchContext, Neighbor, UnmatchedTurn
     from headstart.embeddings.replica import Replica
@@ -90,21 +89,22 @@ class SemanticSearch(Generic[P]):
 
     # --- entries on their way into the index -----------------------------------------------------
 
-    @contextmanager
-    def expecting(self, group: str) -> Iterator[None]:
-        """Let lookups of a group wait for an entry that is being indexed inside the block."""
+    def expect(self, group: str) -> Callable[[], None]:
+        """Let lookups of a group wait for an entry until the returned function is called."""
         arrival = asyncio.Event()
         self._expected.setdefault(group, set()).add(arrival)
-        try:
-            yield
-        finally:
+
+        def arrived() -> None:
             arrival.set()
-            self._expected[group].discard(arrival)
-            if not self._expected[group]:
-                del self._expected[group]
+            expected = self._expected.get(group, set())
+            expected.discard(arrival)
+            if not expected:
+                self._expected.pop(group, None)
+
+        return arrived
 
     def expects(self, group: str) -> bool:
-        """Tell whether an entry of a group is being indexed now."""
+        """Tell whether lookups of a group wait for an entry."""
         return group in self._expected
 
     async def embed(self, entry: Entry, text: str, tenant: str) -> tuple[Entry, bytes | None]:

@@ -110,6 +110,7 @@ class PumpedCall:
     """
 
     __slots__ = (
+        "_arrived",
         "_call",
         "_completion",
         "_custom",
@@ -168,9 +169,18 @@ class PumpedCall:
         self._judged = False
         """``_refusal`` has the admission policy's judgement of the answer."""
         self._refusal: str | None = None
+        self._arrived: Callable[[], None] | None = None
+        """Ends the wait of lookups by meaning for the answer's entry."""
 
     async def run(self) -> None:
         """Make the call and publish its answer. Errors go to the clients of the flight."""
+        try:
+            await self._run()
+        finally:
+            if self._arrived is not None:
+                self._arrived()
+
+    async def _run(self) -> None:
         flight = self._flight
         unseen: Exception | None = None
         try:
@@ -207,10 +217,14 @@ class PumpedCall:
             return
         if pump.recorder is not None:
             pump.recorder.add(self._call, self._dialect, entry)
-        text = entry.key.query if self._prepared.semantic_refusal is None else None
-        stored = await pump.cache.put(entry, text=text, tenant=self._prepared.match_context.tenant)
+        tenant = self._prepared.match_context.tenant
+        stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant)
         if sample is not None and pump.learner is not None:
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
+
+    def _text(self, entry: Entry) -> str | None:
+        """Return the text by whose meaning the entry is found; None: by exact lookups alone."""
+        return entry.key.query if self._prepared.semantic_refusal is None else None
 
     def _settle(self) -> None:
         """Hand over the attempts that were booked, also if there was no answer."""
@@ -369,6 +383,8 @@ class PumpedCall:
             flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(reply, origin, self._key)
+                if self._arrived is None and self._text(entry) is not None:
+                    self._arrived = pump.cache.expect(self._key)
         if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for an answer of its own.
             pump.flights.remove(self._identity, flight)
