@@ -1,0 +1,180 @@
+"""Providers that speak OpenAI's dialect with additions of their own, in their documented forms."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import openai
+import pytest
+
+from headstart.config import checked, discover_upstreams, preset
+from headstart.settings import Settings, UpstreamSettings
+from support.proxied import proxied
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from support.proxied import Proxied
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "Paris."
+SOURCE = "https://example.com/paris"
+COUNTS = {"prompt_tokens": 14, "completion_tokens": 3, "total_tokens": 17}
+
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Form(NamedTuple):
+    """The fields that a provider adds, in a whole answer or a chunk, a delta, and the usage."""
+
+    beside: Mapping[str, Any] = NONE
+    delta: Mapping[str, Any] = NONE
+    usage: Mapping[str, Any] = NONE
+    apart: bool = True
+    """The usage comes in a chunk without choices."""
+
+
+FORMS = {
+    "sambanova": Form(
+        beside={"system_fingerprint": "fastcoe"},
+        usage={
+            "time_to_first_token": 0.05,
+            "completion_tokens_per_sec": 400.0,
+            "is_last_response": 1,
+        },
+    ),
+    "nvidia": Form(beside={"kv_transfer_params": None}, delta={"reasoning_content": "France."}),
+    "perplexity": Form(
+        beside={
+            "citations": [SOURCE],
+            "search_results": [{"title": "Paris", "url": SOURCE, "date": None}],
+        },
+        usage={"search_context_size": "low", "cost": {"request_cost": 0.005, "total_cost": 0.0051}},
+        apart=False,
+    ),
+    "qwen": Form(
+        delta={"reasoning_content": "France."},
+        usage={"prompt_tokens_details": {"cached_tokens": 8}},
+    ),
+    "moonshot": Form(usage={"cached_tokens": 8}, apart=False),
+    "huggingface": Form(beside={"system_fingerprint": "fp", "x_groq": {"id": "req_1"}}),
+}
+
+
+def whole(form: Form) -> bytes:
+    message = {"role": "assistant", "content": TEXT, **form.delta}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    document = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", **form.beside}
+    return json.dumps({**document, "choices": choices, "usage": {**COUNTS, **form.usage}}).encode()
+
+
+def stream(form: Form) -> bytes:
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    usage = {"usage": {**COUNTS, **form.usage}}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"content": TEXT}, {}]
+    if form.delta:
+        deltas.insert(1, {"content": None, **form.delta})
+    chunks = [
+        {**head, **form.beside, "choices": [{"index": 0, "delta": d, "finish_reason": None}]}
+        for d in deltas
+    ]
+    chunks[-1]["choices"][0]["finish_reason"] = "stop"
+    if form.apart:
+        chunks.append({**head, "choices": [], **usage})
+    else:
+        chunks[-1].update(usage)
+    lines = [b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks]
+    return b"".join((*lines, b"data: [DONE]\n\n"))
+
+
+def configured(name: str) -> dict[str, Any]:
+    return {"name": name, "preset": name, "api_key_env": "PATH"}
+
+
+def client(proxy: Proxied) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0)
+
+
+FIELDS: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "max_completion_tokens": 9,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+async def test_a_whole_answer_is_read_and_its_repeat_a_hit(name: str) -> None:
+    async with proxied(provider=configured(name)) as proxy:
+        proxy.upstream.body = whole(FORMS[name])
+        async with client(proxy) as asking:
+            answers = [await asking.chat.completions.create(**FIELDS) for _ in range(2)]
+        (row, _) = proxy.served
+    assert len(proxy.upstream.calls) == 1
+    assert [answer.choices[0].message.content for answer in answers] == [TEXT, TEXT]
+    assert (row.prompt_tokens, row.completion_tokens) == (14, 3)
+    for answer in answers:
+        beside = {n: v for n, v in FORMS[name].beside.items() if v is not None}
+        assert beside.items() <= answer.model_dump().items()
+
+
+@pytest.mark.parametrize("name", FORMS)
+async def test_a_stream_is_read_and_its_repeat_a_hit(name: str) -> None:
+    async with proxied(provider=configured(name)) as proxy:
+        proxy.upstream.body = stream(FORMS[name])
+        proxy.upstream.headers = [(b"content-type", b"text/event-stream")]
+        texts = []
+        async with client(proxy) as asking:
+            for _ in range(2):
+                async with asking.chat.completions.stream(**FIELDS) as events:
+                    completion = await events.get_final_completion()
+                texts.append(completion.choices[0].message.content)
+        (row, _) = proxy.served
+    assert len(proxy.upstream.calls) == 1
+    assert texts == [TEXT, TEXT]
+    assert (row.prompt_tokens, row.completion_tokens) == (14, 3)
+
+
+@pytest.mark.parametrize("name", FORMS)
+async def test_the_request_has_what_the_provider_takes(name: str) -> None:
+    async with proxied(provider=configured(name)) as proxy:
+        proxy.upstream.body = stream(FORMS[name])
+        proxy.upstream.headers = [(b"content-type", b"text/event-stream")]
+        async with client(proxy) as asking:
+            await (await asking.chat.completions.create(**FIELDS, seed=1, stream=True)).close()
+    (call,) = proxy.upstream.calls
+    renamed = name in ("nvidia", "qwen", "moonshot")
+    assert call.json["max_tokens" if renamed else "max_completion_tokens"] == 9
+    assert ("seed" in call.json, "stream_options" in call.json) == ((name != "perplexity",) * 2)
+
+
+async def test_the_usual_variables_find_them() -> None:
+    known = [preset(name) for name in FORMS]
+    variables = {each.variable: "k" for each in known if each is not None and each.variable}
+    found, _ = await asyncio.to_thread(discover_upstreams, variables)
+    settings = await asyncio.to_thread(checked, Settings(upstream=found))
+    assert {each.name for each in settings.upstream} == set(FORMS)
+    assert all(each.base_url.startswith("https://") for each in settings.upstream)
+
+
+async def test_a_client_of_anthropic_reaches_sambanova_untranslated() -> None:
+    async with proxied(provider=configured("sambanova")) as proxy:
+        content = [{"type": "text", "text": TEXT}]
+        message = {
+            "role": "assistant",
+            "type": "message",
+            "id": "1",
+            "model": "m",
+            "content": content,
+        }
+        proxy.upstream.body = json.dumps(message).encode()
+        asked = {"model": "m", "max_tokens": 5, "messages": FIELDS["messages"], "top_k": 3}
+        await (await proxy.session.post(f"{proxy.url}/v1/messages", json=asked)).read()
+    (call,) = proxy.upstream.calls
+    assert (call.path, call.json) == ("/v1/messages", asked)
+    settings = Settings(upstream=(UpstreamSettings(preset="sambanova"),))
+    assert (await asyncio.to_thread(checked, settings)).upstream[0].further == ("anthropic",)
