@@ -27,7 +27,7 @@ import uvicorn
 from msgspec.structs import replace
 
 from benchmarks.load import percentile
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.lab.simulator import Oracle, Simulator, Spell, Truth, find_profile, serve
 from headstart.lab.simulator.faults import Cut
 from headstart.middleware.asgi import not_found

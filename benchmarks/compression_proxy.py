@@ -57,7 +57,7 @@ def provider(profile: str) -> Any:
 
 def proxy(mode: str, ports: dict[str, int]) -> Any:
     """Return the gateway before both providers, found by the model's name."""
-    from headstart.config import load_settings
+    from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers

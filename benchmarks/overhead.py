@@ -100,7 +100,7 @@ def relay_to(upstream: int) -> Any:
 
 def headstart_to(upstream: int, mode: str) -> Any:
     """The sidecar's hot path: gateway, memory store."""
-    from headstart.config import load_settings
+    from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers

@@ -42,7 +42,7 @@ def answering() -> Any:
 
 def proxy(ports: list[int], rules: dict[str, Any] | None) -> Any:
     """The gateway with one route; None: no route, and one upstream."""
-    from headstart.config import load_settings
+    from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers

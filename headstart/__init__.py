@@ -35,11 +35,11 @@ from headstart.errors import (
 if TYPE_CHECKING:
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
-    from headstart.config import Settings, UpstreamSettings
     from headstart.config.strategies import cascade, cheapest, fallback, fastest, hedge, race, route
     from headstart.middleware.after_checks import after_checks
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
+    from headstart.settings import Settings, UpstreamSettings
 
 __version__ = "0.1.0"
 
@@ -86,8 +86,8 @@ _LAZY = {
     "Compression": "headstart.compression.result",
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
-    "Settings": "headstart.config",
-    "UpstreamSettings": "headstart.config",
+    "Settings": "headstart.settings",
+    "UpstreamSettings": "headstart.settings",
     "after_checks": "headstart.middleware.after_checks",
     "compress": "headstart.compression.compress",
     "gateway": "headstart.mount",

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
-from headstart.config import Settings, load_settings, override_cache
+from headstart.config.loading import load_settings, override_cache
 from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.observe import Observers
+from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry
 
-from headstart.config import masked
 from headstart.errors import ConfigError, MissingExtra
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_state import AdminState
@@ -19,14 +18,14 @@ from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.mount import build_gateway
 from headstart.observe import Observers
 from headstart.policies.callers import OriginRules
-from headstart.settings import masked_variable
+from headstart.settings import masked, masked_variable
 
 if TYPE_CHECKING:
-    from headstart.config import ServerSettings, Settings
     from headstart.factory import Parts
     from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp
     from headstart.observe import Observer
+    from headstart.settings import ServerSettings, Settings
 
 
 def build_sidecar(settings: Settings) -> Gateway:

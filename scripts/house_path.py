@@ -242,7 +242,7 @@ class Bench:
         race: bool = False,
     ) -> PathCounters:
         """Return the counters of one request behind a fresh gateway, after some others."""
-        from headstart.config import load_settings
+        from headstart.config.loading import load_settings
         from headstart.mount import gateway
         from headstart.types import new_ulid
 

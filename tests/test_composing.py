@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headstart
-from headstart.config import (
-    Settings,
-    Strategy,
-    UpstreamSettings,
-    checked,
-    load_settings,
-    strategy_of,
-)
+from headstart.config.checks import checked
+from headstart.config.loading import load_settings
+from headstart.config.strategies import strategy_of
+from headstart.settings import Settings, Strategy, UpstreamSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.config import RouteSettings
     from headstart.interfaces import DraftJudge
+    from headstart.settings import RouteSettings
 
 FILE = """
 [[upstream]]

@@ -9,24 +9,24 @@ import msgspec
 import pytest
 
 from headstart.compression.compress import Profile
-from headstart.config import (
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.errors import ConfigError
+from headstart.factory.shaping import compression_by_route
+from headstart.policies.guards.table import GUARDS as POLICY_GUARDS
+from headstart.policies.match import StaticMatch
+from headstart.settings import (
     GUARDS,
     CacheSettings,
     CompressionSettings,
     ServerSettings,
     Settings,
     UpstreamSettings,
-    checked,
-    discover_upstreams,
     is_loopback_host,
-    load_settings,
     masked,
+    masked_url,
 )
-from headstart.errors import ConfigError
-from headstart.factory.shaping import compression_by_route
-from headstart.policies.guards.table import GUARDS as POLICY_GUARDS
-from headstart.policies.match import StaticMatch
-from headstart.settings import masked_url
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.config import CacheSettings, Settings, UpstreamSettings
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.observe import Observers
+from headstart.settings import CacheSettings, Settings, UpstreamSettings
 from support.proxied import proxied
 
 IN_MEMORY = CacheSettings(store="memory:")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.config import Settings
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import StoreError
@@ -17,6 +16,7 @@ from headstart.factory.upstreams import MEASURES_KEPT_AS, open_conditions
 from headstart.middleware.concurrency import Supervisor
 from headstart.observe import Observers, StageFailed
 from headstart.policies.routing.measures import UpstreamModel
+from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

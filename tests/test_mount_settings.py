@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.config import CacheSettings, Settings
 from headstart.errors import ConfigError
 from headstart.mount import resolve_settings
+from headstart.settings import CacheSettings, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.config import Settings, load_settings
+from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headstart.settings import Settings
 
 
 def load(toml: str, tmp_path: Path, environ: dict[str, str] | None = None) -> Settings:

@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from headstart.canonical_request import Quirks
-from headstart.config import (
+from headstart.config.checks import checked
+from headstart.config.loading import load_settings
+from headstart.config.providers import (
+    Weights,
+    aliases,
+    context_at,
+    model_at,
+    model_table,
+    preset,
+    price_at,
+    providers,
+    read_data,
+)
+from headstart.config.strategies import strategy_of, uses
+from headstart.errors import ConfigError
+from headstart.settings import (
     PriceSettings,
     RouteMatch,
     RouteSettings,
@@ -16,21 +31,8 @@ from headstart.config import (
     Strategy,
     StrategySettings,
     UpstreamSettings,
-    aliases,
-    checked,
-    context_at,
-    load_settings,
-    model_at,
-    model_table,
-    preset,
-    price_at,
-    providers,
-    strategy_of,
+    Use,
 )
-from headstart.config.providers import Weights, read_data
-from headstart.config.strategies import uses
-from headstart.errors import ConfigError
-from headstart.settings import Use
 
 if TYPE_CHECKING:
     from pathlib import Path

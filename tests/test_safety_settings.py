@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.config import (
+from headstart.config.checks import checked
+from headstart.config.loading import load_settings
+from headstart.errors import ConfigError
+from headstart.settings import (
     AuditSettings,
     CacheSettings,
     JudgeSettings,
@@ -15,10 +18,7 @@ from headstart.config import (
     RouteSettings,
     Settings,
     UpstreamSettings,
-    checked,
-    load_settings,
 )
-from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

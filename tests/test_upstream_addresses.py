@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headstart.config import Settings, UpstreamSettings, checked, notes_on
-from headstart.settings import CacheSettings, ServerSettings
+from headstart.config.checks import checked, notes_on
+from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
 
 
 def one(**fields: Any) -> UpstreamSettings:

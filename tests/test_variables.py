@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.config import Settings, load_settings
+from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
+from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

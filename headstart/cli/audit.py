@@ -96,7 +96,7 @@ async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
     """Read a store, by the promise that is configured. Raises ConfigError or StoreError."""
-    from headstart.config import load_settings
+    from headstart.config.loading import load_settings
     from headstart.factory.learning import promise_of
     from headstart.middleware.learning.certificates import audit_report
 

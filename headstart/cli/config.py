@@ -12,25 +12,19 @@ import click
 import msgspec
 
 from headstart.cli.options import JSON, command, config_field, flag, print_json
-from headstart.config import (
-    discover_upstreams,
-    load_settings,
-    masked,
-    model_at,
-    model_table,
-    notes_on,
-    price_at,
-    strategy_of,
-)
-from headstart.config.checks import billing_note
+from headstart.config.checks import billing_note, notes_on
+from headstart.config.discovery import discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.config.providers import model_at, model_table, price_at
+from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
-from headstart.settings import masked_variable
+from headstart.settings import masked, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.cli.live_check import LiveResult
-    from headstart.config import RouteSettings, Settings, UpstreamSettings
+    from headstart.settings import RouteSettings, Settings, UpstreamSettings
 
 _WILD = frozenset("*?[")
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from headstart.config import model_at, model_table, strategy_of
+from headstart.config.providers import model_at, model_table
+from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import RequestError, UpstreamError
@@ -34,8 +35,8 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.config import Settings, UpstreamSettings
     from headstart.interfaces import Upstream
+    from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers, StreamEvent
 
 LIMIT_S = 10.0

@@ -163,7 +163,7 @@ async def print_report(console: Console, url: str) -> None:
 
 
 def _configured_store(path: Path | None) -> str:
-    from headstart.config import load_settings
+    from headstart.config.loading import load_settings
 
     return load_settings(path, os.environ).cache.store
 

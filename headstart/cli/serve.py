@@ -12,29 +12,19 @@ import click
 import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
-from headstart.config import (
-    RouteMatch,
-    RouteSettings,
-    UpstreamSettings,
-    checked,
-    discover_local,
-    discover_upstreams,
-    load_settings,
-    model_table,
-    notes_on,
-    preset,
-    providers,
-    strategy_of,
-)
-from headstart.config.checks import billing_note
-from headstart.settings import masked_url
+from headstart.config.checks import billing_note, checked, notes_on
+from headstart.config.discovery import discover_local, discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.config.providers import model_table, preset, providers
+from headstart.config.strategies import strategy_of
+from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.config import CacheSettings, Settings
+    from headstart.settings import CacheSettings, Settings
 
 Kind = Literal["race", "hedge", "fallback"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -37,7 +37,6 @@ from headstart.types import new_ulid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.config import Settings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import Opened
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.observe import Observers
     from headstart.policies.callers import OriginRules
+    from headstart.settings import Settings
 
 
 @dataclass(frozen=True)

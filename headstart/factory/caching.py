@@ -11,12 +11,12 @@ from headstart.factory.context import clock
 from headstart.middleware.record import Recorder
 
 if TYPE_CHECKING:
-    from headstart.config import CacheSettings
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.context import BuildContext
     from headstart.interfaces import MatchPolicy, Store
     from headstart.observe import Observers
+    from headstart.settings import CacheSettings
 
 
 def make_store(cache: CacheSettings, observers: Observers) -> Store:

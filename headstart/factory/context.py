@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from headstart.config import Settings
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Supervisor
     from headstart.observe import Observers
+    from headstart.settings import Settings
 
 clock = time.time  # noqa: TID251
 

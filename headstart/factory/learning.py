@@ -15,7 +15,6 @@ from headstart.types import new_ulid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.config import CacheSettings
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.context import BuildContext
     from headstart.factory.upstreams import Opened
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.policies.match import StaticMatch, VerifiedMatch
     from headstart.policies.ratchet.settings import Promise
+    from headstart.settings import CacheSettings
 
 
 def make_domains(build: BuildContext) -> Domains | None:

@@ -21,12 +21,12 @@ from headstart.settings import Strategy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.config import CacheSettings, RouteSettings, Settings
     from headstart.factory.shaping import Shaping
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.steps import StepContext
     from headstart.middleware.upstreams.draft_judges import JudgePanel
+    from headstart.settings import CacheSettings, RouteSettings, Settings
 
 
 def route_rule(route: RouteSettings) -> RouteRule:

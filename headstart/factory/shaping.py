@@ -12,14 +12,13 @@ from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.config import RouteSettings, Settings
     from headstart.factory.context import BuildContext
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.prompt_compression import TextWorker
     from headstart.middleware.shaping.steps import Step
     from headstart.policies.output.answer_limits import Lengths
-    from headstart.settings import CompressionSettings, OutputSettings
+    from headstart.settings import CompressionSettings, OutputSettings, RouteSettings, Settings
 
 
 def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:

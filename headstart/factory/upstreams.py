@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
-    from headstart.config import Settings, UpstreamSettings
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.router import Provider
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
+    from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers
 
 MEASURES_KEPT_AS = "upstream-measures"

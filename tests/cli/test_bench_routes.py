@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.config import load_settings, model_at
+from headstart.config.loading import load_settings
+from headstart.config.providers import model_at
 from headstart.lab.bench import Sample, recommend
 from headstart.lab.commands.bench_calls import Source, configured
 

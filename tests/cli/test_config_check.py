@@ -9,15 +9,10 @@ import pytest
 
 from headstart.cli import main
 from headstart.cli.live_check import ask_all, model_for
-from headstart.config import (
-    RouteMatch,
-    RouteSettings,
-    Settings,
-    UpstreamSettings,
-    checked,
-    providers,
-)
+from headstart.config.checks import checked
+from headstart.config.providers import providers
 from headstart.lab.simulator import Simulator
+from headstart.settings import RouteMatch, RouteSettings, Settings, UpstreamSettings
 from support.simulated import simulated
 
 if TYPE_CHECKING:

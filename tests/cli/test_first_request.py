@@ -10,7 +10,8 @@ import msgspec
 SCRIPT = """
 import asyncio, json, sys, threading
 from headstart.compression.tokens import is_loaded
-from headstart.config import CacheSettings, Settings, UpstreamSettings, checked
+from headstart.config.checks import checked
+from headstart.settings import CacheSettings, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
 
 EVENT = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o"}

@@ -21,16 +21,11 @@ import pytest
 
 from headstart.cli import main
 from headstart.cli.serve import banner, billed_notes, with_route
-from headstart.config import (
-    RecordSettings,
-    ServerSettings,
-    Settings,
-    UpstreamSettings,
-    checked,
-    discovery,
-    providers,
-    strategy_of,
-)
+from headstart.config import discovery
+from headstart.config.checks import checked
+from headstart.config.providers import providers
+from headstart.config.strategies import strategy_of
+from headstart.settings import RecordSettings, ServerSettings, Settings, UpstreamSettings
 from headstart.sockets import room_for_connections
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from headstart.cli.config import start_problems
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.observe import Observers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.lab.commands.tune import tune
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.decisions import LabelSource, Outcome
 from headstart.middleware import pump
 from headstart.observe import Labelled, Served

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.admin import admin_app

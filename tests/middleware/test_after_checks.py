@@ -34,8 +34,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
-from headstart.config import ServerSettings, Settings
 from headstart.errors import ConfigError
+from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from headstart import HeadstartMiddleware, gateway
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from support.raw_upstream import RawUpstream, ask_raw, raw_upstream, sidecar_before
 from support.scripted import ScriptedUpstream
 from support.serving import serving

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import headstart
-from headstart.config import Settings, UpstreamSettings, load_settings
+from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.cascade import Cascade
@@ -19,7 +19,7 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.target import Target
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served
-from headstart.settings import Strategy
+from headstart.settings import Settings, Strategy, UpstreamSettings
 from headstart.types import Text
 from support.candidates import DIALECTS, UNIX, Books, chat_call, read
 from support.scripted import ScriptedUpstream, chunk
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from headstart.config import RouteSettings
     from headstart.factory import Parts
     from headstart.interfaces import DraftJudge, Store
+    from headstart.settings import RouteSettings
     from headstart.types import ChatRequest, Completion
 
 pytestmark = pytest.mark.anyio

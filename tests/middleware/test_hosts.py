@@ -32,8 +32,8 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware, gateway
-from headstart.config import Settings, UpstreamSettings
 from headstart.lab.simulator import Simulator
+from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving

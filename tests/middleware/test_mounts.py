@@ -22,10 +22,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
-from headstart.config import ServerSettings, Settings
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.asgi import Gateway, Running
 from headstart.middleware.endpoints import Routes
+from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving

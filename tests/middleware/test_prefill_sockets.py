@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headstart.attempts import AttemptRole
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Cut

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.sidecar import build_sidecar
 from support.serving import serving

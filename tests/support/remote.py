@@ -8,7 +8,7 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.sidecar import build_sidecar
 from support.scripted import ScriptedUpstream
 from support.serving import serving_in_thread

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from headstart.config import load_settings
+from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol

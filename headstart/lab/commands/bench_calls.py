@@ -16,19 +16,10 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.cli.live_check import chat_call, model_for
-from headstart.config import (
-    PriceSettings,
-    Settings,
-    UpstreamSettings,
-    aliases,
-    checked,
-    discover_local,
-    discover_upstreams,
-    load_settings,
-    model_at,
-    model_table,
-    preset,
-)
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_local, discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.config.providers import aliases, model_at, model_table, preset
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
@@ -38,7 +29,12 @@ from headstart.lab.bench import Sample, Subject
 from headstart.lab.simulator import Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
-from headstart.settings import DialectName  # noqa: TC001 - it types a value
+from headstart.settings import (
+    DialectName,
+    PriceSettings,
+    Settings,
+    UpstreamSettings,
+)
 from headstart.types import (
     Call,
     ErrorReported,

@@ -24,29 +24,23 @@ from rich.text import Text
 
 from headstart.cli.options import command, flag, option
 from headstart.cli.report import print_report
-from headstart.config import (
-    RouteMatch,
-    RouteSettings,
-    Settings,
-    UpstreamSettings,
-    checked,
-)
+from headstart.config.checks import checked
 from headstart.lab.commands.bench_calls import simulated_prices
 from headstart.lab.simulator import Simulator, serve, traffic
 from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut, Status
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
-from headstart.settings import CacheSettings
+from headstart.settings import CacheSettings, RouteMatch, RouteSettings, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from headstart.attempts import Attempt
-    from headstart.config import PriceSettings
     from headstart.lab.simulator import Oracle, TrafficPrompt
     from headstart.lab.simulator.faults import Fault
+    from headstart.settings import PriceSettings
 
 ROUTE = "x-headstart-route"
 
