@@ -67,25 +67,17 @@ class PromptEncoder(Protocol):
         """
 
 
+@dataclass(slots=True, eq=False)
 class SemanticSearch(Generic[P]):
     """Encodes a prompt, searches its neighbours and lets the policy judge them, the best first."""
 
-    def __init__(
-        self,
-        encoder: PromptEncoder,
-        policy: MatchPolicy[P],
-        replica: Replica,
-        *,
-        max_wait_s: float,
-        neighbors: int,
-    ) -> None:
-        self._encoder = encoder
-        self._policy = policy
-        self._replica = replica
-        self._max_wait_s = max_wait_s
-        self._neighbors = neighbors
-        self._parsed: dict[str, P] = {}
-        self._expected: dict[str, set[asyncio.Event]] = {}
+    encoder: PromptEncoder
+    policy: MatchPolicy[P]
+    replica: Replica
+    max_wait_s: float
+    neighbors: int
+    _parsed: dict[str, P] = field(default_factory=dict)
+    _expected: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -112,21 +104,21 @@ class SemanticSearch(Generic[P]):
 
         The vector is None if the tenant's queue is full, the encoder fails or the text is too long.
         """
-        if self._encoder.is_full(tenant):
+        if self.encoder.is_full(tenant):
             return entry, None
         try:
-            encoding = await self._encoder.encode(text, background=True, tenant=tenant)
+            encoding = await self.encoder.encode(text, background=True, tenant=tenant)
             vector = pack_vector(encoding.sentence)
         except StageError as error:
-            report_failure(self._replica.observers, error)
+            report_failure(self.replica.observers, error)
             return entry, None
         if not encoding.complete:
             return entry, None
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self._parse(text, encoding)),
-            evidence_version=self._policy.version,
-            encoder=self._replica.namespace or "",
+            evidence=self.policy.pack(self._parse(text, encoding)),
+            evidence_version=self.policy.version,
+            encoder=self.replica.namespace or "",
         )
         return embedded, vector
 
@@ -137,7 +129,7 @@ class SemanticSearch(Generic[P]):
         """
         parsed = self._parsed.get(text)
         if parsed is None:
-            parsed = self._parsed[text] = self._policy.prepare(text, encoding)
+            parsed = self._parsed[text] = self.policy.prepare(text, encoding)
             if len(self._parsed) > MOST_PARSED:
                 del self._parsed[next(iter(self._parsed))]
         return parsed
@@ -154,13 +146,13 @@ class SemanticSearch(Generic[P]):
             lookup = await self._find(query)
         except StageError as error:
             query.add_time("encode_s" if error.stage == "encoder" else "lookup_s")
-            report_failure(self._replica.observers, error)
+            report_failure(self.replica.observers, error)
             lookup = miss(f"{error.stage}-error")
         return msgspec.structs.replace(lookup, **query.spent)
 
     async def _find(self, query: SemanticQuery) -> Lookup:
-        with anyio.move_on_after(self._max_wait_s) as wait:
-            encoding = await self._encoder.encode(query.text, tenant=query.context.tenant)
+        with anyio.move_on_after(self.max_wait_s) as wait:
+            encoding = await self.encoder.encode(query.text, tenant=query.context.tenant)
         query.add_time("encode_s")
         if wait.cancelled_caught:
             return miss("encoder-busy")
@@ -182,11 +174,11 @@ class SemanticSearch(Generic[P]):
 
     async def _search(self, encoding: Encoding, query: SemanticQuery) -> Lookup:
         vector = pack_vector(encoding.sentence)
-        near = await self._replica.search(query.key.group, vector, self._neighbors)
+        near = await self.replica.search(query.key.group, vector, self.neighbors)
         query.add_time("lookup_s")
         if not near:
             return miss("empty-partition")
-        if near[0].similarity < self._policy.minimum:
+        if near[0].similarity < self.policy.minimum:
             return miss("below-threshold", near[0].similarity, "threshold")
         prepared = self._parse(query.text, encoding)
         lookup = await self._match(near, prepared, query)
@@ -199,12 +191,12 @@ class SemanticSearch(Generic[P]):
         The store is read at most once, for the neighbours that the hot tier lacks. If all are
         vetoed, the miss reports the nearest neighbour, and the nearest is judged for its label.
         """
-        similar = [neighbor for neighbor in near if neighbor.similarity >= self._policy.minimum]
+        similar = [neighbor for neighbor in near if neighbor.similarity >= self.policy.minimum]
         vetoed: _VetoedNeighbor[P] | None = None
         read: Mapping[str, Entry] | None = None
-        hot, deletions = self._replica.hot, self._replica.deletions
+        hot, deletions = self.replica.hot, self.replica.deletions
         histories = HistoryComparer(
-            self._encoder, self._policy, query.key, query.context, self._max_wait_s
+            self.encoder, self.policy, query.key, query.context, self.max_wait_s
         )
         for rank, neighbor in enumerate(similar):
             entry = hot.get(neighbor.id)
@@ -212,7 +204,7 @@ class SemanticSearch(Generic[P]):
                 if read is None:
                     query.add_time("match_s")
                     ids = [each.id for each in similar[rank:] if each.id not in hot]
-                    read = await self._replica.read(ids)
+                    read = await self.replica.read(ids)
                     query.add_time("lookup_s")
                 entry = read.get(neighbor.id)
             if entry is None:
@@ -224,7 +216,7 @@ class SemanticSearch(Generic[P]):
                 refusal, candidate = "history", None
             if refusal is None and candidate is not None:
                 lookup = self._judge(entry, prepared, candidate, ranked)
-                self._replica.keep(entry, deletions)
+                self.replica.keep(entry, deletions)
                 return lookup if vetoed is None or lookup.entry else vetoed.report(lookup)
             vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal)
         if vetoed is None:
@@ -238,13 +230,13 @@ class SemanticSearch(Generic[P]):
         refusal = accept(entry)
         if refusal is not None:
             return refusal, None
-        if entry.evidence_version != self._policy.version:
+        if entry.evidence_version != self.policy.version:
             return "evidence-version", None
         try:
-            candidate = self._policy.unpack(entry.evidence)
+            candidate = self.policy.unpack(entry.evidence)
         except (msgspec.DecodeError, ValueError):
             return "evidence-damaged", None
-        return self._policy.veto(prepared, candidate), candidate
+        return self.policy.veto(prepared, candidate), candidate
 
     def _judge(
         self,
@@ -254,7 +246,7 @@ class SemanticSearch(Generic[P]):
         ranked: RankedNeighbor,
         veto: str | None = None,
     ) -> Lookup:
-        verdict = self._policy.judge(prepared, candidate, ranked, veto)
+        verdict = self.policy.judge(prepared, candidate, ranked, veto)
         pair = UnlabelledPair(domain=ranked.context.domain, entry=entry, verdict=verdict)
         similarity = verdict.similarity
         if verdict.serve:

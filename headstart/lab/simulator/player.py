@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +33,7 @@ class PlayOutcome(StrEnum):
     """The simulator itself broke the connection off."""
 
 
+@dataclass(slots=True, eq=False)
 class Performance:
     """One reply that is being sent.
 
@@ -39,25 +41,16 @@ class Performance:
     real seconds from the request to the headers and to the first token, None until then.
     """
 
-    def __init__(
-        self,
-        reply: ScriptedReply,
-        receive: Receive,
-        send: Send,
-        transport: asyncio.Transport | None,
-        *,
-        speed: float = 1.0,
-    ) -> None:
-        self._reply = reply
-        self._receive = receive
-        self._send = send
-        self._transport = transport
-        self._speed = speed
-        self._start = 0.0
-        self.deltas = 0
-        self.sent = 0
-        self.head_s: float | None = None
-        self.first_token_s: float | None = None
+    reply: ScriptedReply
+    receive: Receive
+    send: Send
+    transport: asyncio.Transport | None
+    speed: float = 1.0
+    deltas: int = 0
+    sent: int = 0
+    head_s: float | None = None
+    first_token_s: float | None = None
+    _start: float = 0.0
 
     async def play(self) -> PlayOutcome:
         """Send the reply. Returns early, without error, when the client leaves.
@@ -65,21 +58,19 @@ class Performance:
         Raises RuntimeError when the reply needs a transport and there is none.
         """
         self._start = anyio.current_time()
-        if self._reply.at_once:
+        if self.reply.at_once:
             await self._send_head()
-            self._count(sum(piece.delta for piece in self._reply.pieces))
-            await self._send_body(
-                b"".join([piece.data for piece in self._reply.pieces]), more=False
-            )
+            self._count(sum(piece.delta for piece in self.reply.pieces))
+            await self._send_body(b"".join([piece.data for piece in self.reply.pieces]), more=False)
             return PlayOutcome.COMPLETED
-        if self._reply.needs_transport:
+        if self.reply.needs_transport:
             self._connection()
         outcome = PlayOutcome.CANCELLED
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_on_disconnect, group.cancel_scope)
             outcome = await self._play_on_time()
             group.cancel_scope.cancel()
-        if self._reply.needs_transport:
+        if self.reply.needs_transport:
             await self._disconnected()
         return outcome
 
@@ -88,11 +79,11 @@ class Performance:
         scope.cancel()
 
     async def _disconnected(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def _play_on_time(self) -> PlayOutcome:
-        reply = self._reply
+        reply = self.reply
         if reply.head_at_s is not None:
             await self._wait(reply.head_at_s)
             if reply.head_takes_s:
@@ -126,7 +117,7 @@ class Performance:
             self.first_token_s = anyio.current_time() - self._start
 
     def _seconds_until(self, at_s: float) -> float:
-        return self._start + at_s / self._speed - anyio.current_time()
+        return self._start + at_s / self.speed - anyio.current_time()
 
     async def _wait(self, at_s: float) -> None:
         seconds = self._seconds_until(at_s)
@@ -135,22 +126,22 @@ class Performance:
 
     async def _send_head(self) -> None:
         self.head_s = anyio.current_time() - self._start
-        await self._send(
+        await self.send(
             {
                 "type": "http.response.start",
-                "status": self._reply.status,
-                "headers": list(self._reply.headers),
+                "status": self.reply.status,
+                "headers": list(self.reply.headers),
             }
         )
 
     async def _send_body(self, data: bytes, *, more: bool) -> None:
         self.sent += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _connection(self) -> asyncio.Transport:
-        if self._transport is None:
+        if self.transport is None:
             raise RuntimeError("this fault needs the transport: use headstart.lab.simulator.serve")
-        return self._transport
+        return self.transport
 
     def _break_off(self, ending: Ending) -> None:
         """Close the connection after the bytes that were written."""
@@ -161,7 +152,7 @@ class Performance:
 
     async def _trickle(self) -> None:
         """Write the head byte by byte past ASGI, then the body, and close."""
-        reply = self._reply
+        reply = self.reply
         phrase = HTTPStatus(reply.status).phrase
         lines = [f"HTTP/1.1 {reply.status} {phrase}".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in reply.headers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headstart.attempts import total_cost_usd
@@ -26,42 +27,38 @@ DAY_S = 86400.0
 MINUTE_S = 60.0
 
 
+@dataclass(slots=True, eq=False)
 class CallBudget:
     """Counts calls within the last hour and dollars within the last day. None: no cap."""
 
-    def __init__(
-        self,
-        max_calls_per_hour: int | None,
-        max_usd_per_day: float | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self._max_calls = max_calls_per_hour
-        self._max_usd = max_usd_per_day
-        self._clock = clock
-        self._calls: deque[float] = deque()
-        self._paid: deque[list[float]] = deque()
-        """Minutes in which something was paid, and how much: a day of them stays small."""
+    max_calls_per_hour: int | None
+    max_usd_per_day: float | None
+    clock: Callable[[], float]
+    _calls: deque[float] = field(default_factory=deque)
+    _paid: deque[list[float]] = field(default_factory=deque)
+    """The minutes in which something was paid, with the sums. A day has few of them."""
 
     def take(self) -> bool:
         """Count one call, if it may be made."""
-        now = self._clock()
+        now = self.clock()
         while self._calls and self._calls[0] <= now - HOUR_S:
             self._calls.popleft()
         while self._paid and self._paid[0][0] <= now - DAY_S:
             self._paid.popleft()
-        if self._max_calls is not None and len(self._calls) >= self._max_calls:
+        if self.max_calls_per_hour is not None and len(self._calls) >= self.max_calls_per_hour:
             return False
-        if self._max_usd is not None and sum(usd for _, usd in self._paid) >= self._max_usd:
+        paid_usd = sum(usd for _, usd in self._paid)
+        if self.max_usd_per_day is not None and paid_usd >= self.max_usd_per_day:
             return False
-        if self._max_calls is not None:
+        if self.max_calls_per_hour is not None:
             self._calls.append(now)
         return True
 
     def pay(self, cost_usd: float) -> None:
         """Note what a call cost."""
-        if self._max_usd is None:
+        if self.max_usd_per_day is None:
             return
-        now = self._clock()
+        now = self.clock()
         if self._paid and now - self._paid[-1][0] < MINUTE_S:
             self._paid[-1][1] += cost_usd
         else:

@@ -8,6 +8,7 @@ from its own labels. So a slow process is behind the others, and never ahead of 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
@@ -66,19 +67,18 @@ class SavedVetoes(Frozen):
     rows: dict[str, Veto]
 
 
+@dataclass(slots=True, eq=False)
 class _LoadedDomain:
     """A domain in memory, its last label, and whether its snapshot is out of date."""
 
-    __slots__ = ("changed", "cursor", "domain", "tripped")
-
-    def __init__(self, domain: Domain, cursor: str) -> None:
-        self.domain = domain
-        self.cursor = cursor
-        self.changed = False
-        self.tripped = False
-        """The log says that near misses stopped the cold start."""
+    domain: Domain
+    cursor: str
+    changed: bool = False
+    tripped: bool = False
+    """The log says that near misses stopped the cold start."""
 
 
+@dataclass(slots=True, eq=False)
 class Domains:
     """Loads domains on demand and applies new labels; ``run`` it in a background task.
 
@@ -86,29 +86,20 @@ class Domains:
     raises SnapshotError for one that this version cannot use.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        fresh: Callable[[], Domain],
-        restore: Callable[[bytes], Domain],
-        observer: Observer,
-        most: int = MOST,
-    ) -> None:
-        self._store = store
-        self._fresh = fresh
-        self._restore = restore
-        self._observer = observer
-        self._most = most
-        self._held: OrderedDict[str, _LoadedDomain] = OrderedDict()
-        self._loading: dict[str, anyio.Event] = {}
-        self._lock = anyio.Lock()
-        self._cursor: str | None = None
-        """The last label read; None before people's vetoes were read."""
-        self._saved_cursor = ""
-        self.vetoes = Vetoes()
-        """The entries that people called wrong; complete once any domain is in memory."""
-        self._wake = anyio.Event()
+    store: Store
+    fresh: Callable[[], Domain]
+    restore: Callable[[bytes], Domain]
+    observer: Observer
+    most: int = MOST
+    vetoes: Vetoes = field(default_factory=Vetoes)
+    """The entries that people called wrong; complete once any domain is in memory."""
+    _held: OrderedDict[str, _LoadedDomain] = field(default_factory=OrderedDict)
+    _loading: dict[str, anyio.Event] = field(default_factory=dict)
+    _lock: anyio.Lock = field(default_factory=anyio.Lock)
+    _cursor: str | None = None
+    """The last label read; None before people's vetoes were read."""
+    _saved_cursor: str = ""
+    _wake: anyio.Event = field(default_factory=anyio.Event)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -200,7 +191,7 @@ class Domains:
 
     def _crowded(self) -> bool:
         labels = sum(min(held.domain.labels, MOST_ENTRY_RECORDS) for held in self._held.values())
-        return len(self._held) > self._most or (labels > MOST_LABELS and len(self._held) > 1)
+        return len(self._held) > self.most or (labels > MOST_LABELS and len(self._held) > 1)
 
     async def _leave(self) -> None:
         """Take the least recently used domain out of memory. Its labels can restore it."""
@@ -214,7 +205,7 @@ class Domains:
             del self._held[name]
 
     async def _saved(self, name: str) -> Saved | None:
-        document = await self._store.kept(_document(name))
+        document = await self.store.kept(_document(name))
         if document is None:
             return None
         try:
@@ -226,20 +217,20 @@ class Domains:
     def _revive(self, name: str, saved: Saved | None) -> _LoadedDomain:
         if saved is not None:
             try:
-                return _LoadedDomain(self._restore(saved.snapshot), saved.cursor)
+                return _LoadedDomain(self.restore(saved.snapshot), saved.cursor)
             except SnapshotError as error:
                 logger.warning("learning domain %s starts again: %s", name[:12], error)
-        return _LoadedDomain(self._fresh(), "")
+        return _LoadedDomain(self.fresh(), "")
 
     async def _catch_up(self, name: str, held: _LoadedDomain) -> None:
-        while page := await self._store.labels(held.cursor, domain=name):
+        while page := await self.store.labels(held.cursor, domain=name):
             await self._apply_all(page, {name: held})
 
     async def _advance(self) -> None:
         """Apply the labels after the last one read. The caller holds the lock."""
         if self._cursor is None:
             self._cursor = self._saved_cursor = await self._load_vetoes()
-        while page := await self._store.labels(self._cursor):
+        while page := await self.store.labels(self._cursor):
             for _, label in page:
                 self.vetoes.apply(label)
             await self._apply_all(page, self._held)
@@ -247,7 +238,7 @@ class Domains:
 
     async def _load_vetoes(self) -> str:
         """Read people's vetoes; return the last label in them. Without them read all labels."""
-        document = await self._store.kept(_VETOES)
+        document = await self.store.kept(_VETOES)
         if document is None:
             return ""
         try:
@@ -289,7 +280,7 @@ class Domains:
     def _tell(self, name: str, domain: Domain, change: Change) -> None:
         """Report a domain whose rule changed; log the reason if it serves less than at first."""
         status = domain.status()
-        self._observer.notify(
+        self.observer.notify(
             Learned(
                 domain=name,
                 rule=status.rule,
@@ -326,7 +317,7 @@ class Domains:
         cursor = self._cursor
         if cursor is not None and cursor != self._saved_cursor:
             saved = SavedVetoes(cursor=cursor, rows=self.vetoes.rows())
-            await self._store.keep(_VETOES, msgspec.msgpack.encode(saved))
+            await self.store.keep(_VETOES, msgspec.msgpack.encode(saved))
             self._saved_cursor = cursor
         for name, held in list(self._held.items()):
             if held.changed:
@@ -336,14 +327,14 @@ class Domains:
         held.changed = False
         saved = Saved(cursor=held.cursor, snapshot=held.domain.snapshot())
         try:
-            await self._store.keep(_document(name), msgspec.msgpack.encode(saved))
+            await self.store.keep(_document(name), msgspec.msgpack.encode(saved))
         except BaseException:
             held.changed = True
             raise
 
     def _report(self, error: Exception) -> None:
         cause = error.__cause__ or error
-        self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+        self.observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
 
 
 _VETOES = "vetoes"

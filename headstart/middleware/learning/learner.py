@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -53,19 +54,14 @@ class SecondOpinion(Protocol):
         """Return the judgement, or None if it is unsure or its budget is spent."""
 
 
+@dataclass(slots=True, eq=False)
 class AnswerJudge:
     """Compares answers, and asks ``second`` about unsure pairs. Raises no HeadstartError."""
 
-    def __init__(
-        self,
-        encoder: PromptEncoder | None,
-        observer: Observer,
-        second: SecondOpinion | None = None,
-    ) -> None:
-        self._encoder = encoder
-        self._observer = observer
-        self._second = second
-        self._vectors: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
+    encoder: PromptEncoder | None
+    observer: Observer
+    second: SecondOpinion | None = None
+    _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
 
     async def compare(
         self, entry: Entry, question: str, fresh: Completion | RawResponse
@@ -73,13 +69,13 @@ class AnswerJudge:
         """Judge a fresh answer to ``question`` against the entry of a similar question."""
         cached = entry.answer
         agreement = await self._judge(cached, fresh, (question, entry.key.query))
-        if agreement.same is not None or self._second is None:
+        if agreement.same is not None or self.second is None:
             return agreement
         try:
             with anyio.fail_after(OPINION_S):
-                same = await self._second.same(question, cached, fresh)
+                same = await self.second.same(question, cached, fresh)
         except (HeadstartError, TimeoutError) as error:
-            self._observer.notify(StageFailed(stage="judge", error=type(error).__name__))
+            self.observer.notify(StageFailed(stage="judge", error=type(error).__name__))
             return agreement
         return msgspec.structs.replace(agreement, same=same)
 
@@ -100,12 +96,12 @@ class AnswerJudge:
         return await _run(judge, cached, fresh, questions, cosine, off_loop=long)
 
     async def _cosine(self, texts: tuple[str, ...]) -> float | None:
-        if len(texts) != 2 or self._encoder is None:
+        if len(texts) != 2 or self.encoder is None:
             return None
         try:
-            one, other = [await self._vector(self._encoder, text) for text in texts]
+            one, other = [await self._vector(self.encoder, text) for text in texts]
         except EncoderError as error:
-            self._observer.notify(StageFailed(stage="encoder", error=type(error).__name__))
+            self.observer.notify(StageFailed(stage="encoder", error=type(error).__name__))
             return None
         return float(one @ other)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,79 +31,68 @@ MOST_CHARACTERS = 64 * 1024
 """A longer answer is no verdict."""
 
 
+@dataclass(slots=True, eq=False)
 class ModelJudge:
     """Asks ``model`` of ``upstream`` whether two answers agree. Each call is booked as an audit."""
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        dialect: Dialect,
-        model: str,
-        allowance: CallBudget,
-        *,
-        price: Callable[[str], Price | None],
-        clock: Callable[[], float],
-        new_id: Callable[[], str],
-        observer: Observer,
-    ) -> None:
-        self._upstream = upstream
-        self._dialect = dialect
-        self._model = model
-        self._allowance = allowance
-        self._price = price
-        self._clock = clock
-        self._new_id = new_id
-        self._observer = observer
+    upstream: Upstream
+    dialect: Dialect
+    model: str
+    allowance: CallBudget
+    price: Callable[[str], Price | None]
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    observer: Observer
 
     async def same(
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
     ) -> bool | None:
         """Return the judgement; None: unsure, or no budget is left. Raises UpstreamError."""
-        if not self._allowance.take():
+        if not self.allowance.take():
             return None
-        asked = judge_request(question, answer_text(cached), answer_text(fresh), self._model)
+        asked = judge_request(question, answer_text(cached), answer_text(fresh), self.model)
         body = msgspec.json.encode(asked)
         call = Call(
-            id=self._new_id(),
+            id=self.new_id(),
             method="POST",
             path=PATH,
             query_string=b"",
             headers=((b"content-type", b"application/json"),),
             body=body,
-            dialect=self._dialect.name,
+            dialect=self.dialect.name,
             endpoint="judge",
-            request=self._dialect.parse_request(body),
+            request=self.dialect.parse_request(body),
         )
         began = time.perf_counter()
         transcript, status = Transcript(), 0
         try:
-            async with await self._upstream.send(call) as reply:
+            async with await self.upstream.send(call) as reply:
                 transcript, status = reply.transcript, reply.status
                 async for _ in reply.pieces:
                     pass
         finally:
             self._book(call, transcript, status, time.perf_counter() - began)
-        verdict = transcript.completion(self._clock())
+        verdict = transcript.completion(self.clock())
         if status != 200 or verdict is None or transcript.characters > MOST_CHARACTERS:
-            raise UpstreamProtocolError(f"the judge {self._model!r} did not answer")
+            raise UpstreamProtocolError(f"the judge {self.model!r} did not answer")
         return read_verdict(answer_text(verdict))
 
     def _book(self, call: Call, transcript: Transcript, status: int, total_s: float) -> None:
-        tokens = self._dialect.tokens(transcript.usage or {})
-        price = self._price(self._model)
+        tokens = self.dialect.tokens(transcript.usage or {})
+        price = self.price(self.model)
         cost_usd = None if price is None else price.cost_usd(tokens)
-        self._allowance.pay(cost_usd or 0.0)
-        self._observer.notify(
+        self.allowance.pay(cost_usd or 0.0)
+        self.observer.notify(
             Served(
                 id=call.id,
-                at=self._clock() - total_s,
+                at=self.clock() - total_s,
                 endpoint=call.endpoint,
                 outcome=Outcome.AUDIT,
                 status=status,
                 stream=False,
                 total_s=total_s,
-                model=self._model,
-                upstream=self._upstream.name,
+                model=self.model,
+                upstream=self.upstream.name,
                 reason="judge",
                 prompt_tokens=tokens.prompt,
                 completion_tokens=tokens.completion,

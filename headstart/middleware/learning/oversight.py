@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -167,6 +168,7 @@ class AllowedChecks(NamedTuple):
     """Call the provider although the hit is served; not for an app that is not idempotent."""
 
 
+@dataclass(slots=True, eq=False)
 class Oversight:
     """Decides whether hits are served and checked, by what was learned.
 
@@ -174,22 +176,12 @@ class Oversight:
     domain has this number of labels.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        audits: Audits,
-        *,
-        promise: Promise,
-        shadow: bool,
-        shadow_first: int,
-        observer: Observer,
-    ) -> None:
-        self.learner = learner
-        self.audits = audits
-        self.promise = promise
-        self._shadow = shadow
-        self._shadow_first = shadow_first
-        self._observer = observer
+    learner: Learner
+    audits: Audits
+    promise: Promise
+    shadow: bool
+    shadow_first: int
+    observer: Observer
 
     async def refuse(self, context: MatchContext) -> str | None:
         """Load the request's domain; return why nothing may be matched by meaning, or None."""
@@ -197,7 +189,7 @@ class Oversight:
             await self.learner.domains.load(context.domain)
         except StageError as error:
             cause = error.__cause__ or error
-            self._observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+            self.observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
             return "learner-error"
         return None
 
@@ -268,7 +260,7 @@ class Oversight:
     def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
         domain = self.learner.domains.find(sample.pair.domain)
         labels = 0 if domain is None else domain.labels
-        if self._shadow or labels < self._shadow_first:
+        if self.shadow or labels < self.shadow_first:
             return HitDecision(HitAction.ASK, _withheld(lookup, "shadow"), sample)
         background = may.twice and self.audits.settings.mode == "background"
         if domain is None or not (background or may.ask):
