@@ -62,7 +62,6 @@ class SemanticCache:
         max_wait_s: float,
         clock: Callable[[], float],
         observers: Observer,
-        neighbors: int = 8,
         touch_s: float = 1.0,
     ) -> None:
         """Compose the parts. A lookup waits at most ``max_wait_s`` for its encoding.
@@ -82,9 +81,7 @@ class SemanticCache:
         self._replica = Replica(store, index, self._hot, namespace, observers)
         self._search: SemanticSearch[Any] | None = None
         if encoder is not None:
-            self._search = SemanticSearch(
-                encoder, policy, self._replica, max_wait_s=max_wait_s, neighbors=neighbors
-            )
+            self._search = SemanticSearch(encoder, policy, self._replica, max_wait_s)
 
     # --- lifetime ------------------------------------------------------------------------------
 

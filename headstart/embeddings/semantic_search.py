@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     Accept: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request, or None."""
 
+NEIGHBORS = 8
+"""The number of nearest entries that a lookup fetches."""
 LEAST_SIMILARITY = 0.90
 """The lowest similarity of a turn and its counterpart that may mean the same."""
 MOST_ENCODINGS = 12
@@ -75,7 +77,6 @@ class SemanticSearch(Generic[P]):
     policy: MatchPolicy[P]
     replica: Replica
     max_wait_s: float
-    neighbors: int
     _parsed: dict[str, P] = field(default_factory=dict)
     _expected: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
@@ -174,7 +175,7 @@ class SemanticSearch(Generic[P]):
 
     async def _search(self, encoding: Encoding, query: SemanticQuery) -> Lookup:
         vector = pack_vector(encoding.sentence)
-        near = await self.replica.search(query.key.group, vector, self.neighbors)
+        near = await self.replica.search(query.key.group, vector, NEIGHBORS)
         query.add_time("lookup_s")
         if not near:
             return miss("empty-partition")

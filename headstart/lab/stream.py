@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
-from headstart.embeddings.semantic_search import LEAST_SIMILARITY, MOST_ENCODINGS
+from headstart.embeddings.semantic_search import LEAST_SIMILARITY, MOST_ENCODINGS, NEIGHBORS
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
@@ -110,10 +110,6 @@ def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) ->
         return same != (draw() < wrong)
 
     return judge
-
-
-NEIGHBORS = 8
-"""The number of neighbours that are judged, best first; the cache fetches as many."""
 
 
 HISTORY = "history"
