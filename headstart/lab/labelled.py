@@ -196,14 +196,9 @@ def read_log(lines: Iterable[bytes]) -> list[LoggedExchange]:
     found = [
         _exchange(number, decode_line(number, line, _LogLine)) for number, line in numbered(lines)
     ]
-    times = [exchange.at for exchange in found if exchange.at is not None]
-    if len(times) == len(found):
-        found = [exchange for _, exchange in sorted(zip(times, found, strict=True), key=_time)]
+    if all(exchange.at is not None for exchange in found):
+        found.sort(key=lambda exchange: exchange.at or 0.0)
     return found
-
-
-def _time(timed: tuple[float, LoggedExchange]) -> float:
-    return timed[0]
 
 
 def _exchange(number: int, line: _LogLine) -> LoggedExchange:

@@ -20,7 +20,7 @@ from headstart.settings import static_threshold
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from headstart.decisions import Encoding, HistoryComparison, RankedNeighbor
+    from headstart.decisions import HistoryComparison, RankedNeighbor
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
@@ -34,6 +34,11 @@ class GuardedMatch:
     unknown guard.
     """
 
+    prepare = staticmethod(parse_prompt)
+    """Parses a prompt once, for all its neighbours."""
+    pack = staticmethod(pack_parse)
+    unpack = staticmethod(unpack_parse)
+
     def __init__(self, guards: Collection[str], soft: Collection[str] = ()) -> None:
         unknown = sorted(set(guards) - GUARDS.keys())
         if unknown:
@@ -41,18 +46,6 @@ class GuardedMatch:
         enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
         self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
         self._soft = tuple(pair for pair in enabled if pair[0] in soft)
-
-    def prepare(self, text: str, encoding: Encoding) -> Parse:
-        """Parse a prompt once, for all its neighbours."""
-        return parse_prompt(text, encoding)
-
-    def pack(self, prepared: Parse) -> bytes:
-        """Serialise a parse: about 200 bytes a word at 384 dimensions."""
-        return pack_parse(prepared)
-
-    def unpack(self, evidence: bytes) -> Parse:
-        """Read what ``pack`` wrote. Raises msgspec.DecodeError on anything else."""
-        return unpack_parse(evidence)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires and is not soft, or None."""

@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.policies.ratchet.evidence import audits_needed, certify
 from headstart.types import Frozen
@@ -100,9 +98,7 @@ async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) ->
             hits[row.domain, _week(row.at)] += hit
             cold[row.domain, _week(row.at)] += hit and row.rule is Rule.COLD_START
     rows = [
-        msgspec.structs.replace(
-            _row(promise, key, audits[key], requests[key], hits[key]), cold_start_hits=cold[key]
-        )
+        _row(promise, key, audits[key], requests[key], hits[key], cold[key])
         for key in sorted(audits.keys() | hits.keys(), key=lambda key: (key[1], key[0]))
         if hits[key] or audits[key]
     ]
@@ -130,6 +126,7 @@ def _row(
     counts: Counter[bool | None],
     requests: int,
     hits: int,
+    cold_start_hits: int,
 ) -> CertificateRow:
     wrong, audits = counts[False], counts[False] + counts[True]
     share = hits / requests if requests else 1.0
@@ -153,6 +150,7 @@ def _row(
         bound_per_request=found.per_request if requests else None,
         certified=more == 0,
         more_audits=more,
+        cold_start_hits=cold_start_hits,
     )
 
 
