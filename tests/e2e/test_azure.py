@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from headstart.config import checked, discover_upstreams
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_upstreams
 from headstart.errors import ConfigError
 from headstart.lab.simulator.faults import Status
 from headstart.settings import Settings, UpstreamSettings

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import openai
 import pytest
 
-from headstart.config import checked, discover_upstreams, preset
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_upstreams
+from headstart.config.providers import preset
 from headstart.settings import Settings, UpstreamSettings
 from support.proxied import proxied
 
