@@ -72,14 +72,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parse).decode
 
 
-def pack_parse(parse: Parse) -> bytes:
+def pack_parse(prepared: Parse) -> bytes:
     """Serialise a parse for storage."""
-    return _encode(msgspec.structs.replace(parse, vectors=to_nibbles(parse.vectors)))
+    return _encode(msgspec.structs.replace(prepared, vectors=to_nibbles(prepared.vectors)))
 
 
-def unpack_parse(packed: bytes) -> Parse:
+def unpack_parse(evidence: bytes) -> Parse:
     """Read what ``pack_parse`` wrote. Raises msgspec.DecodeError on anything else."""
-    parse = _decode(packed)
+    parse = _decode(evidence)
     return msgspec.structs.replace(parse, vectors=from_nibbles(parse.vectors))
 
 
