@@ -112,7 +112,7 @@ class CompressPrompts:
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return how to send a shorter prompt; None if it stays as it is."""
         mode = stricter(self.settings.mode, asked_compression(call.headers))
-        if mode == "off" or len(call.body) < MIN_TEXT_CHARS:
+        if mode == "off" or not (self.settings.clear_history or _has_long_text(call.body)):
             return None
         work = partial(self._shorten, call, request, mode)
         began = time.perf_counter()
@@ -176,6 +176,16 @@ class CompressPrompts:
             return None
         shorter = with_document(call, prompt.with_messages(done.messages))
         return _Shorter(shorter, done, mode)
+
+
+def _has_long_text(body: bytes) -> bool:
+    """Tell whether a text of a JSON body may be long enough to be shortened. Most have none.
+
+    A quote after a backslash does not end a text. A backslash may stand for itself, so that two
+    texts count as one: then the prompt is read in vain.
+    """
+    parts = body.replace(b'\\"', b"  ").split(b'"')
+    return max(map(len, parts)) >= MIN_TEXT_CHARS
 
 
 class _Shorter(NamedTuple):
