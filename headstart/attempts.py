@@ -217,7 +217,10 @@ class AttemptLog:
         ``runs_on``: the cost if its provider goes on with it up to this many tokens. Once the
         length of the answer is known, that is its cost.
         """
-        self.rows.append(_Row(self, _ruled(attempt, self.ruling), runs_on))
+        ruling = self.own_ruling if self.above is None else self.ruling
+        if ruling is not None:
+            attempt = _ruled(attempt, ruling)
+        self.rows.append(_Row(self, attempt, runs_on))
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -232,15 +235,20 @@ class AttemptLog:
         rows = self.rows
         if not rows:
             return ()
-        tokens = max([_answer_tokens(row.attempt) for row in rows])
-        taken = [
-            msgspec.structs.replace(row.attempt, cost_usd=row.runs_on(tokens))
-            if tokens and row.runs_on is not None
-            else row.attempt
-            for row in rows
-        ]
+        tokens = 0
+        for row in rows:
+            if row.attempt.outcome is AttemptOutcome.WON:
+                tokens = max(tokens, row.attempt.completion_tokens)
+        taken = tuple(
+            [
+                msgspec.structs.replace(row.attempt, cost_usd=row.runs_on(tokens))
+                if tokens and row.runs_on is not None
+                else row.attempt
+                for row in rows
+            ]
+        )
         rows.clear()
-        return tuple(taken)
+        return taken
 
     def take_shaped(self) -> tuple[Shaped, ...]:
         """Return the changes since they were last taken."""
@@ -259,7 +267,3 @@ def _ruled(attempt: Attempt, ruling: AttemptOutcome | None) -> Attempt:
     if ruling is None or attempt.outcome not in _GIVES_WAY:
         return attempt
     return msgspec.structs.replace(attempt, outcome=ruling)
-
-
-def _answer_tokens(attempt: Attempt) -> int:
-    return attempt.completion_tokens if attempt.outcome is AttemptOutcome.WON else 0

@@ -30,9 +30,12 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from headstart.attempts import Tokens
     from headstart.types import Part, Piece, StreamEvent
+
+    CountTokens: TypeAlias = Callable[[dict[str, Any]], Tokens]
 
 KEPT_BYTES = 2 * 2**20
 """An answer that is longer is not continued by another one."""
@@ -60,7 +63,8 @@ class Transcript:
     """
 
     __slots__ = (
-        "_begun", "_entries", "_finished", "_first", "_room", "_run", "_usage_at", "characters",
+        "_begun", "_counted", "_entries", "_finished", "_first", "_room", "_run", "_usage_at",
+        "characters",
         "content", "cut", "ended", "error", "extras", "failure", "filtered", "finish",
         "overflowed", "signed", "size", "usage",
     )  # fmt: skip
@@ -99,6 +103,8 @@ class Transcript:
         self._first: TextDelta | None = None
         """Its first event, if it is a run of texts that are content."""
         self._usage_at: int | None = None
+        self._counted: tuple[dict[str, Any], CountTokens, Tokens] | None = None
+        """The usage that was counted last, by whom, and the result."""
         self._begun: set[int] = set()
         self._finished: set[int] = set()
 
@@ -168,6 +174,18 @@ class Transcript:
     def text(self) -> str:
         """All text so far."""
         return "".join([event.text for event in self.events if type(event) is TextDelta])
+
+    def tokens(self, count: CountTokens) -> Tokens | None:
+        """Return the tokens that the answer reported; None: it has reported none so far.
+
+        ``count`` reads a usage object of the answer's dialect.
+        """
+        usage, counted = self.usage, self._counted
+        if usage is None:
+            return None
+        if counted is None or counted[0] is not usage or counted[1] is not count:
+            counted = self._counted = (usage, count, count(usage))
+        return counted[2]
 
     @property
     def estimated_tokens(self) -> int:

@@ -484,9 +484,10 @@ class PumpedCall:
 
     def _reported(self, reply: Reply) -> Tokens | None:
         """Return the tokens that the upstream reported; none where it had nothing to report."""
-        usage = reply.transcript.usage
-        if self._dialect is not None and usage is not None and self._call.request is not None:
-            return self._dialect.tokens(usage)
+        if self._dialect is not None and self._call.request is not None:
+            tokens = reply.transcript.tokens(self._dialect.tokens)
+            if tokens is not None:
+                return tokens
         return Tokens() if self._whole(reply) is None else None
 
     def _said(self, reply: Reply) -> str:

@@ -19,6 +19,7 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Status
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.target import Target
+from headstart.policies.routing.measures import UpstreamModel
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, Ended
 from support.candidates import UNIX, House
@@ -240,7 +241,7 @@ async def test_what_cannot_be_expressed_is_no_call() -> None:
                 raise AssertionError
         assert target.estimate(chat()).ready_in_s == 0.0
     assert house.outcomes("01H") == []
-    assert house.conditions.measures.in_flight(target._key(chat())) == 0
+    assert house.conditions.measures.in_flight(UpstreamModel("u", "m")) == 0
 
 
 @pytest.mark.parametrize("client", [OPENAI, GEMINI])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
 from headstart.policies.cost import Price, cancelled_cost_usd
@@ -12,7 +12,6 @@ from headstart.policies.routing.circuit_breaker import CircuitBreaker
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import Affinities, Measures
 from headstart.policies.routing.rate_limits import RateLimits
-from headstart.transcript import CHARACTERS_PER_TOKEN
 
 if TYPE_CHECKING:
     from headstart.attempts import CostOf
@@ -79,27 +78,23 @@ MOST_GAPS = 256
 _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 """Failures before the first content that the provider worked for."""
 
+MOST_TOKENS = 10_000_000
+"""Longer than any answer."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost a caller nothing: the tokens asked for must not cost all others theirs."""
-
-
-class Billing(NamedTuple):
-    """What a call is billed by."""
-
-    price: Price | None
-    expected_output: float
-    cancels_billing: bool
 
 
 class Recording:
     """What becomes of one call. Nothing here awaits, so it is complete under any cancellation.
 
-    ``now`` is the event loop's time, ``at`` the start in Unix seconds.
+    ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
+    rate limits were taken for the call. A cancelled call is billed no further where
+    ``cancels_billing``.
     """
 
     __slots__ = (
-        "_billing", "_dialect", "_permit", "_reserved", "_said", "_state", "_states",
-        "_transcript", "_usage", "at", "began", "booked", "call", "first_at", "gaps", "key", "last",
+        "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_state", "_states",
+        "_transcript", "at", "began", "booked", "call", "first_at", "gaps", "key", "last",
         "status", "streams",
     )  # fmt: skip
 
@@ -111,7 +106,8 @@ class Recording:
         permit: Permit,
         state: UpstreamState,
         states: UpstreamStates,
-        billing: Billing,
+        price: Price | None,
+        cancels_billing: bool,
         now: float,
         at: float,
         reserved: int = 0,
@@ -121,7 +117,8 @@ class Recording:
         self._permit = permit
         self._state = state
         self._states = states
-        self._billing = billing
+        self._price = price
+        self._cancels_billing = cancels_billing
         self.booked = False
         self._reserved = reserved
         self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
@@ -132,8 +129,6 @@ class Recording:
         self.began = now
         self.first_at: float | None = None
         self.status = 0
-        self._said = 0
-        self._usage: Tokens | None = None
         self._transcript: Transcript | None = None
         self._dialect: Dialect | None = None
         states.measures.began(key, now)
@@ -160,31 +155,27 @@ class Recording:
         self._states.measures.gaps(self.key, self.gaps)
         self.gaps.clear()
 
-    def _learn(self) -> None:
-        """Take over what the answer tells of its tokens."""
-        transcript, dialect = self._transcript, self._dialect
-        if transcript is not None:
-            self._said = round(transcript.characters / CHARACTERS_PER_TOKEN)
-            if transcript.usage is not None and dialect is not None:
-                self._usage = dialect.tokens(transcript.usage)
-
     def ended(self, now: float) -> None:
         """The answer was read to its clean end."""
         if self.booked:
             return
-        self._learn()
-        self._state.breaker.succeeded(self._permit, now)
-        tokens = self._tokens()
-        measures = self._states.measures
-        if self._usage is not None:
-            measures.prompt(self.key, self.call.prompt_tokens, tokens.prompt, now)
-        measures.length(self.call.route_or_endpoint, tokens.completion, now)
-        if self.streams and self.first_at is not None:
-            measures.speed(self.key, tokens.completion, self.last - self.first_at, now)
-        self._states.affinities.served(self.call.affinity, self.key.upstream, now)
-        price = self._billing.price
+        call, reported = self.call, self._reported()
+        tokens = reported or self._estimated()
+        first_at, price = self.first_at, self._price
         cost_usd = None if price is None else price.cost_usd(tokens)
-        self._book(AttemptOutcome.WON, now, tokens, cost_usd)
+        self._state.breaker.succeeded(self._permit, now)
+        if call.affinity:
+            self._states.affinities.served(call.affinity, self.key.upstream, now)
+        self._states.measures.answered(
+            self.key,
+            now,
+            place=call.route or call.endpoint,
+            estimated=call.prompt_tokens,
+            reported=0 if reported is None else tokens.prompt,
+            completion=tokens.completion,
+            decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
+        )
+        self._book(AttemptOutcome.WON, now, tokens, cost_usd, reported=reported is not None)
 
     def failed(self, failure: Failure, now: float) -> None:
         """It failed, before its first content or after.
@@ -193,7 +184,6 @@ class Recording:
         """
         if self.booked:
             return
-        self._learn()
         if self.call.log.ruling is not None:
             self.left(now)
             return
@@ -206,10 +196,9 @@ class Recording:
         begun = self.first_at is not None
         outcome = AttemptOutcome.BROKEN if begun else AttemptOutcome.FAILED
         worked = begun or (failure.kind in _BILLED and self.status < 300)
-        if not worked and self._usage is None:
-            self._book(
-                outcome, now, Tokens(), None if self._billing.price is None else 0.0, failure
-            )
+        if not worked and self._reported() is None:
+            cost_usd = None if self._price is None else 0.0
+            self._book(outcome, now, Tokens(), cost_usd, failure)
         else:
             self._cut(outcome, now, failure)
 
@@ -233,24 +222,34 @@ class Recording:
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and what waiting for it has taught."""
+        measures, call = self._states.measures, self.call
         if self.first_at is None and self.streams:
-            self._states.measures.censored(self.key, self.call.prompt_tokens, now - self.began, now)
-        tokens = self._tokens()
-        price, expected_output, cancels_billing = self._billing
+            measures.censored(self.key, call.prompt_tokens, now - self.began, now)
+        reported = self._reported()
+        tokens = reported or self._estimated()
+        price, runs_on = self._price, None
         if price is None:
-            self._book(outcome, now, tokens, None, failure)
-        elif cancels_billing and self.streams:
-            self._book(outcome, now, tokens, price.cost_usd(tokens), failure)
+            cost_usd = None
+        elif self._cancels_billing and self.streams:
+            cost_usd = price.cost_usd(tokens)
         else:
             # A provider stops counting when a stream is closed, never for a whole answer.
             runs_on = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
-            self._book(outcome, now, tokens, runs_on(expected_output), failure, runs_on)
+            expected, most = expected_tokens(call, measures), most_tokens(call)
+            cost_usd = runs_on(expected if most is None else min(expected, most))
+        self._book(outcome, now, tokens, cost_usd, failure, runs_on, reported=reported is not None)
 
-    def _tokens(self) -> Tokens:
-        if self._usage is not None:
-            return self._usage
+    def _reported(self) -> Tokens | None:
+        """Return the tokens that the answer reported; None: it did not."""
+        if self._transcript is None or self._dialect is None:
+            return None
+        return self._transcript.tokens(self._dialect.tokens)
+
+    def _estimated(self) -> Tokens:
+        """Return an estimate of the tokens so far."""
+        transcript = self._transcript
         prompt = self._states.measures.prompt_tokens(self.key, self.call.prompt_tokens)
-        return Tokens(prompt, self._said)
+        return Tokens(prompt, 0 if transcript is None else transcript.estimated_tokens)
 
     def _book(
         self,
@@ -260,6 +259,8 @@ class Recording:
         cost_usd: float | None,
         failure: Failure | None = None,
         runs_on: CostOf | None = None,
+        *,
+        reported: bool = False,
     ) -> None:
         self.booked = True
         first_at = self.first_at if self.streams else None
@@ -279,8 +280,25 @@ class Recording:
             completion_tokens=tokens.completion,
             cached_tokens=tokens.cached,
             cost_usd=cost_usd,
-            estimated=self._usage is None and tokens != Tokens(),
+            estimated=not reported and tokens != Tokens(),
         )
-        self.learn_gaps()
-        self._states.measures.ended(self.key, now)
+        self._states.measures.ended(self.key, now, self.gaps)
         self.call.log.book(attempt, runs_on)
+
+
+def reserved_tokens(call: Call, measures: Measures) -> int:
+    """Return the tokens that the call may use, as providers count them against a limit."""
+    return call.prompt_tokens + round(most_tokens(call) or expected_tokens(call, measures))
+
+
+def expected_tokens(call: Call, measures: Measures) -> float:
+    """Return the expected length of the answer."""
+    if call.output_tokens is not None:
+        return call.output_tokens
+    return measures.expected_length(call.route_or_endpoint)
+
+
+def most_tokens(call: Call) -> int | None:
+    """Return a call's limit as far as it can mean something: callers may write any number."""
+    max_tokens = None if call.request is None else call.request.max_tokens
+    return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -21,7 +21,13 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.identity import credential_of
-from headstart.middleware.upstreams.accounting import MOST_GAPS, Billing, Recording
+from headstart.middleware.upstreams.accounting import (
+    MOST_GAPS,
+    Recording,
+    expected_tokens,
+    most_tokens,
+    reserved_tokens,
+)
 from headstart.middleware.upstreams.wire import AFTER_END_S
 from headstart.policies.routing.failures import FailureKind, failure, failure_of
 from headstart.policies.routing.measures import UpstreamModel
@@ -432,11 +438,17 @@ def _own_headers(headers: Headers, dialect: Dialect) -> Headers:
     return (*kept, (b"content-type", dialect.content_types.json))
 
 
-MOST_PRICES = 256
+MOST_MODELS = 256
 LONGEST_NAME = 128
-"""The longest name of a model whose price is remembered."""
-MOST_TOKENS = 10_000_000
-"""Longer than any answer."""
+"""The longest name of a model that is remembered."""
+
+
+class _Model(NamedTuple):
+    """A model of the upstream."""
+
+    key: UpstreamModel
+    """With its real name."""
+    price: Price | None
 
 
 def _unknown(model: str) -> None:  # noqa: ARG001 - nothing is known of any model
@@ -480,26 +492,27 @@ class Target:
         self._key_id = key
         self._context_tokens = context_tokens
         self._price = price
-        self._prices: dict[str, Price | None] = {}
-        """The prices of models that were asked for."""
+        self._models: dict[str, _Model] = {}
+        """The models that were asked for, by callers' names of them."""
         self._states = states
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return what to expect of this call, now."""
         now = asyncio.get_running_loop().time()
-        key = self._key(call)
+        key, price = self._model(call)
         state = self._state(call, key)
-        expected = self._expected_length(call)
+        measures = self._states.measures
         breaker, limits = state.breaker, state.limits
         ask = CallShape(
             prompt_tokens=call.prompt_tokens,
-            output_tokens=expected,
-            max_tokens=_max_tokens(call),
+            output_tokens=expected_tokens(call, measures),
+            max_tokens=most_tokens(call),
             warm=self._states.affinities.of(call.affinity, now) == self.name,
         )
         standing = Availability(
             ready_in_s=max(
-                breaker.avoided_for_s(now), limits.ready_in_s(_reserved(call, expected), now)
+                breaker.avoided_for_s(now),
+                limits.ready_in_s(reserved_tokens(call, measures), now),
             ),
             degraded=breaker.degraded(now),
             weight=breaker.weight(now),
@@ -507,7 +520,6 @@ class Target:
             bills_cancelled=not self._cancels_billing,
             allowance=limits.allowance(now),
         )
-        measures, price = self._states.measures, self._price_of(key.model)
         return predict_call(self.name, key, ask, standing, measures, now, price=price)
 
     async def send(self, call: Call) -> Reply:
@@ -524,36 +536,34 @@ class Target:
 
     def _begin(self, call: Call, now: float) -> Recording:
         """Take leave to make the call; return where it is booked. Raises UpstreamUnavailable."""
-        key = self._key(call)
-        state = self._state(call, key)
-        expected = self._expected_length(call)
-        reserved = _reserved(call, expected)
-        limit_s = state.limits.ready_in_s(reserved, now)
-        permit = state.breaker.admit(now) if limit_s <= 0.0 else None
+        model = self._model(call)
+        state = self._state(call, model.key)
+        breaker, limits = state.breaker, state.limits
+        reserved, limit_s = 0, 0.0
+        if limits.known:
+            reserved = reserved_tokens(call, self._states.measures)
+            limit_s = limits.ready_in_s(reserved, now)
+        permit = breaker.admit(now) if limit_s <= 0.0 else None
         if permit is None:
-            wait_s = state.breaker.ready_in_s(now)
-            limited = limit_s > wait_s or state.breaker.limited(now)
+            wait_s = breaker.ready_in_s(now)
+            limited = limit_s > wait_s or breaker.limited(now)
             if call.ignore_breaker and not limited:
-                permit = state.breaker.insist(now)
+                permit = breaker.insist(now)
         if permit is None:
             why = "has used up its rate limit" if limited else "is not asked while it fails"
             raise UpstreamUnavailable(
                 f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
             )
-        state.limits.take(reserved, now)
-        most = _max_tokens(call)
-        billing = Billing(
-            self._price_of(key.model),
-            expected if most is None else min(expected, most),
-            self._cancels_billing,
-        )
+        if reserved:
+            limits.take(reserved, now)
         return Recording(
             call,
-            key,
+            model.key,
             permit=permit,
             state=state,
             states=self._states,
-            billing=billing,
+            price=model.price,
+            cancels_billing=self._cancels_billing,
             now=now,
             at=self._clock(),
             reserved=reserved,
@@ -577,26 +587,22 @@ class Target:
         """Return how long the call may be silent once it has begun."""
         if self._settings.stall_s:
             return self._settings.stall_s
-        measures = self._states.measures
-        limit_s = measures.stall_limit_s(key, calls_tools=True)
-        if measures.gap_p99_s(key) is None or _has_tools(call):
-            return limit_s
-        return measures.stall_limit_s(key, calls_tools=False)
+        limit_s, with_tools_s = self._states.measures.stall_limits_s(key)
+        return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
-    def _price_of(self, model: str) -> Price | None:
-        if model in self._prices:
-            return self._prices[model]
-        price = self._price(model)
-        # Callers may name any model.
-        if len(self._prices) >= MOST_PRICES:
-            self._prices.clear()
-        if len(model) <= LONGEST_NAME:
-            self._prices[model] = price
-        return price
-
-    def _key(self, call: Call) -> UpstreamModel:
-        model = "" if call.request is None else call.request.model
-        return UpstreamModel(self.name, self._settings.models.get(model, model))
+    def _model(self, call: Call) -> _Model:
+        """Return the model that a call asks for."""
+        name = "" if call.request is None else call.request.model
+        model = self._models.get(name)
+        if model is None:
+            real = self._settings.models.get(name, name)
+            model = _Model(UpstreamModel(self.name, real), self._price(real))
+            # Callers may name any model.
+            if len(self._models) >= MOST_MODELS:
+                self._models.clear()
+            if len(name) <= LONGEST_NAME:
+                self._models[name] = model
+        return model
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state under the key that the call goes out with: none is another's."""
@@ -605,22 +611,6 @@ class Target:
             sent = credential_of(call.headers, call.query_string, cookies=False) or b""
             own = blake2b(sent, digest_size=16).hexdigest()
         return self._states.of(key.upstream, key.model, own)
-
-    def _expected_length(self, call: Call) -> float:
-        if call.output_tokens is not None:
-            return call.output_tokens
-        return self._states.measures.expected_length(call.route_or_endpoint)
-
-
-def _reserved(call: Call, expected: float) -> int:
-    """Return the tokens that the call may use, as providers count them against a limit."""
-    return call.prompt_tokens + round(_max_tokens(call) or expected)
-
-
-def _max_tokens(call: Call) -> int | None:
-    """Return a call's limit as far as it can mean something: callers may write any number."""
-    max_tokens = None if call.request is None else call.request.max_tokens
-    return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
 
 
 def _has_tools(call: Call) -> bool:

@@ -390,10 +390,39 @@ class Measures:
         figures.load.add(figures.in_flight, 1.0, now)
         figures.in_flight += 1
 
-    def ended(self, key: UpstreamModel, now: float) -> None:  # noqa: ARG002 - the pair of ``began``
-        """A call ended, however it did."""
+    def ended(
+        self,
+        key: UpstreamModel,
+        now: float,  # noqa: ARG002 - the pair of ``began``
+        gaps: Sequence[float] = (),
+    ) -> None:
+        """A call ended, however it did. Its last pieces came so far apart."""
+        if gaps:
+            self.gaps(key, gaps)
         figures = self._of(key)
         figures.in_flight = max(0, figures.in_flight - 1)
+
+    def answered(
+        self,
+        key: UpstreamModel,
+        now: float,
+        *,
+        place: str,
+        estimated: int,
+        reported: int,
+        completion: int,
+        decoding_s: float,
+    ) -> None:
+        """An answer of so many tokens was read to its end, in ``decoding_s`` after its first token.
+
+        Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported.
+        ``place`` is that of ``length``.
+        """
+        if reported:
+            self.prompt(key, estimated, reported, now)
+        self.length(place, completion, now)
+        if decoding_s:
+            self.speed(key, completion, decoding_s, now)
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """The first token came."""
@@ -492,9 +521,14 @@ class Measures:
         It is at least 30 s while gaps are unknown, and where tools may be called: some providers
         say nothing while they write a call, and send it whole.
         """
+        return self.stall_limits_s(key)[calls_tools]
+
+    def stall_limits_s(self, key: UpstreamModel) -> tuple[float, float]:
+        """Return ``stall_limit_s`` for calls without tools, and for calls with tools."""
         gap_s = self.gap_p99_s(key)
-        patient = gap_s is None or calls_tools
-        return max(_PATIENT_STALL_LIMIT_S if patient else _STALL_LIMIT_S, 10 * (gap_s or 0.0))
+        if gap_s is None:
+            return _PATIENT_STALL_LIMIT_S, _PATIENT_STALL_LIMIT_S
+        return max(_STALL_LIMIT_S, 10 * gap_s), max(_PATIENT_STALL_LIMIT_S, 10 * gap_s)
 
     # --- keeping ---------------------------------------------------------------------------
 

@@ -242,6 +242,8 @@ class RateLimits:
     """
 
     def __init__(self) -> None:
+        self.known = False
+        """The provider's headers have named a limit."""
         self._buckets: dict[str, _Bucket] = {}
 
     def learn(self, headers: Headers, now: float, unix: float) -> None:
@@ -253,6 +255,7 @@ class RateLimits:
             if window.remaining < 1 and not reset_s:
                 reset_s = retry_after_s(headers, unix)
             self._buckets[window.name] = self._fill(window, window.remaining, reset_s, now)
+            self.known = True
 
     def ready_in_s(self, tokens: int, now: float) -> float:
         """Return the seconds until a call of ``tokens`` (input and reserved output) fits."""
