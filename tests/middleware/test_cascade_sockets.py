@@ -12,6 +12,7 @@ import pytest
 
 import headstart
 from headstart.config.loading import load_settings
+from headstart.dialects.registry import DIALECTS
 from headstart.middleware.asgi import not_found
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.cascade import Cascade
@@ -21,7 +22,7 @@ from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served
 from headstart.settings import Settings, Strategy, UpstreamSettings
 from headstart.types import Text
-from support.candidates import DIALECTS, UNIX, Books, chat_call, read
+from support.candidates import UNIX, Books, chat_call, read
 from support.scripted import ScriptedUpstream, chunk
 from support.serving import serving
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.dialects.registry import DIALECTS
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.http import HTTPUpstream
@@ -16,7 +17,7 @@ from headstart.middleware.upstreams.target import Target
 from headstart.policies.routing.circuit_breaker import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy, UpstreamSettings
-from support.candidates import DIALECTS, UNIX, Books, chat_call, read
+from support.candidates import UNIX, Books, chat_call, read
 from support.scripted import ScriptedUpstream
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
@@ -15,7 +17,8 @@ from headstart.policies.routing.circuit_breaker import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 from headstart.types import Ended, Finished, Piece, Started, TextDelta, ToolCallDelta, UsageReported
-from support.candidates import CHAT, DIALECTS, UNIX, Actor, House, chat_call, read, text, thought
+from support.candidates import CHAT, UNIX, Actor, House, chat_call, read, text, thought
+from support.guarded import a_call
 
 if TYPE_CHECKING:
     from headstart.types import StreamEvent
@@ -231,6 +234,19 @@ async def test_a_provider_that_wants_a_prefix_marked_gets_it_marked() -> None:
     chunks = await went_on(House(), Actor("a", [spoken(BEGUN, end=False)]), second)
     assert text_of(chunks) == "Once upon a time there was a fox."
     assert last_message(second)["prefix"] is True
+
+
+async def test_a_dialect_without_prefill_is_begun_anew() -> None:
+    second = Actor("b", [spoken(BEGUN, "fox", ".")])
+    upstream = rescued(
+        House(), Actor("a", [spoken(BEGUN, end=False)]), second, mode="prefill", prefill=ABLE
+    )
+    call = a_call(dialect=GEMINI_GENERATE.name)
+    async with await upstream.send(call) as reply:
+        events = [event async for piece in reply.pieces for event in piece.events]
+    said = "".join(each.text for each in events if isinstance(each, TextDelta))
+    assert said == "Once upon a time there was a fox."
+    assert [each.body for each in second.calls] == [call.body]
 
 
 async def test_usage_is_that_of_both_parts() -> None:

@@ -195,6 +195,18 @@ async def test_a_provider_that_takes_a_beginning_goes_on_from_it() -> None:
     ]
 
 
+async def test_a_dialect_without_prefill_is_asked_for_the_rest_in_words() -> None:
+    gemini, more = DIALECTS[GEMINI_GENERATE.name], anchor(BEGINNING) + REST
+    scripts = [
+        frames(events(BEGINNING, reason="length", tokens=None), gemini),
+        frames(events(more, tokens=None), gemini),
+    ]
+    place = Site(scripts, {"prefill": {"a": "prefix"}})
+    answer = await place.ask(a_call(dialect=GEMINI_GENERATE.name))
+    assert answer.text == BEGINNING + REST
+    assert [turn["role"] for turn in place.asked()[1]["contents"]] == ["user", "model", "user"]
+
+
 async def test_leaving_early_leaves_no_call_open() -> None:
     place = Site([frames(events(BEGINNING, reason="length")), [*frames(events(REST))[:2], 10_000]])
     async with await place.guard.send(a_call()) as reply:

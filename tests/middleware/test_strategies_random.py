@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
@@ -18,7 +19,6 @@ from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 from headstart.types import Ended, ErrorReported, Finished, Started, TextDelta
 from support.candidates import (
-    DIALECTS,
     UNIX,
     Actor,
     House,

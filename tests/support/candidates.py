@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.attempts import AttemptLog
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import DIALECTS
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.target import Target
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 CHAT = OPENAI_CHAT
-DIALECTS = {CHAT.name: CHAT}
 SSE: Headers = ((b"content-type", b"text/event-stream"),)
 JSON: Headers = ((b"content-type", b"application/json"),)
 UNIX = 1_700_000_000.0

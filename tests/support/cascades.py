@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.upstreams.cascade import Cascade
 from headstart.settings import JudgeInCode, Strategy
-from support.candidates import DIALECTS, UNIX, Actor, House, chat_call, read, whole
+from support.candidates import UNIX, Actor, House, chat_call, read, whole
 
 if TYPE_CHECKING:
     from headstart.interfaces import Candidate

@@ -264,7 +264,7 @@ class _LimitedAnswer:
     ) -> AsyncGenerator[Piece]:
         """Yield what follows the pieces that the client has. Raises HeadstartError."""
         asked, dialect, upstream = self.asked, self.asked.dialect, self.reply.upstream
-        prefill = asked.step.prefill.get(upstream, "no")
+        prefill = asked.step.prefill.get(upstream, "no") if dialect.form.prefills else "no"
         answer = _ContinuedAnswer(shown, [event for piece in held for event in piece.events])
         now, start = asked.context.clock(), self.parts[0].start
         write = answer_writer(dialect, asked.request, now, start, shown.events)

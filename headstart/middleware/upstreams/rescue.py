@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import AttemptRole, Tokens
-from headstart.dialects.registry import DIALECTS, form_of
+from headstart.dialects.registry import form_of
 from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError
 from headstart.middleware.request_edits import with_document
 from headstart.policies.output.continuation import continuing
@@ -233,12 +233,15 @@ class Rescued:
         request, reachable = call.request, self._inner.names - call.avoid
         able = {name: how for name, how in self._prefill.items() if how != "no"}
         able = {name: how for name, how in able.items() if name in reachable}
-        if request is None or not able or form_of(request).continues_answer(request.document):
+        if request is None or not able:
+            return None
+        form = form_of(request)
+        if not form.prefills or form.continues_answer(request.document):
             return None
         others = sorted(able.keys() - {failed}) or [failed]
         how = able[others[0]]
         asked = {name for name in others if able[name] == how}
-        document = continuing(request.document, DIALECTS[call.dialect].form, said, how)
+        document = continuing(request.document, form, said, how)
         avoid = call.avoid | (self._inner.names - asked)
         try:
             reply = await self._inner.send(_as_rescue(with_document(call, document), avoid))

@@ -43,10 +43,13 @@ INSTRUCTION = (
 def continuing(
     document: dict[str, Any], form: RequestForm, said: str, prefill: Prefill
 ) -> dict[str, Any]:
-    """Return the request for the rest of an answer of which ``said`` is the beginning."""
+    """Return the request for the rest of an answer of which ``said`` is the beginning.
+
+    With a ``prefill``, the provider continues the text itself: only for forms with ``prefills``.
+    """
     said = said.rstrip() if prefill != "no" else said
     more = [form.turn(form.assistant, said)]
-    if prefill == "no" or not form.prefills:
+    if prefill == "no":
         more.append(form.turn("user", INSTRUCTION + anchor(said)))
     elif prefill == "prefix":
         more[0]["prefix"] = True
