@@ -11,8 +11,8 @@ import pytest
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import StoreError
-from headstart.factory.context import BuildContext, keep
-from headstart.factory.upstreams import MEASURES_KEPT_AS, open_conditions
+from headstart.factory.context import BuildContext, persist
+from headstart.factory.upstreams import MEASURES_NAME, open_conditions
 from headstart.middleware.concurrency import Supervisor
 from headstart.observe import Observers, StageFailed
 from headstart.policies.routing.measures import UpstreamModel
@@ -76,10 +76,10 @@ async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_read_is_begun_anew() -> None:
     store = MemoryStore()
-    await store.keep(MEASURES_KEPT_AS, b"of another version")
+    await store.keep(MEASURES_NAME, b"of another version")
     async with a_run(store) as site:
         assert (await open_conditions(site)).items() == ()
-    assert await store.kept(MEASURES_KEPT_AS) != b"of another version"
+    assert await store.kept(MEASURES_NAME) != b"of another version"
 
 
 async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None:
@@ -92,7 +92,7 @@ async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None
 
 
 async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.factory.context.KEEP_S", 0.001)
+    monkeypatch.setattr("headstart.factory.context.SAVE_S", 0.001)
     kept = asyncio.Event()
 
     class Store(MemoryStore):
@@ -102,7 +102,7 @@ async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch)
 
     loaded: list[bytes] = []
     async with a_run(store := Store()) as site:
-        await keep(site, "name", "stage", saved=lambda: b"value", load=loaded.append)
+        await persist(site, "name", "stage", saved=lambda: b"value", load=loaded.append)
         await kept.wait()
         assert await store.kept("name") == b"value"
     assert loaded == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.settings import Settings
 
 _LOCAL_S = 0.2
-"""A server on this machine accepts at once, or there is none."""
+"""A server on this machine accepts within this time."""
 
 
 def discover_upstreams(
@@ -57,7 +57,7 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
 
 
 def lists_models(base_url: str) -> bool:
-    """Does it list models? Any other server may have taken the port."""
+    """Return whether the server lists models. Any other program may use the port."""
     place = urlsplit(base_url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_LOCAL_S)
     try:
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def resolved(settings: Settings) -> Settings:
-    """Return the settings with complete upstreams; whole ones stay as they are."""
+    """Return the settings with the missing fields of upstreams filled in."""
     upstreams = tuple(_complete(_recognised(each)) for each in settings.upstream)
     return msgspec.structs.replace(settings, upstream=upstreams)
 
@@ -88,12 +88,12 @@ def host_of(url: str) -> str:
 
 
 def _recognised(upstream: UpstreamSettings) -> UpstreamSettings:
-    """Give an upstream with a known provider's address its preset, but never its key."""
+    """Set the preset of an upstream with a known provider's address, but never its key."""
     if upstream.preset is not None or is_loopback_host(host_of(upstream.base_url)):
         return upstream
     for known in providers().values():
-        spoken = upstream.dialect in (None, known.dialect, *known.also_speaks)
-        if spoken and _stands_for(upstream.base_url, known.base_url):
+        same_dialect = upstream.dialect in (None, known.dialect, *known.also_speaks)
+        if same_dialect and _is_address_of(upstream.base_url, known.base_url):
             return msgspec.structs.replace(
                 upstream,
                 preset=known.name,
@@ -104,8 +104,8 @@ def _recognised(upstream: UpstreamSettings) -> UpstreamSettings:
     return upstream
 
 
-def _stands_for(url: str, known: str) -> bool:
-    """Is the URL the provider's address, or its host alone?"""
+def _is_address_of(url: str, known: str) -> bool:
+    """Return whether a URL is a provider's address, or the host of that address alone."""
     url = url.rstrip("/")
     alone = url.count("/") == 2 and known.startswith(f"{url}/")
     return bool(known) and (alone or url == known.rstrip("/"))
@@ -117,7 +117,7 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         return msgspec.structs.replace(
             upstream,
             name=upstream.name or _by_address(upstream.base_url),
-            cancels_billing=_first(upstream.cancels_billing, _is_own(upstream) or None),
+            cancels_billing=_first(upstream.cancels_billing, _bills_nothing(upstream) or None),
             dialect=upstream.speaks,
             also_speaks=upstream.further,
             quirks=_merged(Quirks(), upstream),
@@ -150,8 +150,8 @@ def _address(upstream: UpstreamSettings, known: Preset) -> str:
     return url.rstrip("/") + path
 
 
-def _is_own(upstream: UpstreamSettings) -> bool:
-    """Does the upstream cost nothing, or is it on no public network? Then there is no bill."""
+def _bills_nothing(upstream: UpstreamSettings) -> bool:
+    """Return whether an upstream sends no bill: it is free, or it is not on a public network."""
     host = host_of(upstream.base_url)
     try:
         private = ip_address(host).is_private

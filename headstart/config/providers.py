@@ -1,4 +1,4 @@
-"""What is known of providers, models and prices, read from dated data files."""
+"""Known providers, models and prices, read from dated data files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Preset(Section):
-    """One provider, as an ``[[upstream]]`` with ``preset = name`` finds it."""
+    """The known facts about one provider, for an ``[[upstream]]`` with ``preset = name``."""
 
     name: str
     base_url: str = ""
-    """Empty: every customer has an address of his own."""
+    """Empty: every customer has another address."""
     variable: str | None = None
-    """The usual variable of its key; None: it needs no key."""
+    """The usual environment variable of its key; None: it needs no key."""
     key_header: str | None = None
     """The header of its key; None: the dialect's."""
     path: str = ""
@@ -39,7 +39,7 @@ class Preset(Section):
     also_speaks: tuple[DialectName, ...] = ()
     """Further dialects at the same address."""
     cancels_billing: bool | None = None
-    """Does an abort stop billing? None: nobody says."""
+    """Whether an abort stops billing; None: unknown."""
     quirks: Quirks = msgspec.field(default_factory=Quirks)
 
 
@@ -66,31 +66,31 @@ def preset(name: str | None) -> Preset | None:
 
 _DEFAULT = "default"
 _SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
-"""A dated release of a model, which costs what the model costs unless the book knows better."""
+"""The ending of a dated release, which costs as much as its model unless it has an own price."""
 
 
 class Weights(Section):
-    """One model: the same weights, whoever serves them."""
+    """The weights of one model, which several providers may serve."""
 
     name: str
     at: dict[str, str]
-    """Its name by provider."""
+    """The model's name at each provider."""
     context_tokens: int | None = None
     contexts: dict[str, int] = msgspec.field(default_factory=dict)
-    """Where a provider takes less."""
+    """The context by provider, where it is smaller."""
     quantised: tuple[str, ...] = ()
-    """Providers that serve it in fewer bits than it was published in."""
+    """The providers that serve it with fewer bits than published."""
 
 
 class BookPrice(PriceSettings):
-    """A price as the book has it."""
+    """A price of the table ``prices.toml``."""
 
     assumed: bool = False
-    """Not from the provider's own list."""
+    """True: the price is not from the provider's own list."""
 
 
 class ModelTable:
-    """Looks models up by provider and name. Holds no state."""
+    """Finds models and prices by provider and name."""
 
     def __init__(
         self, models: Iterable[Weights], prices: Mapping[str, Mapping[str, BookPrice]]
@@ -102,7 +102,7 @@ class ModelTable:
         }
 
     def weights(self, model: str, provider: str | None = None) -> Weights | None:
-        """Return the weights that a name means, at a provider or, with None, anywhere."""
+        """Return the weights with a name at a provider, or with None at any provider."""
         if provider is not None:
             for each in self._models:
                 if each.at.get(provider) == model:
@@ -111,27 +111,27 @@ class ModelTable:
         return self._by_name.get(model)
 
     def real_name(self, model: str, provider: str) -> str | None:
-        """Return what the provider calls a model; ``model`` is any name that it goes by."""
+        """Return a provider's name for a model; ``model`` is any of the model's names."""
         found = self._by_name.get(model)
         return None if found is None else found.at.get(provider)
 
     def providers_of(self, model: str) -> tuple[str, ...]:
-        """Return who serves a model, by any of its names."""
+        """Return the providers of a model; ``model`` is any of the model's names."""
         found = self._by_name.get(model)
         return () if found is None else tuple(found.at)
 
     def context_tokens(self, provider: str | None, model: str) -> int | None:
-        """Return how many tokens of prompt and answer it takes, None if that is not known."""
+        """Return the size of a model's context at a provider; None: unknown."""
         found = self.weights(model, provider)
         return None if found is None else found.contexts.get(provider or "", found.context_tokens)
 
     def price(self, provider: str, model: str) -> BookPrice | None:
-        """Return what the book says a model costs; a dated release costs what its model does."""
+        """Return the known price of a model. A dated release has the price of its model."""
         book = self._prices.get(provider, {})
         return book.get(model) or book.get(_SNAPSHOT.sub("", model)) or book.get(_DEFAULT)
 
     def names_at(self, provider: str) -> dict[str, str]:
-        """Return the provider's own names by themselves and by the names of the weights."""
+        """Return the provider's names of models, by these names and by the names of the weights."""
         return {
             name: model.at[provider]
             for model in self._models
@@ -140,7 +140,7 @@ class ModelTable:
         }
 
     def aliases_at(self, provider: str) -> dict[str, str]:
-        """Return the provider's own names by every name that the models go by anywhere."""
+        """Return the provider's names of models, by every name of these models at any provider."""
         return {
             name: real
             for name, model in self._by_name.items()
@@ -159,31 +159,29 @@ class ModelTable:
 
 @cache
 def model_table() -> ModelTable:
-    """Return the table as it was shipped."""
+    """Return the table of the data files."""
     prices = msgspec.convert(read_data("prices.toml"), dict[str, dict[str, BookPrice]])
     return ModelTable(msgspec.convert(read_data("models.toml")["model"], list[Weights]), prices)
 
 
 def model_at(upstream: UpstreamSettings, model: str) -> str:
-    """Return the name under which an upstream is asked for ``model``.
-
-    The upstream's own aliases decide, then the table; a name that neither knows stays.
-    """
+    """Return the upstream's name of a model: an alias, else the table's name, else the same."""
     if model in upstream.models:
         return upstream.models[model]
     return model_table().real_name(model, upstream.preset or "") or model
 
 
 def aliases(upstream: UpstreamSettings) -> dict[str, str]:
-    """Return the real name by every name that an upstream understands; see ``model_at``.
+    """Return the upstream's names of models, by every name that it understands.
 
-    For upstreams that answer together: ``models`` alone says who is asked first for a name.
+    The router chooses an upstream by ``models`` alone. This larger table is for upstreams that
+    answer together.
     """
     return {**model_table().aliases_at(upstream.preset or ""), **upstream.models}
 
 
 def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
-    """Return what a model, as sent to ``upstream``, costs: by its settings, else by the book."""
+    """Return the price of a model at an upstream: from its settings, else from the table."""
     own = upstream.price.get(model) or upstream.price.get(_DEFAULT)
     if own is not None or upstream.preset is None:
         return own
@@ -191,5 +189,5 @@ def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
 
 
 def context_at(upstream: UpstreamSettings, model: str) -> int | None:
-    """Return how many tokens a model, as sent to ``upstream``, takes, or None."""
+    """Return the size of a model's context at an upstream; None: unknown."""
     return model_table().context_tokens(upstream.preset, model)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
-from headstart.factory.context import BuildContext, clock, follow_secret, keep
+from headstart.factory.context import BuildContext, clock, follow_secret, persist
 from headstart.factory.learning import (
     make_domains,
     make_policy,
@@ -113,7 +113,7 @@ async def start_engine(
             encoder,
             Flights(),
             Gate(server.max_concurrency, server.max_queue),
-            # Relayed calls have places of their own, so slow ones take none from chat.
+            # Relayed calls have their own limit, so that slow ones do not delay chat requests.
             Gate(server.max_relays, server.max_queue, "server.max_relays"),
             supervisor,
             oversight,
@@ -135,14 +135,14 @@ async def start_engine(
 async def _open_router(
     build: BuildContext, states: UpstreamStates
 ) -> tuple[tuple[Opened, ...], Router]:
-    """Open the upstreams, and return them with the router that picks among them."""
+    """Open the upstreams, and return them with their router."""
     settings = build.settings
     opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn)
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)
     router = make_router(settings, opened, shaping, panels, states.hedges)
     for name, panel in panels.items():
-        await keep(build, name, "cascade", saved=panel.saved, load=panel.load)
+        await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
     return opened, router
 
 
@@ -161,7 +161,7 @@ def _sharing_options(
         trusted_proxies=server.trusted_proxies,
         key_headers=(
             *(name.lower().encode() for name in cache.key_headers),
-            *((b"origin",) if wrapped else ()),  # the app's own CORS answers each in its own way
+            *((b"origin",) if wrapped else ()),  # a wrapped app's CORS answers differ by origin
         ),
         ignore_headers=tuple(name.lower().encode() for name in cache.ignore_headers),
         own_keys=frozenset() if router is None else router.own_keys,
@@ -184,7 +184,7 @@ def _make_engine(
     return Engine(
         EngineOptions(
             max_body_bytes=settings.server.max_body_bytes,
-            # An app around us has a server of its own, with its own limits.
+            # The server of a wrapped app has its own limits.
             body_timeout_s=None if wrapped else settings.server.body_timeout_s,
             deadline_s=settings.server.deadline_s,
             holdout=cache.holdout,

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 clock = time.time  # noqa: TID251
 
-
-KEEP_S = 60.0
+SAVE_S = 60.0
+"""The time between two saves of a state."""
 SECRET_S = 2.0
-"""How soon a process notices that the store has another secret."""
+"""The time between two looks at the store's secret."""
 
 
-async def keep(
+async def persist(
     build: BuildContext,
     name: str,
     stage: str,
@@ -35,21 +35,21 @@ async def keep(
     saved: Callable[[], bytes],
     load: Callable[[bytes], object],
 ) -> None:
-    """Load the state that an earlier run kept under ``name``; keep it every minute and at the end.
+    """Load a state that an earlier run saved under ``name``; save it every minute and at the end.
 
-    A store that fails costs what was learned, never a request.
+    If the store fails, the state is lost, but no request fails.
     """
 
-    async def keep_now() -> None:
+    async def save_now() -> None:
         try:
             await build.store.keep(name, saved())
         except StoreError as error:
             build.observers.notify(StageFailed(stage=stage, error=type(error).__name__))
 
-    async def keep_on() -> None:
+    async def save_regularly() -> None:
         while True:
-            await asyncio.sleep(KEEP_S)
-            await keep_now()
+            await asyncio.sleep(SAVE_S)
+            await save_now()
 
     try:
         kept = await build.store.kept(name)
@@ -57,17 +57,17 @@ async def keep(
         kept = None
     if kept is not None:
         load(kept)
-    build.stack.push_async_callback(keep_now)
-    keeping = build.supervisor.spawn(keep_on)
-    build.stack.callback(keeping.cancel)
+    build.stack.push_async_callback(save_now)
+    saving = build.supervisor.spawn(save_regularly)
+    build.stack.callback(saving.cancel)
 
 
 def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
-    """Pass the store's secret on every two seconds, until the engine stops.
+    """Call ``renew`` with the store's secret every two seconds, until the engine stops.
 
-    A Redis that was emptied, or came back without its data, gets a new secret from the first
-    process that asks. All others have to take it over: by another one they name each scope
-    differently, and share nothing.
+    If a Redis was emptied or lost its data, the first process that asks gives it a new secret. All
+    processes must use the same secret: the names of scopes depend on it, so processes with
+    different secrets share no answers.
     """
 
     async def follow() -> None:
@@ -76,7 +76,7 @@ def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
             try:
                 renewed = renew(await build.store.secret())
             except StoreError:
-                continue  # lookups tell of it
+                continue  # lookups report the failure
             if renewed:
                 logger.warning("the store was emptied or replaced: sharing starts anew with it")
 

@@ -58,7 +58,7 @@ def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | 
 
 
 def make_second_opinion(build: BuildContext, upstreams: Sequence[Opened]) -> SecondOpinion | None:
-    """Return the model that is asked where two answers cannot be told apart, if one is set."""
+    """Return the model that judges answers when the agreement judge is unsure, if one is set."""
     judge = build.settings.cache.judge
     named = (each for each in upstreams if judge and each.settings.name == judge.upstream)
     chosen = next(named, None)

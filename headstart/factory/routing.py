@@ -55,7 +55,7 @@ def lifetimes(cache: CacheSettings) -> Lifetimes:
     )
 
 
-# Draws break ties between upstreams: nothing that a caller could gain by foreseeing.
+# Random numbers break ties between upstreams. A caller who could predict them would gain nothing.
 _draw = random.random
 
 
@@ -63,21 +63,21 @@ def make_router(
     settings: Settings,
     opened: Sequence[Opened],
     shaping: Shaping,
-    juries: dict[str, JudgePanel],
+    panels: dict[str, JudgePanel],
     hedges: dict[tuple[str, str], ExtraBudget],
 ) -> Router:
-    """Return the router, which picks among the upstreams by route, model and dialect.
+    """Return the router, which chooses an upstream by route, model and dialect.
 
-    ``juries`` receives what cascades learn, by the name under which it is to be kept, and
-    ``hedges`` the budgets of those that hedge, by route and strategy.
+    The function adds to ``panels`` the judges of each cascade, by the name under which their state
+    is saved, and to ``hedges`` the budget of each hedge, by route and strategy.
     """
     predicting = shaping.context if _predicts(settings) else None
-    builder = CandidateBuilder(opened, juries, hedges, predicting=predicting)
-    modest = [route for route in settings.route if not route.upstreams]
+    builder = CandidateBuilder(opened, panels, hedges, predicting=predicting)
+    without_upstreams = [route for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
         alone = builder.alone(each.settings.name)
-        shaped = {route.name: shaping.around(alone, route) for route in modest}
+        shaped = {route.name: shaping.around(alone, route) for route in without_upstreams}
         providers.append(provider_of(each, {"": shaping.around(alone, None), **shaped}))
     routes = {"": RouteTaken(predicts=settings.output.predictions)}
     for route in settings.route:
@@ -95,7 +95,7 @@ def make_router(
 
 
 def _predicts(settings: Settings) -> bool:
-    """Does any route send a predicted output to providers?"""
+    """Return whether a route sends predicted outputs to providers."""
     outputs = [settings.output.at(route) for route in (None, *settings.route)]
     return any(each.predictions or each.edits == "prediction" for each in outputs)
 
@@ -106,13 +106,13 @@ class CandidateBuilder:
     def __init__(
         self,
         opened: Sequence[Opened],
-        juries: dict[str, JudgePanel],
+        panels: dict[str, JudgePanel],
         hedges: dict[tuple[str, str], ExtraBudget],
         *,
         predicting: StepContext | None = None,
     ) -> None:
         self._predicting = predicting
-        self._juries = juries
+        self._panels = panels
         self._hedges = hedges
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = {
@@ -120,13 +120,13 @@ class CandidateBuilder:
         }
 
     def alone(self, upstream: str) -> Candidate:
-        """Return what answers where no route says otherwise: one upstream, retried if need be."""
+        """Return the candidate of requests without a route: one upstream, with retries."""
         return self._rescued(
             Strategy(), self.build(upstream, Strategy(), self._upstreams[upstream])
         )
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
-        """Return what answers a route, whatever may break off rescued."""
+        """Return the candidate of a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
         return self._rescued(strategy, self.build(name, strategy, *members))
 
@@ -136,7 +136,7 @@ class CandidateBuilder:
         return Rescued(candidate, DIALECTS, mode=strategy.rescue, prefill=self._prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
-        """Return members that answer together."""
+        """Return a candidate that combines members by a strategy."""
         if strategy.strategy == "cascade":
             return self._cascade(name, strategy, *members)
         from headstart.middleware.upstreams.attempt_group import AttemptGroup
@@ -157,7 +157,7 @@ class CandidateBuilder:
     def _cascade(
         self, name: str, strategy: Strategy, fast: Candidate, slow: Candidate
     ) -> Candidate:
-        """Return a fast member that a judge stands behind; each is retried before it has failed."""
+        """Return a cascade. Each of its two members is retried before it counts as failed."""
         from headstart.middleware.upstreams.cascade import Cascade
 
         alone = Strategy(retries=strategy.retries)
@@ -170,12 +170,15 @@ class CandidateBuilder:
             draw=_draw,
             clock=clock,
         )
-        # Not by its terms: what a score is worth does not change with what is asked of it.
-        self._juries[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
+        # The name has no settings: the meaning of a score does not depend on them.
+        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
         return cascade
 
     def _any_key(self, opened: Opened) -> Candidate:
-        """Another key is asked where one is refused or has used up its limits."""
+        """Return a candidate of all keys of an upstream.
+
+        If a key is refused or has used up its limits, the next key is tried.
+        """
         targets: Sequence[Candidate] = opened.targets
         if self._predicting is not None and opened.settings.quirks.prediction:
             from headstart.middleware.shaping.edits import SendPrediction

@@ -1,4 +1,4 @@
-"""Builds the steps that change prompts and answers, as the settings of each route name them."""
+"""Builds the steps that change prompts and answers, by the settings of each route."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.factory.context import clock, keep
+from headstart.factory.context import clock, persist
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
     return {"": settings.compression, **own}
 
 
-KEPT_AS = "output-lengths"
+LENGTHS_NAME = "output-lengths"
 
 
 class Shaping:
-    """Puts steps before candidates, as the settings of a route name them."""
+    """Makes candidates with the steps that the settings of a route ask for."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Shaping:
         }
 
     def around(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
-        """Return ``candidate`` behind the steps of a route; the same where there are none."""
+        """Return a candidate that runs a route's steps; ``candidate`` itself if it has no steps."""
         output = self._settings.output.at(route)
         steps = list(self._steps(output, "" if route is None else route.name))
         return ShapedCandidate(candidate, steps, self.context) if steps else candidate
@@ -84,19 +84,19 @@ class Shaping:
 
 
 def concise_levels(settings: Settings) -> dict[str, int]:
-    """Return how short answers are to be, by route; "" for all that do not say."""
+    """Return the level of brevity by route; "" stands for all other routes."""
     levels = {route.name: settings.output.at(route).concise for route in settings.route}
     return {"": settings.output.concise, **levels}
 
 
 async def open_shaping(build: BuildContext, opened: tuple[Opened, ...]) -> Shaping:
-    """Return the maker of steps, with the lengths of answers that earlier runs learned."""
+    """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
     from headstart.policies.output.answer_limits import Lengths
 
     lengths = Lengths()
     outputs = [build.settings.output.at(route) for route in (None, *build.settings.route)]
     if any(each.max_tokens != "off" for each in outputs):
-        await keep(build, KEPT_AS, "output", saved=lengths.saved, load=lengths.load)
+        await persist(build, LENGTHS_NAME, "output", saved=lengths.saved, load=lengths.load)
     quoting = any(each.quotes for each in outputs)
     return Shaping(build, opened, _open_worker(build, quoting=quoting), lengths)
 

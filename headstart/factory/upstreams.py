@@ -13,7 +13,7 @@ import msgspec
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS
 from headstart.errors import ConfigError
-from headstart.factory.context import clock, keep
+from headstart.factory.context import clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.cost import Price
 from headstart.settings import masked_variable
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers
 
-MEASURES_KEPT_AS = "upstream-measures"
+MEASURES_NAME = "upstream-measures"
 
 
 async def open_conditions(build: BuildContext) -> UpstreamStates:
-    """Return the health and figures of upstreams, with the measures of earlier runs."""
+    """Return the health and figures of upstreams. They start with the measures of earlier runs."""
     conditions = UpstreamStates()
     measures, loop = conditions.measures, asyncio.get_running_loop()
-    await keep(
+    await persist(
         build,
-        MEASURES_KEPT_AS,
+        MEASURES_NAME,
         "measures",
         saved=lambda: measures.saved(loop.time()),
         load=lambda kept: measures.load(kept, loop.time()),
@@ -49,7 +49,7 @@ async def open_conditions(build: BuildContext) -> UpstreamStates:
 
 
 class Opened(NamedTuple):
-    """One ``[[upstream]]``, ready to be asked."""
+    """One ``[[upstream]]`` that was opened."""
 
     settings: UpstreamSettings
     http: HTTPUpstream
@@ -66,7 +66,7 @@ async def open_upstreams(
 ) -> tuple[Opened, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
-    ``spawn`` starts what outlives a call (``upstream.warm``).
+    ``spawn`` starts tasks that outlive a call, for ``upstream.warm``.
     """
     if not settings.upstream:
         raise ConfigError(
@@ -119,7 +119,10 @@ def _open(
 
 
 def _credentials(upstream: UpstreamSettings, settings: Settings) -> tuple[Headers | None, ...]:
-    """The upstream's own keys; without one, callers' keys pass unless they are ``client_keys``."""
+    """Return the headers of each key of an upstream.
+
+    None stands for the callers' keys, and () for no key, where callers have keys for Headstart.
+    """
     if not upstream.key_variables:
         return (() if settings.server.client_keys else None,)
     return tuple(_credential(upstream, variable) for variable in upstream.key_variables)
