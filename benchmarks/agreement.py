@@ -91,9 +91,9 @@ def cosine_of(pair: Pair, encode: Encoded) -> float:
 
 
 def sample(pair: Pair, encode: Encoded) -> Sample | None:
-    """Return the features of a pair, None when it is settled without them."""
-    settled = judge(completion(pair.fresh), completion(pair.cached), pair.questions, None)
-    if settled.method is not Method.TEXT:
+    """Return the features of a pair, None when the judge needs no features."""
+    judged = judge(completion(pair.fresh), completion(pair.cached), pair.questions, None)
+    if judged.method is not Method.TEXT:
         return None
     one, other = read_words(pair.fresh), read_words(pair.cached)
     given = question_words(pair.questions[0]) | question_words(pair.questions[1])

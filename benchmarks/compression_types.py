@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headstart import compress
-from headstart.compression.logs import tells_trouble
+from headstart.compression.logs import reports_problem
 from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:
@@ -112,18 +112,18 @@ def headrooms(texts: list[str], python: Path, scratch: Path) -> list[tuple[str, 
 
 
 def row(texts: list[str], sent: list[tuple[str, float]]) -> dict[str, float]:
-    """Return tokens saved, milliseconds a thousand tokens, and lines of trouble kept."""
+    """Return saved tokens, time by token, and the kept lines that report problems."""
     before = sum(count_tokens(text, MODEL).tokens for text in texts)
     after = sum(count_tokens(text, MODEL).tokens for text, _ in sent)
-    trouble = kept = 0
+    problems = kept = 0
     for text, (short, _) in zip(texts, sent, strict=True):
         lines = set(short.split("\n"))
         for line in text.split("\n") if len(texts) == 1 else ():
-            trouble += tells_trouble(line)
-            kept += tells_trouble(line) and line in lines
+            problems += reports_problem(line)
+            kept += reports_problem(line) and line in lines
     return {
         "change": after / before - 1,
         "ms per 1k": sum(seconds for _, seconds in sent) * 1e6 / before,
-        "trouble": trouble,
+        "problems": problems,
         "kept": kept,
     }

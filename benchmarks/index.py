@@ -127,7 +127,7 @@ class NearEnough:
         max_error: float | None,
     ) -> HistoryComparison:
         """Tell every history apart."""
-        return HistoryComparison("unsaid")
+        return HistoryComparison("unmatched")
 
     def reworded(self, turn: None, counterpart: None) -> bool:
         """Take none for another."""

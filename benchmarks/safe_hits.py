@@ -60,7 +60,7 @@ class Entrant(NamedTuple):
     policy: str
     judge: str
     confidence: float
-    settled: bool = False
+    optimistic: bool = False
 
     def __call__(self) -> Contender:
         """Return the policy at the start of its life, its first near misses behind it if so set."""
@@ -72,7 +72,7 @@ class Entrant(NamedTuple):
             max_error=float(value),
             confidence=self.confidence,
             judge=noise,
-            cold_start="optimistic" if self.settled else "strict",
+            cold_start="optimistic" if self.optimistic else "strict",
         )
         domain = Domain(promise)
         return Contender(VerifiedMatch(promise, lambda _: domain), domain)
@@ -186,7 +186,7 @@ def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[st
         policy: judge_pairs(
             pairs.rows,
             prompts.prepare,
-            Entrant(policy, "oracle", confidence, settled=True)().policy,
+            Entrant(policy, "oracle", confidence, optimistic=True)().policy,
         )
         for policy in policies
     }

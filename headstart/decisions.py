@@ -70,11 +70,11 @@ class HistoryComparison(NamedTuple):
     """The comparison of two histories by their words.
 
     ``conflict`` says why they differ. Without a conflict they mean the same if each turn in
-    ``unsaid`` has a counterpart that means the same: it is similar enough, and no guard fires.
+    ``unmatched`` has a counterpart that means the same: it is similar enough, and no guard fires.
     """
 
     conflict: str | None
-    unsaid: tuple[UnmatchedTurn, ...] = ()
+    unmatched: tuple[UnmatchedTurn, ...] = ()
 
 
 class Rule(StrEnum):

@@ -21,7 +21,7 @@ from headstart.compression.passages import omitted
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_TROUBLE_WORD = re.compile(
+_PROBLEM_WORD = re.compile(
     # Each choice begins with a letter, in lower case: ten times as fast as ignoring case.
     r"err(?:(?<=\berr)|(?:or|no)?s?\b)|fata|fail|exception|critical|crit\b|panic|warn|wrn\b|ftl\b"
     r"|traceback|severe|emerg|alert|denied|refus|abort|crash|corrupt|invalid|illegal|timed out"
@@ -47,10 +47,10 @@ _OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\u26a0\u2716-\u2718\u274c\u2e80-\U001
 """Another script than Latin, or an emoji. It is not read here, so it counts as an error."""
 
 
-def tells_trouble(line: str) -> bool:
+def reports_problem(line: str) -> bool:
     """Return whether a line names an error, a warning or a refusal, by level, word or code."""
     return (
-        _TROUBLE_WORD.search(line.lower()) is not None
+        _PROBLEM_WORD.search(line.lower()) is not None
         or _LETTER.search(line) is not None
         or any(int(found[1]) % 8 <= 4 for found in _PRIORITY.finditer(line))
         or (not line.isascii() and _OTHER_SCRIPT.search(line) is not None)
@@ -81,7 +81,7 @@ def is_log(text: str) -> bool:
     return sum(_STAMP.match(line) is not None for line in lines) >= 0.7 * len(lines)
 
 
-def fold_log(text: str, query: str) -> str:
+def collapse_log(text: str, query: str) -> str:
     """Return the log without repeated lines of one form. ``query`` is the question about it."""
     lines = text.split("\n")
     words = {word.strip(".:/-").lower() for word in _WORD.findall(query)}
@@ -108,7 +108,7 @@ def _kept(lines: list[str], ids: Collection[str]) -> list[bool]:
             form not in seen
             or len(values[form]) <= _RARE
             or any(parts[at] != value for at, value in usual[form])
-            or tells_trouble(line)
+            or reports_problem(line)
         )
         seen.add(form)
         if not kept and line[:1].isspace():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import json_text
 from headstart.compression.html_text import html_to_text, is_html, is_markup
-from headstart.compression.logs import fold_log, is_log
+from headstart.compression.logs import collapse_log, is_log
 from headstart.compression.passages import has_mark
 from headstart.compression.protection import is_code
 from headstart.compression.selection import select
@@ -144,7 +144,7 @@ def _shorten_prose(
         short = _then(short, "html", memo.call(html_to_text, text) or text)
     elif memo.call(is_log, text):
         if not asked.counts:
-            short = _then(short, "log", memo.call(fold_log, text, asked.words))
+            short = _then(short, "log", memo.call(collapse_log, text, asked.words))
         return _deduplicated(short, sent, memo)
     elif memo.call(is_code, text):
         return _then(short, "comments", memo.call(_bare, text)) if extent.comments else short

@@ -122,7 +122,7 @@ class EncoderWorker:
         try:
             outcome: EncodeOutcome = await waiter
         except asyncio.CancelledError:
-            self._leave(job, waiter)
+            self._withdraw(job, waiter)
             raise
         if isinstance(outcome, EncoderError):
             raise outcome
@@ -141,7 +141,7 @@ class EncoderWorker:
             waiters = [waiter for job in jobs for waiter in job.waiters]
             self._wakeup.notify()
         for waiter in waiters:
-            _settle(waiter, EncoderError("the encoder closed before this prompt's turn"))
+            _deliver(waiter, EncoderError("the encoder closed before this prompt's turn"))
         if self._thread is not None:
             await to_thread.run_sync(self._thread.join)
 
@@ -178,7 +178,7 @@ class EncoderWorker:
             self._foreground.add(job)
         return job
 
-    def _leave(self, job: _EncodeJob, waiter: asyncio.Future[EncodeOutcome]) -> None:
+    def _withdraw(self, job: _EncodeJob, waiter: asyncio.Future[EncodeOutcome]) -> None:
         with self._wakeup:
             job.waiters.remove(waiter)
             if not job.waiters:
@@ -198,7 +198,7 @@ class EncoderWorker:
                 if not isinstance(outcome, EncoderError):
                     self._recent.put(job.text, outcome)
             for waiter in waiters:
-                _settle(waiter, outcome)
+                _deliver(waiter, outcome)
             if not isinstance(outcome, EncoderError):
                 self._report(job, len(outcome.spans), encode_s, started)
 
@@ -219,7 +219,7 @@ class EncoderWorker:
                 known = self._recent.get(job.text)
                 if known is not None:  # it was encoded for another tenant
                     for waiter in job.waiters:
-                        _settle(waiter, known)
+                        _deliver(waiter, known)
                     continue
                 self._running = job
                 return job, queue
@@ -393,7 +393,7 @@ def _weigh(text: str, encoding: Encoding) -> int:
     return arrays + 4 * len(text) + 120 * len(encoding.spans)
 
 
-def _settle(waiter: asyncio.Future[EncodeOutcome], outcome: EncodeOutcome) -> None:
+def _deliver(waiter: asyncio.Future[EncodeOutcome], outcome: EncodeOutcome) -> None:
     """Give the outcome to a waiter, on its own loop."""
     _call_soon(waiter.get_loop(), _resolve, waiter, outcome)
 

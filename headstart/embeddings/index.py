@@ -29,19 +29,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _unheard(name: str) -> Iterator[None]:
-    """Let a logger log only errors."""
-    speaker = logging.getLogger(name)
-    level = speaker.level
-    speaker.setLevel(logging.ERROR)
+def _errors_only(logger: logging.Logger) -> Iterator[None]:
+    """Let a logger log only errors inside the block."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        speaker.setLevel(level)
+        logger.setLevel(level)
 
 
 # FAISS tries a build for each instruction set, and logs each missing one like a failure.
-with _unheard("faiss.loader"):
+with _errors_only(logging.getLogger("faiss.loader")):
     import faiss
 
 SMALL_ROWS = 64

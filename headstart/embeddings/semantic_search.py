@@ -326,7 +326,7 @@ class HistoryComparer(Generic[P]):
         began = anyio.current_time()
         try:
             with anyio.move_on_after(max(0.0, self.left_s)):
-                for turn in found.unsaid:
+                for turn in found.unmatched:
                     if not await self._has_counterpart(turn):
                         return False
                 return True

@@ -370,10 +370,10 @@ def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
         late, name = found.p99 / 2, "p99"
     if late < TAIL_RATIO * found.p50:
         return None
-    told = found.p95 if name == "p95" else found.p99
+    tail_s = found.p95 if name == "p95" else found.p99
     reason = (
-        f"{best.subject.upstream} stalls: its {name} to the first token, {told:.2f} s, is "
-        f"{told / found.p50:.1f} times its median, and a second provider rarely stalls with it"
+        f"{best.subject.upstream} stalls: its {name} to the first token, {tail_s:.2f} s, is "
+        f"{tail_s / found.p50:.1f} times its median, and a second provider rarely stalls with it"
     )
     billed = [rated.subject.upstream for rated in pair if not rated.subject.cancels_billing]
     if billed:

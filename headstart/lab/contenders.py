@@ -31,7 +31,7 @@ class Contender(NamedTuple):
 class Setup(NamedTuple):
     """The settings of contenders. ``state`` is a snapshot from which a domain starts.
 
-    ``settled``: the domain starts as if the first near misses had been compared and had the same
+    ``optimistic``: the domain starts as if the first near misses had been compared and had the same
     answers.
     """
 
@@ -39,7 +39,7 @@ class Setup(NamedTuple):
     noise: JudgeNoise
     max_error: float | None = None
     state: bytes | None = None
-    settled: bool = False
+    optimistic: bool = False
 
 
 def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
@@ -75,7 +75,7 @@ def _promise(max_error: float | None, setup: Setup) -> Promise:
         max_error = setup.max_error
     if max_error is None:
         max_error = Promise().max_error
-    cold_start: ColdStart = "optimistic" if setup.settled else "strict"
+    cold_start: ColdStart = "optimistic" if setup.optimistic else "strict"
     return Promise(max_error=max_error, judge=setup.noise, cold_start=cold_start)
 
 

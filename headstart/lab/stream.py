@@ -42,14 +42,14 @@ def history_judge(
         found = policy.compare(asked.history, stored.history, None)
         if found.conflict is not None:
             return False
-        encodings = sum(1 + len(turn.counterparts) for turn in found.unsaid)
-        return encodings <= MOST_ENCODINGS and all(map(said, found.unsaid))
+        encodings = sum(1 + len(turn.counterparts) for turn in found.unmatched)
+        return encodings <= MOST_ENCODINGS and all(map(has_counterpart, found.unmatched))
 
-    def said(turn: UnmatchedTurn) -> bool:
+    def has_counterpart(turn: UnmatchedTurn) -> bool:
         mine = prepare(turn.text)
-        return any(meets(mine, prepare(text)) for text in turn.counterparts)
+        return any(means_same(mine, prepare(text)) for text in turn.counterparts)
 
-    def meets(mine: PreparedPrompt[P], theirs: PreparedPrompt[P]) -> bool:
+    def means_same(mine: PreparedPrompt[P], theirs: PreparedPrompt[P]) -> bool:
         return (
             mine.usable
             and theirs.usable

@@ -92,7 +92,7 @@ class Reviewed(Frozen, forbid_unknown_fields=True):
     same: bool
 
 
-class Taken(Frozen, omit_defaults=False):
+class LabelWritten(Frozen, omit_defaults=False):
     """A label was written."""
 
     labelled: bool = True
@@ -170,12 +170,12 @@ async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
 
 
 @post("/feedback", status_code=200)
-async def feedback(data: JSONBody[Feedback], engine: Engine) -> Taken:
+async def feedback(data: JSONBody[Feedback], engine: Engine) -> LabelWritten:
     """Take a user's word on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
     learner = _oversight(engine).learner
     if not await learner.feedback(data.id, same=data.correct, pair_only=data.pair_only):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
-    return Taken()
+    return LabelWritten()
 
 
 @get("/review")
@@ -193,7 +193,7 @@ async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[
 
 
 @post("/review", status_code=200)
-async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Taken:
+async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> LabelWritten:
     """Take a person's word on a pair that ``GET`` listed."""
     oversight = _oversight(engine)
     await admin.reviews.follow(engine.store)
@@ -201,7 +201,7 @@ async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Take
     if label is None:
         raise NotFoundException("this pair is not among the recent labels")
     await oversight.learner.review(label, same=data.same)
-    return Taken()
+    return LabelWritten()
 
 
 @get("/explain/{id:str}")

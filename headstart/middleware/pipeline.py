@@ -283,7 +283,7 @@ class Engine:
             return decision
         context.holdout = True
         if self._oversight is not None:
-            self._oversight.learner.withheld(context.id)
+            self._oversight.learner.mark_unserved(context.id)
         held = Lookup(
             outcome=Outcome.MISS,
             reason="holdout",

@@ -8,7 +8,7 @@ Turns that are equal except for case, spaces and punctuation are set aside. Of t
 - no history may hold a refusal, a correction or a reported action that the other does not;
 - each history must be contained in the other (with ``additions``, one of them): each of its user
   turns uses only words that the other user used too, or means the same as a turn of the other.
-  That only the encoder can tell: ``HistoryComparison.unsaid``.
+  That only the encoder can tell: ``HistoryComparison.unmatched``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headstart.policies.guards.parse import Parse
     from headstart.types import Turn
 
-MOST_UNSAID = 4
+MOST_UNMATCHED = 4
 """Most user turns that may be reworded in one comparison."""
 MOST_COUNTERPARTS = 2
 """Each of them is compared with so many turns of the other, most words in common first."""
@@ -72,7 +72,7 @@ def compare_histories(
     *,
     additions: bool,
 ) -> HistoryComparison:
-    """Compare two histories. Symmetric, except for the side of the ``unsaid`` turns on a draw.
+    """Compare two histories. Symmetric, except for the side of the ``unmatched`` turns on a draw.
 
     ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
     may have said more than the other.
@@ -88,11 +88,11 @@ def compare_histories(
     )
     if conflict is not None:
         return HistoryComparison(conflict)
-    said_here, said_there = _unsaid(mine, other, theirs), _unsaid(theirs, one, mine)
-    unsaid = min(said_here, said_there, key=len) if additions else said_here + said_there
-    if len(unsaid) > MOST_UNSAID or not all(turn.counterparts for turn in unsaid):
-        return HistoryComparison("unsaid")
-    return HistoryComparison(None, unsaid)
+    of_one, of_other = _unmatched(mine, other, theirs), _unmatched(theirs, one, mine)
+    unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
+    if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
+        return HistoryComparison("unmatched")
+    return HistoryComparison(None, unmatched)
 
 
 def _differing(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
@@ -124,14 +124,14 @@ def _end_differs(
 
 
 def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn]) -> str | None:
-    said, said_there = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
-    if not said and not said_there:
+    texts, their_texts = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
+    if not texts and not their_texts:
         return "answer"
     if any(_CODE.search(turn.text) for turn in (*mine, *theirs)):
         return "code"
-    if {_stance(said), _stance(said_there)} == {"yes", "no"}:
+    if {_stance(texts), _stance(their_texts)} == {"yes", "no"}:
         return "polarity"
-    if _stems(said) & _CORRECTIONS != _stems(said_there) & _CORRECTIONS:
+    if _stems(texts) & _CORRECTIONS != _stems(their_texts) & _CORRECTIONS:
         return "correction"
     if _actions(mine) != _actions(theirs):
         return "action"
@@ -236,7 +236,7 @@ def _words(text: str) -> set[str]:
     }
 
 
-def _unsaid(
+def _unmatched(
     turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn]
 ) -> tuple[UnmatchedTurn, ...]:
     """Return the user turns with words that the other user never used."""

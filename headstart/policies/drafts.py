@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # --- vetoes and scores ---------------------------------------------------------------------------
 
-_SHAKIEST = 0.1
+_LEAST_CERTAIN_SHARE = 0.1
 """The mean over this share of the tokens, the least certain ones, is half of the score."""
 _ASKS_CODE = re.compile(
     r"\b(?:write|implement|refactor|fix|code)\b.{0,80}?"
@@ -91,8 +91,8 @@ def score_draft(
     if certainty is not None:
         return Score(basis=Basis.LOGPROBS, value=certainty)
     if second is not None:
-        word = judge(draft, second, [request.question or request.query], None)
-        return Score(basis=Basis.AGREEMENT, value=word.probability)
+        agreement = judge(draft, second, [request.question or request.query], None)
+        return Score(basis=Basis.AGREEMENT, value=agreement.probability)
     return score_prompt(request)
 
 
@@ -107,7 +107,7 @@ def score_logprobs(draft: Completion) -> float | None:
     """Return the certainty of a draft's tokens; of several choices the least certain counts.
 
     Half is the geometric mean of the tokens' probabilities, half the mean over the tenth of the
-    tokens that were least certain: one wrong turn does not drown in many sure words. The certainty
+    tokens that were least certain: a single error shows among many certain tokens. The certainty
     of a token is its margin over the next best token if the provider tells it (as in UCCI, arXiv
     2605.18796), else its probability. None without log-probabilities.
     """
@@ -125,8 +125,8 @@ def _score_choice(choice: Choice) -> float | None:
     if not logs:
         return None
     margins = sorted(pair[1] for pair in pairs if pair is not None)
-    shaky = margins[: max(1, round(_SHAKIEST * len(margins)))]
-    return (math.exp(sum(logs) / len(logs)) + sum(shaky) / len(shaky)) / 2
+    unsure = margins[: max(1, round(_LEAST_CERTAIN_SHARE * len(margins)))]
+    return (math.exp(sum(logs) / len(logs)) + sum(unsure) / len(unsure)) / 2
 
 
 def _read_token(token: Any) -> tuple[float, float] | None:

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.logs import fold_log, is_log
+from headstart.compression.logs import collapse_log, is_log
 
 BEAT = [f"2026-03-01 10:00:{n:02d} INFO worker-{n % 3} heartbeat {n}" for n in range(30)]
 
 
 def test_repeated_forms_are_left_out_and_counted() -> None:
-    assert fold_log("\n".join(BEAT), "") == f"{BEAT[0]}\n[… 29 lines omitted …]"
+    assert collapse_log("\n".join(BEAT), "") == f"{BEAT[0]}\n[… 29 lines omitted …]"
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "problems",
     [
         "2026-03-01 10:00:09 ERROR worker-1 gone",
         "2026-03-01 10:00:09 INFO connection to 10.0.0.1 refused",
@@ -20,26 +20,28 @@ def test_repeated_forms_are_left_out_and_counted() -> None:
         "[Sun Dec 04 04:47:44 2005] [error] mod_jk child in state 6",
     ],
 )
-def test_every_line_of_trouble_is_kept(trouble: str) -> None:
-    lines = [*BEAT[:9], trouble, *BEAT[9:20], trouble, *BEAT[20:]]
-    folded = fold_log("\n".join(lines), "").split("\n")
-    assert folded.count(trouble) == 2
+def test_every_line_of_trouble_is_kept(problems: str) -> None:
+    lines = [*BEAT[:9], problems, *BEAT[9:20], problems, *BEAT[20:]]
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert collapsed.count(problems) == 2
 
 
 def test_what_is_indented_under_trouble_is_kept_with_it() -> None:
     trace = ["2026-03-01 10:00:09 ERROR boom 1", "    at f (a.js:1)", "    at f (a.js:2)"]
-    folded = fold_log("\n".join([*BEAT, *trace, *BEAT, *trace, *BEAT]), "")
-    assert folded.count("\n".join(trace)) == 2
+    collapsed = collapse_log("\n".join([*BEAT, *trace, *BEAT, *trace, *BEAT]), "")
+    assert collapsed.count("\n".join(trace)) == 2
 
 
 def test_lines_with_an_id_that_is_asked_about_are_kept() -> None:
-    folded = fold_log("\n".join(BEAT), "What did worker-2 do?").split("\n")
-    assert [line for line in BEAT if "worker-2" in line] == [x for x in folded if "worker-2" in x]
+    collapsed = collapse_log("\n".join(BEAT), "What did worker-2 do?").split("\n")
+    assert [line for line in BEAT if "worker-2" in line] == [
+        x for x in collapsed if "worker-2" in x
+    ]
 
 
 def test_a_single_line_is_not_worth_a_mark() -> None:
     lines = [BEAT[0], "2026-03-01 10:00:01 DEBUG a", BEAT[1], "2026-03-01 10:00:01 DEBUG b"]
-    assert fold_log("\n".join(lines), "") == "\n".join(lines)
+    assert collapse_log("\n".join(lines), "") == "\n".join(lines)
 
 
 def test_a_log_is_told_by_times_or_levels() -> None:
@@ -62,20 +64,20 @@ def test_levels_are_seen_within_what_holds_digits(form: str) -> None:
         form.format(m=n // 60, s=n % 60, n=n, level="INFO" if n % 40 else "ERROR")
         for n in range(240)
     ]
-    folded = fold_log("\n".join(lines), "").split("\n")
-    assert [line for line in folded if "ERROR" in line] == lines[::40]
-    assert len(folded) < 20
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert [line for line in collapsed if "ERROR" in line] == lines[::40]
+    assert len(collapsed) < 20
 
 
 def test_a_value_unlike_that_of_nearly_all_lines_is_kept() -> None:
     lines = [
         f"10:00:{n % 60:02d} ping {n}, replicas {2 if n in (50, 90) else 3}" for n in range(99)
     ]
-    folded = fold_log("\n".join(lines), "").split("\n")
-    assert [line for line in folded if "omitted" not in line] == [lines[0], lines[50], lines[90]]
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert [line for line in collapsed if "omitted" not in line] == [lines[0], lines[50], lines[90]]
 
 
 def test_all_lines_of_a_rare_form_are_kept() -> None:
     alarm = "2026-03-01 10:00:09 INFO ALARM in hall 7"
     lines = [*BEAT, alarm, *BEAT, alarm, *BEAT, alarm, *BEAT]
-    assert fold_log("\n".join(lines), "").split("\n").count(alarm) == 3
+    assert collapse_log("\n".join(lines), "").split("\n").count(alarm) == 3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.logs import tells_trouble
+from headstart.compression.logs import reports_problem
 
 STAMP = "2026-11-21 16:00:01"
 
@@ -35,7 +35,7 @@ STAMP = "2026-11-21 16:00:01"
     ],
 )
 def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
-    assert tells_trouble(line)
+    assert reports_problem(line)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
     ],
 )
 def test_other_lines_do_not(line: str) -> None:
-    assert not tells_trouble(line)
+    assert not reports_problem(line)

@@ -8,7 +8,12 @@ import pytest
 
 from headstart.decisions import Lookup, MatchContext, Outcome, Rule, UnlabelledPair, Verdict
 from headstart.middleware.learning.audits import Audits
-from headstart.middleware.learning.oversight import DULL_SCORE, DULL_SHARE, AllowedChecks, Oversight
+from headstart.middleware.learning.oversight import (
+    UNLIKELY_SCORE,
+    UNLIKELY_SHARE,
+    AllowedChecks,
+    Oversight,
+)
 from headstart.observe import Observers
 from headstart.policies.ratchet.settings import Promise
 from headstart.settings import AuditSettings
@@ -30,8 +35,8 @@ class Remembering:
     def remember(self, sample: FeedbackSample) -> None:
         self.samples.append(sample)
 
-    def withheld(self, id: str) -> None:
-        """No hit of these tests is withheld for a person's word."""
+    def mark_unserved(self, id: str) -> None:
+        """Do nothing: no feedback follows here."""
 
 
 class Dice(Audits):
@@ -48,10 +53,10 @@ class Dice(Audits):
 @pytest.mark.parametrize(
     ("rule", "score", "lucky", "drawn"),
     [
-        (Rule.LEARNED, DULL_SCORE + 1, False, 1.0),
-        (Rule.LEARNED, DULL_SCORE - 1, False, None),
-        (Rule.LEARNED, DULL_SCORE - 1, True, DULL_SHARE),
-        (Rule.COLD_START, DULL_SCORE - 1, False, 1.0),
+        (Rule.LEARNED, UNLIKELY_SCORE + 1, False, 1.0),
+        (Rule.LEARNED, UNLIKELY_SCORE - 1, False, None),
+        (Rule.LEARNED, UNLIKELY_SCORE - 1, True, UNLIKELY_SHARE),
+        (Rule.COLD_START, UNLIKELY_SCORE - 1, False, 1.0),
     ],
 )
 def test_of_pairs_that_surely_differ_only_some_are_compared(

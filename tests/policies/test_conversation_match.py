@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.conversation_match import MOST_UNSAID, compare_histories
+from headstart.policies.conversation_match import MOST_UNMATCHED, compare_histories
 from headstart.policies.match import StaticMatch
 from headstart.types import Turn
 
@@ -44,7 +44,7 @@ def test_a_reworded_turn_is_left_to_the_encoder() -> None:
     reworded = "There is a hole beside the entrance of my red tent."
     found = compare_histories(told(*TENT), told(reworded, TENT[1]), VETO, additions=True)
     assert found.conflict is None
-    assert [(turn.text, turn.counterparts) for turn in found.unsaid] == [(TENT[0], (reworded,))]
+    assert [(turn.text, turn.counterparts) for turn in found.unmatched] == [(TENT[0], (reworded,))]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_reworded_turn_is_left_to_the_encoder() -> None:
         (
             ("I cannot find my debit card.", "I see."),
             ("Someone stole the phone that I was given.", "I see."),
-            "unsaid",
+            "unmatched",
         ),
     ],
 )
@@ -114,8 +114,8 @@ def test_what_keeps_histories_apart(
 
 
 def test_too_many_reworded_turns_are_not_compared() -> None:
-    count = MOST_UNSAID + 1
+    count = MOST_UNMATCHED + 1
     names = ("door", "pole", "bag", "floor", "roof", "peg")[:count]
     one = [text for name in names for text in (f"The {name} broke in strong wind.", "I see.")]
     other = [text for name in names for text in (f"Heavy storms broke our {name}.", "I see.")]
-    assert conflict(tuple(one), tuple(other)) == "unsaid"
+    assert conflict(tuple(one), tuple(other)) == "unmatched"

@@ -10,7 +10,7 @@ import pytest
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator import AnswerKey, Oracle, Scripted, read_answer_key
-from headstart.lab.simulator.answer_key import FORMS, draw_facts, tell
+from headstart.lab.simulator.answer_key import FORMS, draw_facts, write_answer
 from headstart.lab.simulator.chat_request import AskedMessage
 from headstart.lab.simulator.oracle import split_tokens
 
@@ -126,8 +126,8 @@ def test_a_prompt_with_two_classes_is_refused() -> None:
 
 def test_the_seed_alone_decides_the_words() -> None:
     facts = draw_facts("things/1")
-    assert tell(facts, "a") == tell(facts, "a")
-    assert tell(facts, "a") != tell(facts, "b")
+    assert write_answer(facts, "a") == write_answer(facts, "a")
+    assert write_answer(facts, "a") != write_answer(facts, "b")
 
 
 def test_an_answer_says_in_words_of_its_class_what_was_asked() -> None:

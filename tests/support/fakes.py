@@ -92,7 +92,7 @@ class FakeMatchPolicy:
         other: Sequence[Turn],
         max_error: float | None,
     ) -> HistoryComparison:
-        return HistoryComparison(None if one == other else "unsaid")
+        return HistoryComparison(None if one == other else "unmatched")
 
     def reworded(self, turn: str, counterpart: str) -> bool:
         return self.veto(turn, counterpart) is None

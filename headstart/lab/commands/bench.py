@@ -135,11 +135,11 @@ def _run(source: Source, plan: BenchPlan, samples: list[Sample]) -> bool:
             total = (plan.calls + plan.cold) * len(targets)
             bar = progress.add_task(f"{total} calls", total=total)
 
-            def tell(sample: Sample) -> None:
+            def record(sample: Sample) -> None:
                 samples.append(sample)
                 progress.advance(bar)
 
-            await measure(settings, targets, plan, tell)
+            await measure(settings, targets, plan, record)
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         try:

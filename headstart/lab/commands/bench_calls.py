@@ -92,9 +92,9 @@ async def measure(
     settings: Settings,
     targets: Sequence[BenchTarget],
     plan: BenchPlan,
-    tell: Callable[[Sample], None],
+    record: Callable[[Sample], None],
 ) -> None:
-    """Call all targets at the same time; ``tell`` gets each sample.
+    """Call all targets at the same time; ``record`` gets each sample.
 
     Raises ConfigError for an upstream without its key.
     """
@@ -104,26 +104,26 @@ async def measure(
         async with anyio.create_task_group() as group:
             for target in targets:
                 upstream = by_name[target.upstream.name]
-                group.start_soon(_measure_one, upstream, target, plan, tell, settings)
+                group.start_soon(_measure_one, upstream, target, plan, record, settings)
 
 
 async def _measure_one(
     upstream: Upstream,
     target: BenchTarget,
     plan: BenchPlan,
-    tell: Callable[[Sample], None],
+    record: Callable[[Sample], None],
     settings: Settings,
 ) -> None:
     for number in range(plan.cold):
         alone = msgspec.structs.replace(settings, upstream=(target.upstream,), route=())
         async with AsyncExitStack() as stack:
             (fresh,) = await open_upstreams(checked(alone), UpstreamStates(), stack)
-            tell(await _ask(fresh.http, target, plan, number, cold=True))
+            record(await _ask(fresh.http, target, plan, number, cold=True))
     numbers = iter(range(plan.cold, plan.cold + plan.calls))
 
     async def work() -> None:
         for number in numbers:
-            tell(await _ask(upstream, target, plan, number, cold=False))
+            record(await _ask(upstream, target, plan, number, cold=False))
 
     async with anyio.create_task_group() as group:
         for _ in range(plan.concurrency):
@@ -191,11 +191,11 @@ class _Reading:
         """Measure an event."""
         if isinstance(event, UsageReported):
             self._tokens = OPENAI_CHAT.tokens(event.usage)
-        elif isinstance(event, Content) and (said := _said(event)):
+        elif isinstance(event, Content) and (text := _text_of(event)):
             self._last_s = time.perf_counter() - self._began
             if self.first_s is None:
                 self.first_s = self._last_s
-            self._characters += len(said)
+            self._characters += len(text)
             self._thought = self._thought or isinstance(event, ReasoningDelta)
 
     def sample(
@@ -238,7 +238,7 @@ class _Reading:
         return Tokens(prompt=asked // _CHARACTERS, completion=self._characters // _CHARACTERS)
 
 
-def _said(event: Content) -> str:
+def _text_of(event: Content) -> str:
     return event.arguments or event.name or "" if isinstance(event, ToolCallDelta) else event.text
 
 

@@ -46,7 +46,7 @@ ROUTE = "x-headstart-route"
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FaultScene:
     """A provider with one fault, and a strategy that overcomes it."""
 
     title: str
@@ -56,15 +56,15 @@ class Trouble:
     fault: Fault
 
 
-TROUBLES = (
-    Trouble(
+FAULT_SCENES = (
+    FaultScene(
         title="two raced, and one answers 503",
         prompt="How do I boil an egg?",
         name="simulated-503",
         strategy="race",
         fault=Status(status=503),
     ),
-    Trouble(
+    FaultScene(
         title="a stream that breaks off: another provider goes on where the client stands",
         prompt="How do I get a wine stain out of a carpet?",
         name="simulated-cut",
@@ -78,32 +78,32 @@ TROUBLES = (
 async def failing_providers(
     profile: str, seed: int, speed: float, prices: Mapping[str, PriceSettings]
 ) -> AsyncIterator[tuple[UpstreamSettings, ...]]:
-    """Run a provider for each trouble for the length of the block."""
+    """Run a provider for each scene for the length of the block."""
     async with contextlib.AsyncExitStack() as stack:
         upstreams = []
-        for trouble in TROUBLES:
-            refuses = isinstance(trouble.fault, Status)
+        for scene in FAULT_SCENES:
+            refuses = isinstance(scene.fault, Status)
             simulator = Simulator(
-                "instant" if refuses else profile, seed=seed, speed=speed, fault=trouble.fault
+                "instant" if refuses else profile, seed=seed, speed=speed, fault=scene.fault
             )
             url = await stack.enter_async_context(serve(simulator))
             upstreams.append(
-                UpstreamSettings(name=trouble.name, base_url=f"{url}/v1", price=dict(prices))
+                UpstreamSettings(name=scene.name, base_url=f"{url}/v1", price=dict(prices))
             )
         yield tuple(upstreams)
 
 
 def routes(healthy: str) -> tuple[RouteSettings, ...]:
-    """Return a route for each trouble. A request takes it by its name in the header ``ROUTE``."""
+    """Return a route for each scene. A request takes it by its name in the header ``ROUTE``."""
     return tuple(
         RouteSettings(
-            name=trouble.name,
-            match=RouteMatch(header={ROUTE: trouble.name}),
-            strategy=trouble.strategy,
-            upstreams=(trouble.name, healthy),
+            name=scene.name,
+            match=RouteMatch(header={ROUTE: scene.name}),
+            strategy=scene.strategy,
+            upstreams=(scene.name, healthy),
             retries=0,
         )
-        for trouble in TROUBLES
+        for scene in FAULT_SCENES
     )
 
 
@@ -329,9 +329,9 @@ async def _first_screen(console: Console, running: Demo) -> None:
 
 async def _second_screen(console: Console, running: Demo) -> None:
     """Show a race with one failing provider, and a broken stream that another one completes."""
-    for trouble in TROUBLES:
-        console.print(f"[bold]{trouble.title.capitalize()}[/]")
-        answer = await running.ask(trouble.prompt, trouble.name)
+    for scene in FAULT_SCENES:
+        console.print(f"[bold]{scene.title.capitalize()}[/]")
+        answer = await running.ask(scene.prompt, scene.name)
         console.print(_line(answer))
         await asyncio.sleep(0.1)  # The request is explained once its last byte is out.
         for each in await attempts_of(running, answer):

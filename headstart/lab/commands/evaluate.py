@@ -83,7 +83,7 @@ def evaluate(options: EvaluateOptions) -> None:
         labelled = read_labelled(lines)
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)
-    setup = Setup(options.guards, noise, options.max_error, prior, settled=is_pairs)
+    setup = Setup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)
     contender = contender_of(options.policy, setup)
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):

@@ -86,21 +86,21 @@ def draw_facts(class_id: str, attempt: int = 0) -> Facts:
     return Facts(form=form, values=tuple(values.items()), remarks=tuple(remarks))
 
 
-def tell(facts: Facts, seed: str, asked: str = "") -> str:
+def write_answer(facts: Facts, seed: str, asked: str = "") -> str:
     """Return the facts in words. Another seed gives other words in another order.
 
     The question ``asked`` is repeated at the beginning or the end.
     """
     rng = _seeded(seed)
-    told = [rng.choice(wordings) for wordings in FORMS[facts.form].statements]
-    told += [_FILE.remarks[place] for place in rng.sample(facts.remarks, _REMARKS - 1)]
-    rng.shuffle(told)
+    statements = [rng.choice(wordings) for wordings in FORMS[facts.form].statements]
+    statements += [_FILE.remarks[place] for place in rng.sample(facts.remarks, _REMARKS - 1)]
+    rng.shuffle(statements)
     openings, closings = _FILE.openings, _FILE.closings
     if asked and rng.random() < _ECHO:
         openings = _FILE.echoes
     elif asked:
         closings = _FILE.summaries
-    sentences = (rng.choice(openings), *told, rng.choice(closings))
+    sentences = (rng.choice(openings), *statements, rng.choice(closings))
     values = {**dict(facts.values), "asked": asked.strip(" .?!")}
     return " ".join(_fill(sentence, values, rng) for sentence in sentences if sentence)
 
@@ -217,7 +217,7 @@ class AnswerKey(Oracle):
         asked = random.Random(seed).choice(wordings)
         if len(asked.split()) > _ECHOED_WORDS:
             asked = ""
-        return Truth(class_id=row.label, text=tell(facts, seed, asked))
+        return Truth(class_id=row.label, text=write_answer(facts, seed, asked))
 
 
 def _distinct_facts(labels: Iterable[str]) -> dict[str, Facts]:

@@ -188,12 +188,12 @@ class AnthropicWire(Wire):
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the ``message`` object."""
-        said = answer.generation.alternatives[0]
+        choice = answer.generation.alternatives[0]
         return _encode(
             {
                 **_message(answer),
-                "content": list(_blocks(said)),
-                "stop_reason": _STOP_REASONS[said.finish],
+                "content": list(_blocks(choice)),
+                "stop_reason": _STOP_REASONS[choice.finish],
                 "usage": _usage(answer, answer.completion_tokens),
             }
         )
@@ -203,11 +203,11 @@ class AnthropicWire(Wire):
 
         A ping follows the first block's start.
         """
-        said = answer.generation.alternatives[0]
+        choice = answer.generation.alternatives[0]
         start = {**_message(answer), "usage": _usage(answer, 1)}
         yield TimedPiece(pace.ttft_s, _event("message_start", message=start))
         token, at_s = 0, pace.ttft_s
-        for index, (block, deltas, closing) in enumerate(_streamed_blocks(said)):
+        for index, (block, deltas, closing) in enumerate(_streamed_blocks(choice)):
             at_s = pace.at_s(token)
             opened = _event("content_block_start", index=index, content_block=block)
             yield TimedPiece(at_s, opened + self.keep_alive * (index == 0))
@@ -220,7 +220,7 @@ class AnthropicWire(Wire):
                 _event("content_block_delta", index=index, delta=delta) for delta in closing
             )
             yield TimedPiece(at_s, closed + _event("content_block_stop", index=index))
-        delta = {"stop_reason": _STOP_REASONS[said.finish], "stop_sequence": None}
+        delta = {"stop_reason": _STOP_REASONS[choice.finish], "stop_sequence": None}
         usage = _usage(answer, answer.completion_tokens)
         yield TimedPiece(at_s, _event("message_delta", delta=delta, usage=usage))
         yield TimedPiece(at_s, _event("message_stop"), terminal=True)
@@ -232,8 +232,8 @@ class AnthropicWire(Wire):
 
     def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - always named
         """Return the ``error`` event; ``code`` is the type of the error."""
-        told = error._replace(type=error.code or "api_error")
-        return b"event: error\ndata: %b\n\n" % self.error(told)
+        typed = error._replace(type=error.code or "api_error")
+        return b"event: error\ndata: %b\n\n" % self.error(typed)
 
     def headers(self, answer_id: str, ttft_s: float) -> Headers:  # noqa: ARG002 - it does not say
         """Return the request id."""
@@ -266,12 +266,12 @@ def _usage(answer: SimulatedAnswer, output_tokens: int) -> dict[str, Any]:
     }
 
 
-def _blocks(said: Alternative) -> Iterator[dict[str, Any]]:
-    if said.reasoning:
-        yield {"type": "thinking", "thinking": "".join(said.reasoning), "signature": _SIGNATURE}
-    if said.tokens:
-        yield {"type": "text", "text": said.text}
-    for call in said.tool_calls:
+def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
+    if choice.reasoning:
+        yield {"type": "thinking", "thinking": "".join(choice.reasoning), "signature": _SIGNATURE}
+    if choice.tokens:
+        yield {"type": "text", "text": choice.text}
+    for call in choice.tool_calls:
         yield _tool_use(call) | {"input": msgspec.json.decode(call.arguments)}
 
 
@@ -279,16 +279,16 @@ _SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 _Streamed = tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]
 
 
-def _streamed_blocks(said: Alternative) -> Iterator[_Streamed]:
+def _streamed_blocks(choice: Alternative) -> Iterator[_Streamed]:
     """Yield each block's first event, its deltas of one token, and its deltas without text."""
-    if said.reasoning:
+    if choice.reasoning:
         block = {"type": "thinking", "thinking": "", "signature": ""}
-        deltas = [{"type": "thinking_delta", "thinking": token} for token in said.reasoning]
+        deltas = [{"type": "thinking_delta", "thinking": token} for token in choice.reasoning]
         yield block, deltas, [{"type": "signature_delta", "signature": _SIGNATURE}]
-    if said.tokens:
-        deltas = [{"type": "text_delta", "text": token} for token in said.tokens]
+    if choice.tokens:
+        deltas = [{"type": "text_delta", "text": token} for token in choice.tokens]
         yield {"type": "text", "text": ""}, deltas, []
-    for call in said.tool_calls:
+    for call in choice.tool_calls:
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in call.fragments]
         yield _tool_use(call) | {"input": {}}, deltas, []
 

@@ -33,7 +33,7 @@ from headstart.lab.simulator.openai_chat import OpenAIWire, render_model, render
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
-from headstart.lab.simulator.stats import SimulatorStats, Told
+from headstart.lab.simulator.stats import CallFacts, SimulatorStats
 from headstart.lab.simulator.wire import (
     Pace,
     ScriptedError,
@@ -209,7 +209,7 @@ _OVERLOADED = ScriptedError(503, "That model is currently overloaded.")
 
 
 class _AnsweredCall(NamedTuple):
-    told: Told
+    facts: CallFacts
     reply: ScriptedReply
 
 
@@ -275,10 +275,10 @@ class Simulator:
             await Performance(reply, receive, send, None).play()
             return
         incoming = self._admit(scope, path, body)
-        told, reply = self._answer(incoming)
+        facts, reply = self._answer(incoming)
         transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
         performance = Performance(reply, receive, send, transport, speed=self._speed)
-        seen = self.stats.begin(incoming, told)
+        seen = self.stats.begin(incoming, facts)
         outcome = PlayOutcome.CANCELLED
         try:
             outcome = await performance.play()
@@ -326,14 +326,14 @@ class Simulator:
         except msgspec.DecodeError as error:
             return _refused(speaks, ScriptedError(400, f"x-sim-fault: {error}"))
         try:
-            told, reply = self._serve(incoming, wire, around)
+            facts, reply = self._serve(incoming, wire, around)
         except (BadRequest, msgspec.DecodeError) as error:
-            told, reply = _refused(speaks, ScriptedError(400, str(error)))
+            facts, reply = _refused(speaks, ScriptedError(400, str(error)))
         reply = reply.with_headers(speaks.headers(incoming.id, incoming.draw.ttft_s))
         if around.fault is not None:
             reply = around.fault.strike(reply, speaks)
-            told = replace(told, status=reply.status, fault=type(around.fault).__name__)
-        return _AnsweredCall(told, reply)
+            facts = replace(facts, status=reply.status, fault=type(around.fault).__name__)
+        return _AnsweredCall(facts, reply)
 
     def _serve(
         self, incoming: SimulatedRequest, wire: Wire | None, around: WeatherEffect
@@ -346,17 +346,19 @@ class Simulator:
         tokens = 0 if chat is None else chat.prompt_tokens + (chat.limit or 0)
         allowance = self._limit.take(incoming.credential, tokens)
         if allowance.retry_after_s is not None:
-            told, reply = _refused(speaks, _LIMITED._replace(retry_after_s=allowance.retry_after_s))
+            facts, reply = _refused(
+                speaks, _LIMITED._replace(retry_after_s=allowance.retry_after_s)
+            )
         elif incoming.draw.fails:
-            told, reply = _refused(speaks, _OVERLOADED)
+            facts, reply = _refused(speaks, _OVERLOADED)
         elif wire is None or chat is None:
             endpoint, reply = answer_other(incoming, self.profile.model)
-            told = Told(endpoint=endpoint, status=reply.status)
+            facts = CallFacts(endpoint=endpoint, status=reply.status)
         else:
-            told, reply = self._chat(incoming, wire, chat, around)
+            facts, reply = self._chat(incoming, wire, chat, around)
         form = self.profile.limit_headers or speaks.limit_headers
         return _AnsweredCall(
-            told, reply.with_headers(limit_headers(form, allowance, self._clock()))
+            facts, reply.with_headers(limit_headers(form, allowance, self._clock()))
         )
 
     def _chat(
@@ -385,7 +387,7 @@ class Simulator:
             ttft_s=(draw.ttft_s + prefill_s) * around.slower,
             tokens_per_s=draw.tokens_per_s / around.slower,
         )
-        told = Told(
+        facts = CallFacts(
             endpoint=wire.endpoint,
             status=200,
             model=chat.model,
@@ -394,7 +396,7 @@ class Simulator:
             cached_tokens=cached,
             answer_tokens=answer.completion_tokens,
         )
-        return _AnsweredCall(told, _word(answer, wire, pace))
+        return _AnsweredCall(facts, _write_reply(answer, wire, pace))
 
     def _read_prefix(
         self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody
@@ -424,7 +426,7 @@ class Simulator:
         return self._struck[name] <= fault.times
 
 
-def _word(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedReply:
+def _write_reply(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedReply:
     marks: Headers = ((b"x-sim-class", answer.generation.class_id.encode()),)
     if answer.chat.stream:
         return ScriptedReply(
@@ -439,8 +441,8 @@ def _word(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedReply:
 
 
 def _refused(wire: Wire, error: ScriptedError) -> _AnsweredCall:
-    told = Told(endpoint=wire.endpoint, status=error.status)
-    return _AnsweredCall(told, error_reply(wire, error))
+    facts = CallFacts(endpoint=wire.endpoint, status=error.status)
+    return _AnsweredCall(facts, error_reply(wire, error))
 
 
 async def _read_body(receive: Receive) -> bytes | None:

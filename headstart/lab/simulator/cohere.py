@@ -85,28 +85,28 @@ class CohereWire(Wire):
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the body of an answer that is not streamed."""
-        said = answer.generation.alternatives[0]
-        message: dict[str, Any] = {"role": "assistant", "content": list(_content(said))}
-        if said.tool_calls:
-            message["tool_calls"] = [_call(call, call.arguments) for call in said.tool_calls]
+        choice = answer.generation.alternatives[0]
+        message: dict[str, Any] = {"role": "assistant", "content": list(_content(choice))}
+        if choice.tool_calls:
+            message["tool_calls"] = [_call(call, call.arguments) for call in choice.tool_calls]
         body: dict[str, Any] = {
             "id": answer.id,
             "message": message,
-            "finish_reason": _FINISHES[said.finish],
+            "finish_reason": _FINISHES[choice.finish],
             "usage": _usage(answer),
         }
         if answer.chat.logprobs:
-            body["logprobs"] = [_logprob(*pair) for pair in _likelihoods(said, answer)]
+            body["logprobs"] = [_logprob(*pair) for pair in _likelihoods(choice, answer)]
         return _encode(body)
 
     def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
         """Yield ``message-start``, each part from its start to its end, and ``message-end``."""
-        said = answer.generation.alternatives[0]
+        choice = answer.generation.alternatives[0]
         opening = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         start = _event("message-start", id=answer.id, delta={"message": opening})
         yield TimedPiece(pace.ttft_s, start)
         token, at_s = 0, pace.ttft_s
-        for opened, deltas, closed in _streamed_parts(said, answer):
+        for opened, deltas, closed in _streamed_parts(choice, answer):
             at_s = pace.at_s(token)
             yield TimedPiece(at_s, opened)
             for delta in deltas:
@@ -114,7 +114,7 @@ class CohereWire(Wire):
                 yield TimedPiece(at_s, delta, delta=True)
                 token += 1
             yield TimedPiece(at_s, closed)
-        ending = {"finish_reason": _FINISHES[said.finish], "usage": _usage(answer)}
+        ending = {"finish_reason": _FINISHES[choice.finish], "usage": _usage(answer)}
         yield TimedPiece(at_s, _event("message-end", delta=ending), terminal=True)
 
     def error(self, error: ScriptedError) -> bytes:
@@ -144,11 +144,11 @@ def _usage(answer: SimulatedAnswer) -> dict[str, Any]:
     return {"billed_units": counts, "tokens": counts, "cached_tokens": answer.cached_tokens}
 
 
-def _content(said: Alternative) -> Iterator[dict[str, Any]]:
-    if said.reasoning:
-        yield {"type": "thinking", "thinking": "".join(said.reasoning)}
-    if said.tokens:
-        yield {"type": "text", "text": said.text}
+def _content(choice: Alternative) -> Iterator[dict[str, Any]]:
+    if choice.reasoning:
+        yield {"type": "thinking", "thinking": "".join(choice.reasoning)}
+    if choice.tokens:
+        yield {"type": "text", "text": choice.text}
 
 
 def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
     }
 
 
-def _likelihoods(said: Alternative, answer: SimulatedAnswer) -> Iterator[tuple[str, float]]:
-    for likely in likelihoods(answer.generation.class_id, said.tokens):
+def _likelihoods(choice: Alternative, answer: SimulatedAnswer) -> Iterator[tuple[str, float]]:
+    for likely in likelihoods(answer.generation.class_id, choice.tokens):
         yield likely.token, likely.logprob
 
 
@@ -169,14 +169,14 @@ def _logprob(token: str, logprob: float) -> dict[str, Any]:
 
 
 def _streamed_parts(
-    said: Alternative, answer: SimulatedAnswer
+    choice: Alternative, answer: SimulatedAnswer
 ) -> Iterator[tuple[bytes, list[bytes], bytes]]:
     """Yield each part as it opens, its deltas of one token, and its end."""
     index = 0
-    for kind, tokens in (("thinking", said.reasoning), ("text", said.tokens)):
+    for kind, tokens in (("thinking", choice.reasoning), ("text", choice.tokens)):
         if not tokens:
             continue
-        rows = list(_likelihoods(said, answer)) if kind == "text" and answer.chat.logprobs else []
+        rows = list(_likelihoods(choice, answer)) if kind == "text" and answer.chat.logprobs else []
         opened = _event("content-start", index, {"content": {"type": kind, kind: ""}})
         deltas = [
             _event(
@@ -189,7 +189,7 @@ def _streamed_parts(
         ]
         yield opened, deltas, _event("content-end", index)
         index += 1
-    for place, call in enumerate(said.tool_calls):
+    for place, call in enumerate(choice.tool_calls):
         deltas = [
             _event("tool-call-delta", place, {"tool_calls": {"function": {"arguments": fragment}}})
             for fragment in call.fragments

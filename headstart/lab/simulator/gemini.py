@@ -142,8 +142,8 @@ def _messages(body: _GeminiBody) -> Iterator[AskedMessage]:
 
 def _result(response: dict[str, Any]) -> str:
     """Return the result of a tool: the text under one of the usual names, else the JSON."""
-    said = response.get("output", response.get("result"))
-    return said if isinstance(said, str) else msgspec.json.encode(response).decode()
+    output = response.get("output", response.get("result"))
+    return output if isinstance(output, str) else msgspec.json.encode(response).decode()
 
 
 def _tools(groups: tuple[_Tools, ...]) -> Iterator[OfferedTool]:
@@ -217,8 +217,8 @@ class GeminiWire(Wire):
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return one ``GenerateContentResponse``."""
         candidates = [
-            _candidate(place, list(_parts(said)), said.finish) | _logprobs(said, answer)
-            for place, said in enumerate(answer.generation.alternatives)
+            _candidate(place, list(_parts(choice)), choice.finish) | _logprobs(choice, answer)
+            for place, choice in enumerate(answer.generation.alternatives)
         ]
         return _encode(_response(answer, candidates, answer.completion_tokens))
 
@@ -286,12 +286,12 @@ def _candidate(
     return candidate
 
 
-def _parts(said: Alternative) -> Iterator[dict[str, Any]]:
-    if said.reasoning:
-        yield {"text": "".join(said.reasoning), "thought": True}
-    if said.tokens:
-        yield {"text": said.text}
-    for call in said.tool_calls:
+def _parts(choice: Alternative) -> Iterator[dict[str, Any]]:
+    if choice.reasoning:
+        yield {"text": "".join(choice.reasoning), "thought": True}
+    if choice.tokens:
+        yield {"text": choice.text}
+    for call in choice.tool_calls:
         arguments = msgspec.json.decode(call.arguments)
         yield {
             "functionCall": {"name": call.name, "args": arguments},
@@ -306,32 +306,32 @@ def _chunks(answer: SimulatedAnswer, pace: Pace) -> Iterator[tuple[float, bytes,
     """
     said_tokens, at_s = 0, pace.ttft_s
     alternatives = answer.generation.alternatives
-    for place, said in enumerate(alternatives):
-        for tokens, part in _streamed_parts(said):
+    for place, choice in enumerate(alternatives):
+        for tokens, part in _streamed_parts(choice):
             said_tokens += tokens
             at_s = pace.at_s(said_tokens - 1)
             body = _response(answer, [_candidate(place, [part])], said_tokens)
             yield at_s, _encode(body), True
-    for place, said in enumerate(alternatives):
-        candidate = _candidate(place, [{"text": ""}], said.finish) | _logprobs(said, answer)
+    for place, choice in enumerate(alternatives):
+        candidate = _candidate(place, [{"text": ""}], choice.finish) | _logprobs(choice, answer)
         yield at_s, _encode(_response(answer, [candidate], said_tokens)), False
 
 
-def _streamed_parts(said: Alternative) -> Iterator[tuple[int, dict[str, Any]]]:
-    for token in said.reasoning:
+def _streamed_parts(choice: Alternative) -> Iterator[tuple[int, dict[str, Any]]]:
+    for token in choice.reasoning:
         yield 1, {"text": token, "thought": True}
-    for token in said.tokens:
+    for token in choice.tokens:
         yield 1, {"text": token}
-    calls = msgspec.structs.replace(said, tokens=(), reasoning=())
-    for call, part in zip(said.tool_calls, _parts(calls), strict=True):
+    calls = msgspec.structs.replace(choice, tokens=(), reasoning=())
+    for call, part in zip(choice.tool_calls, _parts(calls), strict=True):
         yield len(call.fragments), part
 
 
-def _logprobs(said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
+def _logprobs(choice: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
     if not answer.chat.logprobs:
         return {}
     top = answer.chat.top_logprobs or 0
-    listed = likelihoods(answer.generation.class_id, said.tokens, top)
+    listed = likelihoods(answer.generation.class_id, choice.tokens, top)
     chosen = [{"token": likely.token, "logProbability": likely.logprob} for likely in listed]
     ranked = [
         {"candidates": [{"token": token, "logProbability": value} for token, value in row.ranked]}

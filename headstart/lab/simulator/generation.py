@@ -170,12 +170,12 @@ def _reason(chat: ChatBody, truth: Truth) -> tuple[str, ...]:
     return split_tokens(paragraph(f"reasoning/{truth.class_id}", "Let me think.", tokens=20))
 
 
-def _limit(said: Alternative, limit: int | None) -> Alternative:
-    if limit is None or said.completion_tokens <= limit:
-        return said
-    reasoning = said.reasoning[:limit]
-    tokens = said.tokens[: limit - len(reasoning)]
-    return Alternative(tokens=tokens, reasoning=reasoning, refusal=said.refusal, finish="length")
+def _limit(choice: Alternative, limit: int | None) -> Alternative:
+    if limit is None or choice.completion_tokens <= limit:
+        return choice
+    reasoning = choice.reasoning[:limit]
+    tokens = choice.tokens[: limit - len(reasoning)]
+    return Alternative(tokens=tokens, reasoning=reasoning, refusal=choice.refusal, finish="length")
 
 
 def _call_tools(chat: ChatBody) -> tuple[CalledTool, ...]:

@@ -40,8 +40,8 @@ class OpenAIWire(Wire):
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the ``chat.completion`` object."""
         choices = [
-            _choice(place, said, answer)
-            for place, said in enumerate(answer.generation.alternatives)
+            _choice(place, alternative, answer)
+            for place, alternative in enumerate(answer.generation.alternatives)
         ]
         return _encode(
             {
@@ -64,19 +64,24 @@ class OpenAIWire(Wire):
         """
         head, tail = _around_choices(answer)
         alternatives = answer.generation.alternatives
-        for place, said in enumerate(alternatives):
-            content = b"null" if said.tool_calls or said.refusal else b'""'
+        for place, alternative in enumerate(alternatives):
+            content = b"null" if alternative.tool_calls or alternative.refusal else b'""'
             role = b'{"role":"assistant","content":%b,"refusal":null}' % content
             yield TimedPiece(pace.ttft_s, head + _chunk_choice(place, role) + tail)
-        streams = [list(_deltas(place, said, answer)) for place, said in enumerate(alternatives)]
+        streams = [
+            list(_deltas(place, alternative, answer))
+            for place, alternative in enumerate(alternatives)
+        ]
         at_s = pace.ttft_s
         for step, row in enumerate(zip_longest(*streams)):
             at_s = pace.at_s(step)
             for choice in row:
                 if choice is not None:
                     yield TimedPiece(at_s, head + choice + tail, delta=True)
-        for place, said in enumerate(alternatives):
-            yield TimedPiece(at_s, head + _chunk_choice(place, b"{}", _encode(said.finish)) + tail)
+        for place, alternative in enumerate(alternatives):
+            yield TimedPiece(
+                at_s, head + _chunk_choice(place, b"{}", _encode(alternative.finish)) + tail
+            )
         if answer.chat.include_usage:
             yield TimedPiece(at_s, head + b'],"usage":%b}\n\n' % _encode(usage_of(answer)))
         yield TimedPiece(at_s, b"data: [DONE]\n\n", terminal=True)
@@ -85,8 +90,8 @@ class OpenAIWire(Wire):
         """Return ``{"error": {message, type, param, code}}``."""
         default = "server_error" if error.status >= 500 else "invalid_request_error"
         kind = error.type or ("requests" if error.status == 429 else default)
-        told = {"message": error.message, "type": kind, "param": None, "code": error.code}
-        return _encode({"error": told})
+        document = {"message": error.message, "type": kind, "param": None, "code": error.code}
+        return _encode({"error": document})
 
     def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return the error as an event; Groq names it ``error``."""
@@ -121,37 +126,39 @@ def _id(answer: SimulatedAnswer) -> str:
     return f"chatcmpl-{answer.id}"
 
 
-def _choice(place: int, said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
+def _choice(place: int, alternative: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": None if said.refusal or said.tool_calls else said.text,
-        "refusal": said.text if said.refusal else None,
+        "content": None if alternative.refusal or alternative.tool_calls else alternative.text,
+        "refusal": alternative.text if alternative.refusal else None,
         "annotations": [],
     }
-    if said.reasoning:
-        message["reasoning_content"] = "".join(said.reasoning)
-    if said.tool_calls:
+    if alternative.reasoning:
+        message["reasoning_content"] = "".join(alternative.reasoning)
+    if alternative.tool_calls:
         message["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for call in said.tool_calls
+            for call in alternative.tool_calls
         ]
-    listed = _likelihoods(said, answer)
+    listed = _likelihoods(alternative, answer)
     return {
         "index": place,
         "message": message,
-        "logprobs": None if listed is None else _logprobs(listed, refusal=said.refusal),
-        "finish_reason": said.finish,
+        "logprobs": None if listed is None else _logprobs(listed, refusal=alternative.refusal),
+        "finish_reason": alternative.finish,
     }
 
 
-def _likelihoods(said: Alternative, answer: SimulatedAnswer) -> Sequence[Likelihood] | None:
+def _likelihoods(alternative: Alternative, answer: SimulatedAnswer) -> Sequence[Likelihood] | None:
     if not answer.chat.logprobs:
         return None
-    return likelihoods(answer.generation.class_id, said.tokens, answer.chat.top_logprobs or 0)
+    return likelihoods(
+        answer.generation.class_id, alternative.tokens, answer.chat.top_logprobs or 0
+    )
 
 
 def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
@@ -196,19 +203,19 @@ def _chunk_choice(
     )
 
 
-def _deltas(place: int, said: Alternative, answer: SimulatedAnswer) -> Iterator[bytes]:
+def _deltas(place: int, alternative: Alternative, answer: SimulatedAnswer) -> Iterator[bytes]:
     """Yield the choices of the delta chunks of one alternative."""
-    for token in said.reasoning:
+    for token in alternative.reasoning:
         yield _chunk_choice(place, b'{"reasoning_content":%b}' % _encode(token))
-    field = b"refusal" if said.refusal else b"content"
-    listed = _likelihoods(said, answer)
+    field = b"refusal" if alternative.refusal else b"content"
+    listed = _likelihoods(alternative, answer)
     logprobs = b"null"
-    for number, token in enumerate(said.tokens):
+    for number, token in enumerate(alternative.tokens):
         if listed is not None:
-            logprobs = _encode(_logprobs([listed[number]], refusal=said.refusal))
+            logprobs = _encode(_logprobs([listed[number]], refusal=alternative.refusal))
         delta = b'{"%b":%b}' % (field, _encode(token))
         yield _chunk_choice(place, delta, logprobs=logprobs)
-    for index, call in enumerate(said.tool_calls):
+    for index, call in enumerate(alternative.tool_calls):
         for part, fragment in enumerate(call.fragments):
             function = {"arguments": fragment}
             tool: dict[str, Any] = {"index": index, "function": function}

@@ -92,7 +92,7 @@ def reference(source: str) -> str:
     return sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _fold(text: str) -> str:
+def _normalized(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
@@ -128,12 +128,12 @@ class Oracle:
                 self._add(trap.text, Truth(class_id=class_id, text=text))
 
     def _add(self, prompt: str, truth: Truth) -> None:
-        if self._truths.setdefault(_fold(prompt), truth) is not truth:
+        if self._truths.setdefault(_normalized(prompt), truth) is not truth:
             raise ValueError(f"the catalogue puts this prompt into two classes: {prompt!r}")
 
     def truth(self, prompt: str) -> Truth:
         """Return the right answer to a prompt without earlier turns."""
-        return self._truths.get(_fold(prompt)) or self._derive(prompt)
+        return self._truths.get(_normalized(prompt)) or self._derive(prompt)
 
     def truth_of_messages(
         self,
@@ -208,11 +208,11 @@ class _Script:
         rng.shuffle(self._others)
         self._rewordings: list[str] = []
         self._traps: list[str] = []
-        self._said: list[str] = []
+        self._asked: list[str] = []
 
     def next(self, wanted: Kind) -> TrafficPrompt:
         match wanted:
-            case "repeat" if self._said:
+            case "repeat" if self._asked:
                 return self._repeat()
             case "reword" if self._rewordings:
                 return self._say(self._draw(self._rewordings), "reword")
@@ -234,10 +234,10 @@ class _Script:
         return texts.pop(self.rng.randrange(len(texts)))
 
     def _repeat(self) -> TrafficPrompt:
-        return self._prompt(self._said[int(len(self._said) * self.rng.random() ** 2)], "repeat")
+        return self._prompt(self._asked[int(len(self._asked) * self.rng.random() ** 2)], "repeat")
 
     def _say(self, text: str, kind: Kind) -> TrafficPrompt:
-        self._said.append(text)
+        self._asked.append(text)
         return self._prompt(text, kind)
 
     def _prompt(self, text: str, kind: Kind) -> TrafficPrompt:

@@ -38,7 +38,7 @@ class Cancelled(Frozen):
     """Generated tokens sent by then."""
 
 
-class Told(Frozen):
+class CallFacts(Frozen):
     """The facts of a call that are known when its answer begins."""
 
     endpoint: str
@@ -52,7 +52,7 @@ class Told(Frozen):
     """Tokens of the whole answer, sent or not; 0 for an error."""
 
 
-class Record(Told, frozen=True, kw_only=True, omit_defaults=False):
+class Record(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
     """One call from its arrival to its end. Seconds are real ones, since ``at``."""
 
     request_id: str
@@ -107,7 +107,7 @@ class Seen(NamedTuple):
     """A call that has arrived and has not ended."""
 
     incoming: SimulatedRequest
-    told: Told
+    facts: CallFacts
     at: float
     since_reset: int
 
@@ -133,12 +133,12 @@ class SimulatorStats:
         self._resets += 1
         self._clear()
 
-    def begin(self, incoming: SimulatedRequest, told: Told) -> Seen:
+    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> Seen:
         """Count a call that has arrived."""
         self._in_flight += 1
         self._bytes_in += len(incoming.body)
-        self._endpoints[told.endpoint] += 1
-        return Seen(incoming, told, self._clock(), self._resets)
+        self._endpoints[facts.endpoint] += 1
+        return Seen(incoming, facts, self._clock(), self._resets)
 
     def finish(self, seen: Seen, outcome: PlayOutcome, performance: Performance) -> None:
         """Count a call that has ended, and remember it."""
@@ -150,7 +150,7 @@ class SimulatorStats:
         self._bytes_out += performance.sent
         self._deltas += performance.deltas
         if outcome is PlayOutcome.COMPLETED:
-            self._errors += seen.told.status >= 400
+            self._errors += seen.facts.status >= 400
         record = _record(seen, outcome, performance, now)
         self._ended.append(record)
         if outcome is PlayOutcome.CANCELLED:
@@ -190,7 +190,7 @@ class SimulatorStats:
 def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
     incoming = seen.incoming
     return Record(
-        **msgspec.structs.asdict(seen.told),
+        **msgspec.structs.asdict(seen.facts),
         request_id=incoming.id,
         number=incoming.number,
         at=seen.at,

@@ -190,11 +190,11 @@ class SimulatedAnswer(Frozen):
 
     @property
     def completion_tokens(self) -> int:
-        return sum(said.completion_tokens for said in self.generation.alternatives)
+        return sum(choice.completion_tokens for choice in self.generation.alternatives)
 
     @property
     def reasoning_tokens(self) -> int:
-        return sum(len(said.reasoning) for said in self.generation.alternatives)
+        return sum(len(choice.reasoning) for choice in self.generation.alternatives)
 
 
 class Pace(Frozen):

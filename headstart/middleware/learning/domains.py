@@ -93,7 +93,7 @@ class Domains:
     most: int = MOST
     vetoes: Vetoes = field(default_factory=Vetoes)
     """The entries that people called wrong; complete once any domain is in memory."""
-    _held: OrderedDict[str, _LoadedDomain] = field(default_factory=OrderedDict)
+    _loaded: OrderedDict[str, _LoadedDomain] = field(default_factory=OrderedDict)
     _loading: dict[str, anyio.Event] = field(default_factory=dict)
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
     _cursor: str | None = None
@@ -102,27 +102,27 @@ class Domains:
     _wake: anyio.Event = field(default_factory=anyio.Event)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._loaded)
 
     def get(self, name: str) -> Domain:
         """Return a loaded domain. Raises LearnerError if it is not in memory any more."""
-        held = self._held.get(name)
-        if held is None:
+        loaded = self._loaded.get(name)
+        if loaded is None:
             raise LearnerError("the learning domain is not in memory")
-        return held.domain
+        return loaded.domain
 
     def find(self, name: str) -> Domain | None:
         """Return a domain if it is in memory."""
-        held = self._held.get(name)
-        return None if held is None else held.domain
+        loaded = self._loaded.get(name)
+        return None if loaded is None else loaded.domain
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the domains in memory."""
-        return tuple(self._held)
+        return tuple(self._loaded)
 
     async def load(self, name: str) -> Domain:
         """Return a domain, brought up to date with its labels. Raises StoreError."""
-        while (held := self._held.get(name)) is None:
+        while (loaded := self._loaded.get(name)) is None:
             if name in self._loading:
                 await self._loading[name].wait()
                 continue
@@ -131,8 +131,8 @@ class Domains:
                 await self._load(name)
             finally:
                 self._loading.pop(name).set()
-        self._held.move_to_end(name)
-        return held.domain
+        self._loaded.move_to_end(name)
+        return loaded.domain
 
     async def follow(self) -> None:
         """Apply the labels that the store has now; all earlier ones are in force on return.
@@ -179,30 +179,32 @@ class Domains:
 
     async def _load(self, name: str) -> None:
         saved = await self._saved(name)
-        held = self._revive(name, saved)
-        await self._catch_up(name, held)
+        loaded = self._revive(name, saved)
+        await self._catch_up(name, loaded)
         async with self._lock:
             # Later labels are applied here, and from now on by ``_advance``.
             await self._advance()
-            await self._catch_up(name, held)
-            self._held[name] = held
-        while self._crowded():
-            await self._leave()
+            await self._catch_up(name, loaded)
+            self._loaded[name] = loaded
+        while self._is_full():
+            await self._evict()
 
-    def _crowded(self) -> bool:
-        labels = sum(min(held.domain.labels, MOST_ENTRY_RECORDS) for held in self._held.values())
-        return len(self._held) > self.most or (labels > MOST_LABELS and len(self._held) > 1)
+    def _is_full(self) -> bool:
+        labels = sum(
+            min(loaded.domain.labels, MOST_ENTRY_RECORDS) for loaded in self._loaded.values()
+        )
+        return len(self._loaded) > self.most or (labels > MOST_LABELS and len(self._loaded) > 1)
 
-    async def _leave(self) -> None:
+    async def _evict(self) -> None:
         """Take the least recently used domain out of memory. Its labels can restore it."""
-        name, held = next(iter(self._held.items()))
-        if held.changed:
+        name, loaded = next(iter(self._loaded.items()))
+        if loaded.changed:
             try:
-                await self._save(name, held)
+                await self._save(name, loaded)
             except StoreError as error:
                 self._report(error)
-        if next(iter(self._held), None) == name:  # nobody asked for it meanwhile
-            del self._held[name]
+        if next(iter(self._loaded), None) == name:  # nobody asked for it meanwhile
+            del self._loaded[name]
 
     async def _saved(self, name: str) -> Saved | None:
         document = await self.store.kept(_document(name))
@@ -222,9 +224,9 @@ class Domains:
                 logger.warning("learning domain %s starts again: %s", name[:12], error)
         return _LoadedDomain(self.fresh(), "")
 
-    async def _catch_up(self, name: str, held: _LoadedDomain) -> None:
-        while page := await self.store.labels(held.cursor, domain=name):
-            await self._apply_all(page, {name: held})
+    async def _catch_up(self, name: str, loaded: _LoadedDomain) -> None:
+        while page := await self.store.labels(loaded.cursor, domain=name):
+            await self._apply_all(page, {name: loaded})
 
     async def _advance(self) -> None:
         """Apply the labels after the last one read. The caller holds the lock."""
@@ -233,7 +235,7 @@ class Domains:
         while page := await self.store.labels(self._cursor):
             for _, label in page:
                 self.vetoes.apply(label)
-            await self._apply_all(page, self._held)
+            await self._apply_all(page, self._loaded)
             self._cursor = page[-1][0]
 
     async def _load_vetoes(self) -> str:
@@ -254,30 +256,30 @@ class Domains:
     ) -> None:
         """Apply to each of ``domains`` the labels that it has not seen."""
         for number, (cursor, label) in enumerate(page, 1):
-            held = domains.get(label.domain)
-            if held is not None and cursor > held.cursor:
-                self._apply(label.domain, held, cursor, label)
+            loaded = domains.get(label.domain)
+            if loaded is not None and cursor > loaded.cursor:
+                self._apply(label.domain, loaded, cursor, label)
             if number % AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _apply(self, name: str, held: _LoadedDomain, cursor: str, label: Label) -> None:
-        before = held.domain.rule
-        held.cursor = cursor
-        held.changed = True
+    def _apply(self, name: str, loaded: _LoadedDomain, cursor: str, label: Label) -> None:
+        before = loaded.domain.rule
+        loaded.cursor = cursor
+        loaded.changed = True
         try:
-            change = held.domain.apply(label)
+            change = loaded.domain.apply(label)
         except Exception as error:  # noqa: BLE001 - logged; see below
             # All processes skip it: one bad row must not end learning.
             logger.exception("a label of learning domain %s teaches nothing", name[:12])
             self._report(error)
             return
         if change.alarm or (change.redrawn and change.rule is not before):
-            self._tell(name, held.domain, change)
-        if change.rule is Rule.COLD_START and change.trust is Trust.NONE and not held.tripped:
-            held.tripped = True
-            self._tell(name, held.domain, change)
+            self._report_change(name, loaded.domain, change)
+        if change.rule is Rule.COLD_START and change.trust is Trust.NONE and not loaded.tripped:
+            loaded.tripped = True
+            self._report_change(name, loaded.domain, change)
 
-    def _tell(self, name: str, domain: Domain, change: Change) -> None:
+    def _report_change(self, name: str, domain: Domain, change: Change) -> None:
         """Report a domain whose rule changed; log the reason if it serves less than at first."""
         status = domain.status()
         self.observer.notify(
@@ -319,17 +321,17 @@ class Domains:
             saved = SavedVetoes(cursor=cursor, rows=self.vetoes.rows())
             await self.store.keep(_VETOES, msgspec.msgpack.encode(saved))
             self._saved_cursor = cursor
-        for name, held in list(self._held.items()):
-            if held.changed:
-                await self._save(name, held)
+        for name, loaded in list(self._loaded.items()):
+            if loaded.changed:
+                await self._save(name, loaded)
 
-    async def _save(self, name: str, held: _LoadedDomain) -> None:
-        held.changed = False
-        saved = Saved(cursor=held.cursor, snapshot=held.domain.snapshot())
+    async def _save(self, name: str, loaded: _LoadedDomain) -> None:
+        loaded.changed = False
+        saved = Saved(cursor=loaded.cursor, snapshot=loaded.domain.snapshot())
         try:
             await self.store.keep(_document(name), msgspec.msgpack.encode(saved))
         except BaseException:
-            held.changed = True
+            loaded.changed = True
             raise
 
     def _report(self, error: Exception) -> None:

@@ -235,7 +235,7 @@ class Learner:
             return self._report(error)
         self._waiting_chars += size
 
-    def withheld(self, id: str) -> None:
+    def mark_unserved(self, id: str) -> None:
         """Note that a hit was not served, so feedback on the request is about a fresh answer."""
         sample = self._recent.get(id)
         if sample is not None:
@@ -251,15 +251,15 @@ class Learner:
         sample = self._recent.get(id)
         if sample is None:
             return await self._late_feedback(id, same=same, pair_only=pair_only)
-        word = same, pair_only
-        if self._rated.get(id) == word:
+        rating = same, pair_only
+        if self._rated.get(id) == rating:
             return True
         label = self._label(sample, LabelSource.FEEDBACK, same=same)
         label = msgspec.structs.replace(label, pair_only=pair_only)
         if id in self._rated:
             label = msgspec.structs.replace(label, version="", features=b"")
         await self._write(label)
-        self._rated[id] = word
+        self._rated[id] = rating
         await self.domains.follow()
         return True
 

@@ -136,9 +136,9 @@ def _without(verdict: Verdict, short: float, contributions: dict[str, float]) ->
     return f", such as without {' or '.join(map(repr, enough))}" if enough else ""
 
 
-DULL_SCORE = -4.0
+UNLIKELY_SCORE = -4.0
 """Log-odds of pairs whose answers differ in 98 of 100 cases, far from any threshold."""
-DULL_SHARE = 0.2
+UNLIKELY_SHARE = 0.2
 """Share of these pairs that is compared. A comparison may need the encoding of an answer."""
 
 
@@ -210,7 +210,7 @@ class Oversight:
         self.learner.remember(sample)
         decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample)
         if decision.action is HitAction.ASK:
-            self.learner.withheld(id)
+            self.learner.mark_unserved(id)
         return decision
 
     def refuse_entry(self, entry: str, question: str) -> str | None:
@@ -224,12 +224,12 @@ class Oversight:
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
         """Have a miss compared. Of pairs that are nearly sure to differ, compare only some."""
         verdict = sample.pair.verdict
-        dull = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < DULL_SCORE
-        if not dull:
+        unlikely = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < UNLIKELY_SCORE
+        if not unlikely:
             return HitDecision(HitAction.ASK, lookup, sample)
-        if not self.audits.chance(DULL_SHARE):
+        if not self.audits.chance(UNLIKELY_SHARE):
             return HitDecision(HitAction.ASK, lookup)
-        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=DULL_SHARE))
+        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=UNLIKELY_SHARE))
 
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
@@ -261,7 +261,7 @@ class Oversight:
         domain = self.learner.domains.find(sample.pair.domain)
         labels = 0 if domain is None else domain.labels
         if self.shadow or labels < self.shadow_first:
-            return HitDecision(HitAction.ASK, _withheld(lookup, "shadow"), sample)
+            return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
         background = may.twice and self.audits.settings.mode == "background"
         if domain is None or not (background or may.ask):
             return HitDecision(HitAction.SERVE, lookup, sample)
@@ -270,7 +270,7 @@ class Oversight:
         sample = sample._replace(drawn=self.audits.rate(domain.audit_rate()))
         if background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
-        return HitDecision(HitAction.ASK, _withheld(lookup, "audit"), sample)
+        return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
 
     def _exact(
         self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
@@ -288,7 +288,7 @@ class Oversight:
         return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
 
 
-def _withheld(lookup: Lookup, reason: str) -> Lookup:
+def _as_miss(lookup: Lookup, reason: str) -> Lookup:
     return msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason=reason)
 
 

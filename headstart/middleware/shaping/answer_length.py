@@ -31,10 +31,10 @@ from headstart.observe import HELD_OUT, StageFailed
 from headstart.policies.output.answer_limits import (
     MOST_CONTINUATIONS,
     LengthKey,
+    mentions_context,
     next_limit,
     refuse_limit,
     refuses_limits,
-    speaks_of_context,
 )
 from headstart.policies.output.concise import (
     concise_transform,
@@ -177,7 +177,7 @@ class _LimitedCall(NamedTuple):
         except UpstreamRefused as error:
             if not refuses_limits(error.status, error.body):
                 raise
-            return await self._send_anew(rest, takes_limits=speaks_of_context(error.body))
+            return await self._send_anew(rest, takes_limits=mentions_context(error.body))
         if not reply.is_plain:
             return await self._send_anew(rest, takes_limits=False)
         reply.headers = without_length(reply.headers)

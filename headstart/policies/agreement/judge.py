@@ -127,10 +127,10 @@ def texts_to_encode(
     replies, others = read_answer(fresh), read_answer(cached)
     if replies is None or others is None or len(replies) != len(others):
         return ()
-    settled = [_settle(one, other) for one, other in zip(replies, others, strict=True)]
-    if any(isinstance(word, Agreement) and word.same is False for word in settled):
+    compared = [_compare_replies(one, other) for one, other in zip(replies, others, strict=True)]
+    if any(isinstance(each, Agreement) and each.same is False for each in compared):
         return ()
-    open_pairs = [word for word in settled if not isinstance(word, Agreement)]
+    open_pairs = [each for each in compared if not isinstance(each, Agreement)]
     return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
 
 
@@ -152,22 +152,22 @@ def judge(
     if replies is None or others is None:
         return _EQUAL if fresh == cached else _UNREADABLE
     if len(replies) != len(others):
-        return _settled(Method.STRUCTURED, same=None)
+        return _agreement(Method.STRUCTURED, same=None)
     given = frozenset().union(*map(question_words, questions))
     fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
     found = [
-        word if isinstance(word, Agreement) else _judge_texts(*word, given, cosine, fit)
+        each if isinstance(each, Agreement) else _judge_texts(*each, given, cosine, fit)
         for one, other in zip(replies, others, strict=True)
-        for word in (_settle(one, other),)
+        for each in (_compare_replies(one, other),)
     ]
     return min(found, key=_doubt, default=_EQUAL)
 
 
-def _doubt(word: Agreement) -> tuple[int, float]:
-    return {False: 0, None: 1, True: 2}[word.same], word.probability
+def _doubt(each: Agreement) -> tuple[int, float]:
+    return {False: 0, None: 1, True: 2}[each.same], each.probability
 
 
-def _settle(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
+def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
     """Return the judgement on two replies with a canonical form, else the texts to judge."""
     if a.calls or b.calls:
         return _structured(compare_calls(a.calls, b.calls))
@@ -175,27 +175,27 @@ def _settle(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
         return _EQUAL
     if a.truncated != b.truncated:
         cut, whole = (a.text, b.text) if a.truncated else (b.text, a.text)
-        return _settled(Method.TRUNCATED, same=True if cut and whole.startswith(cut) else None)
+        return _agreement(Method.TRUNCATED, same=True if cut and whole.startswith(cut) else None)
     if a.refuses or b.refuses:
-        return _settled(Method.REFUSAL, same=None if a.refuses and b.refuses else False)
-    return _settle_texts(a.text, b.text)
+        return _agreement(Method.REFUSAL, same=None if a.refuses and b.refuses else False)
+    return _compare_texts(a.text, b.text)
 
 
-def _settle_texts(a: str, b: str) -> Agreement | tuple[str, str]:
+def _compare_texts(a: str, b: str) -> Agreement | tuple[str, str]:
     difference = compare_json(a, b) or compare_code(a, b)
     if difference is not None:
         return _structured(difference)
     words_a, words_b = short_form(a), short_form(b)
     if words_a is None or words_b is None:
         return a, b
-    return _settled(Method.SHORT, same=_compare_short(words_a, words_b))
+    return _agreement(Method.SHORT, same=_compare_short(words_a, words_b))
 
 
 def _structured(difference: Difference) -> Agreement | tuple[str, str]:
     if difference.prose:
         ours, theirs = zip(*difference.prose, strict=True)
         return "\n".join(ours), "\n".join(theirs)
-    return _settled(Method.STRUCTURED, same=difference.same)
+    return _agreement(Method.STRUCTURED, same=difference.same)
 
 
 def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
@@ -210,18 +210,18 @@ def _judge_texts(
 ) -> Agreement:
     words_a, words_b = read_words(a), read_words(b)
     if answers_oppose(words_a, words_b):
-        return _settled(Method.TEXT, same=False)
+        return _agreement(Method.TEXT, same=False)
     likely = probability(compare_words(words_a, words_b, given, cosine), fit.weights)
     if likely <= fit.different_to:
         return Agreement(same=False, probability=likely, method=Method.TEXT)
     if likely < fit.same_from:
         return Agreement(same=None, probability=likely, method=Method.TEXT)
     if may_oppose(words_a, words_b):
-        return _settled(Method.TEXT, same=None)
+        return _agreement(Method.TEXT, same=None)
     return Agreement(same=True, probability=likely, method=Method.TEXT)
 
 
-def _settled(method: Method, *, same: bool | None) -> Agreement:
+def _agreement(method: Method, *, same: bool | None) -> Agreement:
     return Agreement(same=same, probability=_CERTAINTY[same], method=method)
 
 

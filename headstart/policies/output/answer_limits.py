@@ -83,7 +83,7 @@ def loops(text: str) -> bool:
     return len(text) >= _LOOKED_AT and len(zlib.compress(end, 6)) < _LOOPING * len(end)
 
 
-def speaks_of_context(body: bytes) -> bool:
+def mentions_context(body: bytes) -> bool:
     """Tell whether an error answer names the context, which was too small for this very prompt."""
     return _CONTEXT.search(body) is not None
 

@@ -46,26 +46,26 @@ def leaves_out(search: Sequence[str], replace: Sequence[str]) -> bool:
     the search as often as in the replacement is not new.
     """
     shrinks = len(search) - len(replace) > _MANY
-    came = Counter(map(_told, replace)) - Counter(map(_told, search))
-    return any(_stands_for_others(told, shrinks=shrinks) for told in came)
+    came = Counter(map(_remark_in, replace)) - Counter(map(_remark_in, search))
+    return any(_is_elision(remark, shrinks=shrinks) for remark in came)
 
 
-def _told(line: str) -> str:
+def _remark_in(line: str) -> str:
     """Return the comment of a line, or the whole line if it has none."""
     line = line.strip()
     beside = None if _REMARK.match(line) or len(line) > _LONG else _BESIDE.search(line)
     return beside[1] if beside else line
 
 
-def _stands_for_others(told: str, *, shrinks: bool) -> bool:
-    if _GAP.fullmatch(told):
+def _is_elision(remark: str, *, shrinks: bool) -> bool:
+    if _GAP.fullmatch(remark):
         return True
-    if len(told) > _LONG:
+    if len(remark) > _LONG:
         return False
-    words = set(map(str.lower, _LEFT_OUT.findall(told)))
-    if _REMARK.match(told):
-        return shrinks or bool(words or _ELLIPSIS.search(told))
-    return len(words) > 1 or (shrinks and bool(words or _ELLIPSIS.search(told)))
+    words = set(map(str.lower, _LEFT_OUT.findall(remark)))
+    if _REMARK.match(remark):
+        return shrinks or bool(words or _ELLIPSIS.search(remark))
+    return len(words) > 1 or (shrinks and bool(words or _ELLIPSIS.search(remark)))
 
 
 _SEARCH = re.compile(r"<{5,9} SEARCH>?[ \t]*")
@@ -291,7 +291,7 @@ _VERB = re.compile(
     r"|rename|reorder|replace|set|swap|tidy|tweak|update|use(?=[^.\n]*\binstead\b))\b",
     re.IGNORECASE,
 )
-_OTHER_WISH = re.compile(
+_OTHER_REQUEST = re.compile(
     r"\b(?:summar\w*|translat\w*|explain\w*|explanation|describ\w*|analy[sz]\w*|compar\w*|extract"
     r"|convert|rewrite|re-write|rephrase|paraphrase|shorten|answer|tell me|show me|give me an?"
     r"|list (?:the|all|every|each)|review|critique|suggest\w*|diff|patch|unified|snippet"
@@ -399,7 +399,7 @@ def _outside(lines: list[str], blocks: list[_BorderedPart]) -> str:
 
 
 def _asks_to_edit(words: str) -> bool:
-    if not 0 < len(words) <= _MAX_WORDS_CHARS or _OTHER_WISH.search(words):
+    if not 0 < len(words) <= _MAX_WORDS_CHARS or _OTHER_REQUEST.search(words):
         return False
     questions = _QUESTION.findall(words)
     return _VERB.search(words) is not None and all(_POLITE.match(each) for each in questions)

@@ -146,7 +146,7 @@ class QuoteExpander:
 
     def __init__(self, quote: Callable[[int, int], str | None]) -> None:
         self._quote = quote
-        self._held = ""
+        self._pending = ""
         self._line = ""
         """The first characters of the current line, as the model wrote them."""
         self._fenced = False
@@ -156,25 +156,25 @@ class QuoteExpander:
 
     def feed(self, text: str) -> str:
         """Return the text that can be shown by now."""
-        text = self._held + text
+        text = self._pending + text
         out: list[str] = []
         at = 0
         while (begin := text.find("⟦", at)) >= 0:
             out.append(self._pass(text[at:begin]))
             mark = _MARK.match(text, begin)
             if mark is None and _BEGUN.fullmatch(text, begin):
-                self._held = text[begin:]
+                self._pending = text[begin:]
                 return "".join(out)
             at = begin + 1 if mark is None else mark.end()
             out.append(self._expand(mark) if mark else self._pass("⟦"))
-        self._held = ""
+        self._pending = ""
         out.append(self._pass(text[at:]))
         return "".join(out)
 
     def flush(self) -> str:
         """Return the text that was held back: it is no mark."""
-        held, self._held = self._held, ""
-        return self._pass(held)
+        pending, self._pending = self._pending, ""
+        return self._pass(pending)
 
     def _expand(self, mark: re.Match[str]) -> str:
         first = int(mark[1])

@@ -73,7 +73,7 @@ class CircuitBreaker:
         """It has answered before."""
         self._generation = 0
         self._admitted = 0
-        self._fruitless: dict[int, bool] = {}
+        self._unanswered: dict[int, bool] = {}
         """The last calls that brought no answer, by number. True: the call failed."""
         self._streak = 0
         self._calls = 0.0
@@ -157,7 +157,7 @@ class CircuitBreaker:
         self._failed_at = now
         self._streak = self._run(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
-        if permit.probe or often or self._streak >= self._longest_run():
+        if permit.probe or often or self._streak >= self._streak_limit():
             self._trip(now)
 
     def neutral(self, permit: Permit) -> None:
@@ -208,7 +208,7 @@ class CircuitBreaker:
         )
         self._probe_until = -math.inf
         self._streak = 0
-        self._fruitless.clear()
+        self._unanswered.clear()
         self._generation += 1
 
     def _run(self, number: int) -> int:
@@ -217,12 +217,12 @@ class CircuitBreaker:
         run = 1
         for step in (-1, 1):
             at = number + step
-            while (failed := self._fruitless.get(at)) is not None:
+            while (failed := self._unanswered.get(at)) is not None:
                 run += failed
                 at += step
         return run
 
-    def _longest_run(self) -> int:
+    def _streak_limit(self) -> int:
         """Return the number of failures in a row that cannot be chance.
 
         Five in a row can be chance if a provider fails now and then: one that refuses 30 % of the
@@ -235,9 +235,9 @@ class CircuitBreaker:
         return max(_STREAK, math.ceil(math.log(_CHANCE) / math.log(rate)))
 
     def _keep(self, number: int, *, failed: bool) -> None:
-        if len(self._fruitless) >= _KEPT:
-            del self._fruitless[next(iter(self._fruitless))]
-        self._fruitless[number] = failed
+        if len(self._unanswered) >= _KEPT:
+            del self._unanswered[next(iter(self._unanswered))]
+        self._unanswered[number] = failed
 
     def _fade(self, now: float) -> None:
         """Let older calls and errors weigh exponentially less."""

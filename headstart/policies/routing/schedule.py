@@ -157,7 +157,7 @@ def fits_deadline(delay_s: float, left_s: float | None) -> bool:
     return delay_s <= (_LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2))
 
 
-TURNED_AWAY = 2
+MOST_REFUSALS = 2
 """How often the schedule waits for a member that may not be asked yet."""
 
 
@@ -220,12 +220,12 @@ class AttemptSchedule:
         self._running: set[int] = set()
         self._asked: set[int] = set()
         self._retried: dict[int, int] = {}
-        self._turned_away: dict[int, int] = {}
-        self._patient: dict[int, float] = {}
+        self._refusals: dict[int, int] = {}
+        self._retry_at: dict[int, float] = {}
         """Members that may be asked again, each with the time from which on."""
         self._avoided: deque[int] = deque()
         """Members that were not asked because they fail these days."""
-        self._insisted: set[int] = set()
+        self._forced: set[int] = set()
         for place in range(min(rules.abreast, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
             self._plan(now, self._next.popleft(), role)
@@ -271,9 +271,9 @@ class AttemptSchedule:
     def avoided(self, member: int, now: float) -> None:
         """A running member was not asked, because it fails these days."""
         self._running.discard(member)
-        if member not in self._insisted:
+        if member not in self._forced:
             self._avoided.append(member)
-        self._go_on(now)
+        self._plan_next(now)
 
     def failed(self, member: int, failure: Failure, now: float, *, asked: bool = True) -> None:
         """A running member failed. ``asked`` False: it could not be asked, so no call was made."""
@@ -285,15 +285,15 @@ class AttemptSchedule:
             return
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        again = (failure.retry_here and member not in self._insisted) or not asked
-        if again and self._may_come_again(member, asked=asked):
+        again = (failure.retry_here and member not in self._forced) or not asked
+        if again and self._may_ask_again(member, asked=asked):
             wait_s = failure.retry_after_s or failure.closes_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
-            self._patient[member] = now + (wait_s or 0.0)
-        self._go_on(now)
+            self._retry_at[member] = now + (wait_s or 0.0)
+        self._plan_next(now)
 
-    def _go_on(self, now: float) -> None:
+    def _plan_next(self, now: float) -> None:
         if not self.over:
             return
         if self._next:
@@ -302,15 +302,15 @@ class AttemptSchedule:
             self._plan(now, self._next.popleft(), AttemptRole.FALLBACK)
         elif self._avoided:
             member = self._avoided.popleft()
-            self._insisted.add(member)
+            self._forced.add(member)
             self._plan(now, member, AttemptRole.FIRST, ignore_breaker=True)
         else:
-            self._wait_for_somebody(now)
+            self._plan_soonest_retry(now)
 
     def _give_up(self) -> None:
         self._next.clear()
         self._planned.clear()
-        self._patient.clear()
+        self._retry_at.clear()
         self._avoided.clear()
         self._hedge_at = None
 
@@ -318,17 +318,17 @@ class AttemptSchedule:
         theirs, own = self._contexts.get(other), self._contexts.get(member)
         return theirs is None or own is None or theirs > own
 
-    def _may_come_again(self, member: int, *, asked: bool) -> bool:
+    def _may_ask_again(self, member: int, *, asked: bool) -> bool:
         if asked:
             return self._retried.get(member, 0) < self._rules.retries
-        self._turned_away[member] = self._turned_away.get(member, 0) + 1
-        return self._turned_away[member] <= TURNED_AWAY
+        self._refusals[member] = self._refusals.get(member, 0) + 1
+        return self._refusals[member] <= MOST_REFUSALS
 
-    def _wait_for_somebody(self, now: float) -> None:
+    def _plan_soonest_retry(self, now: float) -> None:
         """Plan to ask again the member that may be asked soonest, if the wait is worth it."""
-        while self._patient and self.over:
-            member = min(self._patient, key=self._patient.__getitem__)
-            wait_s = max(0.0, self._patient.pop(member) - now)
+        while self._retry_at and self.over:
+            member = min(self._retry_at, key=self._retry_at.__getitem__)
+            wait_s = max(0.0, self._retry_at.pop(member) - now)
             self._retry(member, now, wait_s or None)
 
     def _retry(self, member: int, now: float, wait_s: float | None) -> bool:

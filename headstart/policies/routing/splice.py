@@ -52,7 +52,7 @@ class PrefillSplice:
     def __init__(self, shown: str) -> None:
         self._shown = shown.rstrip()
         self._space = shown[len(self._shown) :]
-        self._held: str | None = ""
+        self._pending: str | None = ""
         """The text so far, while it may still be a repetition."""
 
     def feed(self, text: str) -> str | None:
@@ -60,21 +60,21 @@ class PrefillSplice:
 
         None: the run began anew and says something else.
         """
-        if self._held is None:
+        if self._pending is None:
             return self._after_space(text)
-        self._held += text
-        return "" if self._held.lstrip() in self._shown else self.end()
+        self._pending += text
+        return "" if self._pending.lstrip() in self._shown else self.end()
 
     def end(self) -> str | None:
-        """Return the new part of the held back text after the last piece. None as in ``feed``."""
-        held, self._held = self._held or "", None
-        start = held.lstrip()
+        """Return the new part of the text held back after the last piece. None as in ``feed``."""
+        pending, self._pending = self._pending or "", None
+        start = pending.lstrip()
         overlap = self._overlap(start)
         if overlap:
-            held = start[overlap:]
+            pending = start[overlap:]
         elif len(start) >= OVERLAP and self._shown.startswith(start[:OVERLAP]):
             return None
-        return self._after_space(held)
+        return self._after_space(pending)
 
     def _overlap(self, text: str) -> int:
         """Return the length of the longest end of the shown text with which ``text`` begins."""
