@@ -135,9 +135,18 @@ class UpstreamRefused(UpstreamError):
     """
 
     def __init__(
-        self, message: str, *, status: int, headers: Headers, body: bytes, code: str
+        self,
+        message: str,
+        *,
+        status: int,
+        headers: Headers,
+        body: bytes,
+        code: str,
+        upstream: str = "",
     ) -> None:
         super().__init__(message)
+        self.upstream = upstream
+        """The name of the upstream that answered, if that is to be told."""
         self.status = status
         self.headers = headers
         self.body = body

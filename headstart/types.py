@@ -18,6 +18,8 @@ from headstart.attempts import AttemptLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headstart.upload import Upload
+
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs in their order, repeated names included; names are lower case."""
 
@@ -128,6 +130,13 @@ class Call(Frozen):
     """Ask even an upstream whose circuit breaker is open: no other upstream is left."""
     avoid: frozenset[str] = frozenset()
     """The names of upstreams that must not be asked."""
+    relayed: bool = False
+    """The call is no call to a chat path: no dialect reads its answer, and most errors are answers
+    (``failures.fails_relayed``)."""
+    model: str = ""
+    """The model that a relayed request names; "": none that is known."""
+    upload: Upload | None = None
+    """The body of a relayed request that has not arrived yet. None: it is ``body``."""
     log: AttemptLog = msgspec.field(default_factory=AttemptLog)
     """The books of the request, or the branch of them that belongs to this copy of the call."""
 

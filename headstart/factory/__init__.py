@@ -260,7 +260,8 @@ def _make_preparer(
 def _make_relay(parts: Parts, router: Router, access: AccessControl) -> Relay:
     server = parts.settings.server
     return Relay(
-        router.relay,
+        router,
+        rules=tuple(map(route_rule, parts.settings.route)),
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
         new_id=partial(new_ulid, clock),

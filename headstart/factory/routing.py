@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headstart.config.strategies import strategy_of
 from headstart.dialects.registry import DIALECTS
 from headstart.factory.context import clock
-from headstart.factory.upstreams import provider_of
+from headstart.factory.upstreams import dialects_of, provider_of
 from headstart.middleware.router import Router, RouteTaken
 from headstart.middleware.shaping.steps import ShapedCandidate
 from headstart.policies.freshness import Lifetimes, QuestionClass
@@ -78,15 +78,18 @@ def make_router(
     for each in opened:
         alone = builder.alone(each.settings.name)
         shaped = {route.name: shaping.around(alone, route) for route in without_upstreams}
-        providers.append(provider_of(each, {"": shaping.around(alone, None), **shaped}))
+        candidates = {"": shaping.around(alone, None), **shaped}
+        providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
     routes = {"": RouteTaken(predicts=settings.output.predictions)}
     for route in settings.route:
         chosen = strategy_of(route)
-        candidate = None
+        candidate, relays = None, {}
         if route.upstreams:
             candidate = shaping.around(builder.route(route.name, chosen), route)
+            relays = builder.relays(route.name, chosen)
         routes[route.name] = RouteTaken(
             candidate,
+            relays,
             chosen.deadline_s,
             chosen.early_200_s,
             predicts=settings.output.at(route).predictions,
@@ -114,6 +117,7 @@ class CandidateBuilder:
         self._predicting = predicting
         self._panels = panels
         self._hedges = hedges
+        self._opened = {each.settings.name: each for each in opened}
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = {
             target.name: each.settings.quirks.prefill for each in opened for target in each.targets
@@ -129,6 +133,22 @@ class CandidateBuilder:
         """Return the candidate of a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
         return self._rescued(strategy, self.build(name, strategy, *members))
+
+    def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
+        """Return what answers the relayed requests of a route, by the dialect of the requests."""
+        members = [self._opened[each] for each in dict.fromkeys(strategy.members)]
+        by_dialect: dict[str, list[Opened]] = {}
+        for each in members:
+            for dialect in dialects_of(each):
+                by_dialect.setdefault(dialect.name, []).append(each)
+        return {dialect: self.relay(name, *able) for dialect, able in by_dialect.items()}
+
+    def relay(self, name: str, *members: Opened) -> Candidate:
+        """Return what answers relayed requests: each upstream in turn, under each of its keys."""
+        from headstart.middleware.upstreams.relayed import RelayedInTurn
+
+        targets = [target for each in members for target in each.targets]
+        return RelayedInTurn(name, targets, draw=_draw)
 
     def _rescued(self, strategy: Strategy, candidate: Candidate) -> Candidate:
         from headstart.middleware.upstreams.rescue import Rescued

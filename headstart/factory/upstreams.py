@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
+    from headstart.dialects.dialect import UpstreamDialect
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.concurrency import Spawn
@@ -142,21 +143,27 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     return ((name, prefix + key.encode()),)
 
 
-def provider_of(opened: Opened, candidates: Mapping[str, Candidate]) -> Provider:
+def dialects_of(opened: Opened) -> tuple[UpstreamDialect, ...]:
+    """Return the wire formats that an upstream understands, its main one first."""
+    chosen = opened.settings
+    return tuple(BY_SETTING[each] for each in (chosen.speaks, *chosen.further))
+
+
+def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Candidate) -> Provider:
     """Return an upstream as the router sees it; ``candidates`` are by route, "" for all others."""
     from headstart.middleware.router import Provider
 
-    chosen = opened.settings
+    chosen, (main, *further) = opened.settings, dialects_of(opened)
     return Provider(
         name=chosen.name,
         base_url=chosen.base_url,
-        dialect=BY_SETTING[chosen.speaks].name,
+        dialect=main.name,
         models=aliases(chosen),
         named=frozenset(chosen.models),
         known=frozenset(model_table().names_at(chosen.preset or "")),
         candidates=candidates,
-        relay=opened.http,
-        further=frozenset(BY_SETTING[each].name for each in chosen.further),
+        relay=relay,
+        further=frozenset(each.name for each in further),
         own_keys=frozenset(target.name for target in opened.targets if target.own_key),
     )
 

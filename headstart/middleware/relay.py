@@ -6,30 +6,39 @@ import asyncio
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from headstart.dialects.registry import claiming
 from headstart.errors import (
     Forbidden,
     HeadstartError,
     InvalidRequest,
     RequestError,
     UpstreamError,
+    UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.azure_paths import deployment
+from headstart.middleware.azure_paths import deployment, with_deployment
 from headstart.middleware.body import ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
+from headstart.middleware.router import NO_ROUTE
 from headstart.observe import UpstreamFailed
+from headstart.policies.route_rules import first_rule
 from headstart.types import Call
+from headstart.upload import KEPT_BYTES, Upload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable, Sequence
 
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
-    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.respond import HeaderList
+    from headstart.middleware.router import Router
     from headstart.observe import Observer
+    from headstart.policies.route_rules import RouteRule
     from headstart.types import Headers
 
 PIECES_AHEAD = 4
@@ -39,16 +48,17 @@ PIECES_AHEAD = 4
 class Relay:
     """Passes requests on. A request with a wrong key never reaches the upstream.
 
-    ``upstream_for`` picks the upstream by path and headers; it may raise NoUpstream. ``observer``
-    hears of failures. ``gate`` bounds how many requests are relayed at once, ``deadline_s`` how
+    ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` hears of
+    failures. ``gate`` bounds how many requests are relayed at once, ``deadline_s`` how
     long each may take, and ``body_timeout_s`` the wait for its body. ``paths`` are patterns of the
     paths that may be relayed, with or without a method.
     """
 
     def __init__(
         self,
-        upstream_for: Callable[[bytes, Headers], HTTPUpstream],
+        router: Router,
         *,
+        rules: Sequence[RouteRule] = (),
         gate: Gate,
         spawn: Spawn,
         new_id: Callable[[], str],
@@ -58,7 +68,9 @@ class Relay:
         observer: Observer,
         paths: tuple[str, ...] = ("*",),
     ) -> None:
-        self._upstream_for = upstream_for
+        self._router = router
+        self._rules = rules
+        self._models_matter = any(rule.model != "*" for rule in rules)
         self._gate = gate
         self._spawn = spawn
         self._new_id = new_id
@@ -89,36 +101,37 @@ class Relay:
         except (RequestError, UpstreamError) as error:
             if started:
                 raise
-            await _refuse(send, error, request_id)
+            await _refuse(send, error, request_id, scope)
 
     async def _relay(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         call = self._call(request_id, scope)
-        upstream = self._upstream_for(call.path, call.headers)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
         caller: _RelayClient | None = None
+        late = False
         try:
             async with asyncio.timeout(limit_s) as timer:
                 caller = _RelayClient(paced(receive, self._body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
-                    await self._pass_on(call, upstream, caller, send)
-                except UpstreamError as error:
-                    self._note(upstream, error)
-                    raise
+                    async with self._gate:
+                        await self._pass_on(call, caller, send)
                 finally:
                     reading.cancel()
         except TimeoutError:
-            if caller is not None and caller.error is not None:
+            assert caller is not None
+            if caller.error is not None:
                 raise caller.error from None
-            late = UpstreamTimeout(
-                f"upstream {upstream.name} did not finish within {limit_s:g} s: "
-                "server.deadline_s, or the request's X-Headstart-Deadline-Ms, allows no more"
-            )
-            self._note(upstream, late)
-            raise late from None
-
-    def _note(self, upstream: HTTPUpstream, error: UpstreamError) -> None:
-        self._observer.notify(UpstreamFailed(upstream=upstream.name, error=error.code))
+            late = True
+            raise UpstreamTimeout(
+                f"the upstream did not finish within {caller.limit_s:g} s: server.deadline_s, the "
+                "route's deadline_s, or the request's X-Headstart-Deadline-Ms, allows no more"
+            ) from None
+        finally:
+            for each in call.log.take():
+                error = each.error or ("timeout" if late else None)
+                if error is not None:
+                    failed = UpstreamFailed(upstream=each.upstream, error=error, status=each.status)
+                    self._observer.notify(failed)
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
@@ -136,41 +149,56 @@ class Relay:
             raise InvalidRequest(
                 "websockets are not relayed: connect to the provider itself for this path"
             )
+        headers: Headers = tuple(scope["headers"])
+        named = deployment(scope)
         return Call(
             id=request_id,
             method=scope["method"],
             path=path,
             query_string=scope["query_string"],
-            headers=tuple(scope["headers"]),
+            headers=headers,
             body=b"",
-            dialect="",
+            dialect=claiming(path, headers).name,
             endpoint="relay",
-            deployment=deployment(scope),
+            deployment=named,
+            model=named,
             editable=False,
+            relayed=True,
+            output_tokens=0.0,
         )
 
-    async def _pass_on(
-        self, call: Call, upstream: HTTPUpstream, caller: _RelayClient, send: Send
-    ) -> None:
-        body = caller.body() if _has_body(call.headers) else None
-        async with self._gate, await upstream.send(call, body) as reply:
-            if reply.status >= 500:
-                failed = UpstreamFailed(
-                    upstream=reply.upstream, error="server-error", status=reply.status
-                )
-                self._observer.notify(failed)
-            own = (
-                (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
-                (b"x-headstart-request-id", call.id.encode()),
-                (b"x-headstart-upstream", reply.upstream.encode()),
-            )
-            theirs = foreign(reply.headers, relayed=True)
+    async def _pass_on(self, call: Call, caller: _RelayClient, send: Send) -> None:
+        call = await self._with_body(call, caller)
+        rule = first_rule(
+            self._rules, model=call.model, path=call.path.decode("latin-1"), headers=call.headers
+        )
+        caller.limit(self._deadline_of(rule.name, call.headers))
+        call = msgspec.structs.replace(call, route=rule.name)
+        upstream = self._router.relayed(call.dialect, call.model, rule.name)
+        async with await upstream.send(call) as reply:
+            headers = _headers_down(reply.headers, reply.upstream, call.id)
             if reply.status == 304:  # it may state a length although it has no body
-                theirs = [pair for pair in theirs if pair[0] != b"content-length"]
-            await send(response_start(reply.status, (*theirs, *own)))
+                headers = [pair for pair in headers if pair[0] != b"content-length"]
+            await send(response_start(reply.status, headers))
             async for piece in reply.pieces:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _with_body(self, call: Call, caller: _RelayClient) -> Call:
+        """Return the call with its body: whole if the model in it decides, else as it arrives."""
+        if not _has_body(call.headers):
+            return call
+        decides = self._models_matter or self._router.tells_models_apart(call.dialect)
+        if not (decides and _is_small_json(call.headers)):
+            return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
+        body = await caller.whole_body()
+        if call.deployment:
+            return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
+        return msgspec.structs.replace(call, body=body, model=named_model(body))
+
+    def _deadline_of(self, rule: str, headers: Headers) -> float | None:
+        of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s
+        return deadlines(headers, self._deadline_s if of_route is None else of_route).whole_s
 
 
 class _RelayClient:
@@ -183,7 +211,7 @@ class _RelayClient:
         self.error: HeadstartError | None = None
         self._receive = receive
         self._timer = timer
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_AHEAD)
 
     async def read(self) -> None:
@@ -198,15 +226,28 @@ class _RelayClient:
             self.error = error
             self._end()
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives."""
+    async def next_piece(self) -> bytes | None:
+        """Wait for the next piece of the body; None is its end. A cancellation loses nothing."""
+        return await self._pieces.get()
+
+    async def whole_body(self) -> bytes:
+        """Wait for the whole body."""
+        pieces: list[bytes] = []
         while (piece := await self._pieces.get()) is not None:
-            yield piece
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def limit(self, limit_s: float | None) -> None:
+        """Set another time limit, which counts from now on."""
+        if limit_s != self.limit_s and not self._timer.expired():
+            self.limit_s = limit_s
+            now = asyncio.get_running_loop().time()
+            self._timer.reschedule(None if limit_s is None else now + limit_s)
 
     def _extend(self) -> None:
         """The time limit is counted from the last byte of an upload."""
-        if self._limit_s is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time() + self._limit_s)
+        if self.limit_s is not None and not self._timer.expired():
+            self._timer.reschedule(asyncio.get_running_loop().time() + self.limit_s)
 
     def _leave(self) -> None:
         self.error = ClientGone()
@@ -224,7 +265,45 @@ def _has_body(headers: Headers) -> bool:
     return False
 
 
-async def _refuse(send: Send, error: HeadstartError, request_id: str) -> None:
-    status, headers, body = error_response(error, None, request_id)
-    own = ((b"x-headstart-request-id", request_id.encode()),)
-    await send_whole(send, status, (*headers, *own), body)
+def _is_small_json(headers: Headers) -> bool:
+    """Tell whether a body is JSON, and states a length that may be kept."""
+    named = dict(headers)
+    length, kind = named.get(b"content-length", b""), named.get(b"content-type", b"")
+    is_json = kind.partition(b";")[0].strip().lower() in (b"", b"application/json")
+    return is_json and length.isdigit() and int(length) <= KEPT_BYTES
+
+
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+_read_named = msgspec.json.Decoder(_Named).decode
+
+
+def named_model(body: bytes) -> str:
+    """Return the model that a JSON body names, or ""."""
+    try:
+        return _read_named(body).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
+    """Return an upstream's headers for the client, with our own."""
+    return [
+        *foreign(headers, relayed=True),
+        (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
+        (b"x-headstart-request-id", request_id.encode()),
+        (b"x-headstart-upstream", upstream.encode()),
+    ]
+
+
+async def _refuse(send: Send, error: HeadstartError, request_id: str, scope: Scope) -> None:
+    """Answer with an upstream's own error, byte for byte, or with ours in the client's dialect."""
+    if isinstance(error, UpstreamRefused):
+        headers = _headers_down(error.headers, error.upstream, request_id)
+        return await send_whole(send, error.status, headers, error.body)
+    dialect = claiming(raw_path(scope), tuple(scope["headers"]))
+    status, own, body = error_response(error, dialect, request_id)
+    own.append((b"x-headstart-request-id", request_id.encode()))
+    await send_whole(send, status, own, body)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.dialects.registry import DIALECTS, claiming, form_of
+from headstart.dialects.registry import DIALECTS, form_of
 from headstart.errors import NoUpstream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.interfaces import Candidate
-    from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.types import Call, ChatRequest, Headers
+    from headstart.types import Call, ChatRequest
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Provider:
     """Models that it is known to have."""
     candidates: Mapping[str, Candidate]
     """Its candidates by ``[[route]]``; "" for routes that do not name it."""
-    relay: HTTPUpstream
-    """The upstream of relayed requests."""
+    relay: Candidate
+    """Its candidate for relayed requests."""
     own_keys: frozenset[str] = frozenset()
     """Its names (one for each key) under which it never gets a caller's key."""
     further: frozenset[str] = frozenset()
@@ -62,6 +61,8 @@ class RouteTaken:
 
     candidate: Candidate | None = None
     """The candidate that answers; None: the model decides."""
+    relays: Mapping[str, Candidate] = field(default_factory=dict)
+    """The candidates for relayed requests, by the dialect that their upstreams speak."""
     deadline_s: float | None = None
     early_200_s: float | None = None
     """When a streaming client is told 200 though no content has come."""
@@ -144,12 +145,27 @@ class Router:
         """All upstreams that never get a caller's key."""
         return frozenset().union(*(each.own_keys for each in self._providers))
 
-    def relay(self, path: bytes, headers: Headers) -> HTTPUpstream:
-        """Return the upstream for a request that is only relayed: the first one of its dialect.
+    def relayed(self, dialect: str, model: str, rule: str) -> Candidate:
+        """Return the candidate for a request of a path that is no chat path. Raises NoUpstream.
 
-        Raises NoUpstream.
+        Nothing translates such a request, so only upstreams of its dialect get it: those of the
+        route, or else the one that is meant for the model, or else the first one. ``model`` is ""
+        for a request that names none.
         """
-        return self._choose(claiming(path, headers).name, None).relay
+        taken = self.routes.get(rule, NO_ROUTE)
+        if taken.candidate is None:
+            return self._choose(dialect, model, translates=False).relay
+        if dialect in taken.relays:
+            return taken.relays[dialect]
+        raise NoUpstream(
+            f"route {rule!r} has no upstream for this path, whose requests are not translated: add "
+            f'an upstream with dialect = "{_setting(dialect)}" to it'
+        )
+
+    def tells_models_apart(self, dialect: str) -> bool:
+        """Tell whether the model of a relayed request has a say in who answers, and how."""
+        able = [each for each in self._providers if each.speaks(dialect)]
+        return len(able) > 1 or any(each.named for each in able)
 
     def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
         candidate = self.pick(dialect, model, rule)
@@ -167,7 +183,7 @@ class Router:
         members = [each for each in self._providers if each.name in candidate.names]
         return all(each.speaks(dialect) for each in members)
 
-    def _choose(self, dialect: str, model: str | None) -> Provider:
+    def _choose(self, dialect: str, model: str | None, *, translates: bool = True) -> Provider:
         """Return the provider meant for the model, else one that has it, else of the dialect.
 
         Without any of these it is the first provider, and the request is translated, which needs a
@@ -179,13 +195,18 @@ class Router:
             foreign = (not each.speaks(dialect), each.dialect != dialect)
             return (*(not claim for claim in each.claims(model or "")), *foreign)
 
-        able = [each for each in self._providers if model is not None or each.speaks(dialect)]
+        translates = translates and model is not None
+        able = [each for each in self._providers if translates or each.speaks(dialect)]
         if able:
             return min(able, key=rank)
-        setting = DIALECTS[dialect].setting if dialect in DIALECTS else dialect
         raise NoUpstream(
-            f'no upstream takes this request: add an [[upstream]] with dialect = "{setting}"'
+            "no upstream takes this request: add an [[upstream]] with dialect = "
+            f'"{_setting(dialect)}"'
         )
+
+
+def _setting(dialect: str) -> str:
+    return DIALECTS[dialect].setting if dialect in DIALECTS else dialect
 
 
 def conversation(scope: str, request: ChatRequest) -> str:

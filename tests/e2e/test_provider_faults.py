@@ -282,7 +282,6 @@ async def test_a_provider_that_is_down_is_in_the_log(caplog: pytest.LogCaptureFi
     assert relayed.status == 502
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said[0] == "upstream sim failed: unreachable"
-    assert "upstream sim failed: upstream_unreachable" in said
     assert len(said) == len(set(said)) <= 3  # one for each cause, however many requests
     assert "secret" not in caplog.text
     assert "sk-test" not in caplog.text
@@ -297,4 +296,4 @@ async def test_a_relayed_server_error_is_in_the_log(caplog: pytest.LogCaptureFix
                 await relayed.read()
     assert relayed.status == 503
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == ["upstream sim failed: server-error (status 503)"]
+    assert said == ["upstream sim failed: overloaded (status 503)"]

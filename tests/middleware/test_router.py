@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from headstart.dialects.registry import claiming
 from headstart.errors import NoUpstream
 from headstart.middleware.router import (
     LONGEST_NAME,
@@ -20,7 +21,6 @@ from headstart.types import Call, ChatRequest
 
 if TYPE_CHECKING:
     from headstart.interfaces import Candidate
-    from headstart.middleware.upstreams.http import HTTPUpstream
 
 CHAT, MESSAGES, GEMINI = "openai-chat", "anthropic-messages", "gemini-generate"
 
@@ -45,7 +45,7 @@ def provider(name: str, dialect: str = CHAT, **fields: Any) -> Provider:
         "named": frozenset(fields.get("models", ())),
         "known": frozenset(),
         "candidates": {"": cast("Candidate", Named(name))},
-        "relay": cast("HTTPUpstream", Named(name)),
+        "relay": cast("Candidate", Named(name)),
         **fields,
     }
     return Provider(name=name, dialect=dialect, **values)
@@ -153,7 +153,28 @@ def test_what_is_relayed_goes_to_the_first_of_its_dialect(
     router = Router(
         [provider("chat"), provider("claude", MESSAGES), provider("gemini", GEMINI)], {}
     )
-    assert router.relay(path, headers).name == name
+    assert router.relayed(claiming(path, headers).name, "", "").name == name
+
+
+def test_a_route_binds_what_is_relayed_to_its_upstreams_of_the_dialect() -> None:
+    providers = [provider("chat"), provider("claude", MESSAGES), provider("other", MESSAGES)]
+    member = cast("Candidate", Named("other"))
+    taken = RouteTaken(cast("Candidate", Named("chat", "other")), {MESSAGES: member})
+    router = Router(providers, {"mixed": taken, "modest": RouteTaken()})
+    assert router.relayed(MESSAGES, "m", "mixed").name == "other"
+    assert router.relayed(MESSAGES, "m", "modest").name == "claude"
+    with pytest.raises(NoUpstream, match=r'route .mixed. .* dialect = "openai"'):
+        router.relayed(CHAT, "m", "mixed")
+
+
+def test_a_model_decides_what_is_relayed_among_the_upstreams_of_the_dialect() -> None:
+    claude = provider("claude", MESSAGES, models={"embed": "e"})
+    named = provider("named", models={"embed": "e"})
+    router = Router([claude, provider("first"), named], {})
+    assert router.relayed(CHAT, "embed", "").name == "named"
+    assert router.relayed(CHAT, "other", "").name == "first"
+    assert router.tells_models_apart(CHAT)
+    assert not Router([provider("first"), claude], {}).tells_models_apart(CHAT)
 
 
 def test_a_conversation_keeps_its_digest_while_it_grows() -> None:
@@ -195,5 +216,5 @@ def test_an_upstream_gets_its_further_dialects_after_those_whose_main_dialect_it
     assert picked(router, MESSAGES, "m") == "claude"
     assert picked(router, CHAT, "m") == "chat"
     assert picked(Router([provider("chat"), both], {}), MESSAGES, "m") == "both"
-    assert Router([both], {}).relay(b"/v1/messages/count_tokens", ()).name == "both"
+    assert Router([both], {}).relayed(MESSAGES, "m", "").name == "both"
     assert picked(Router([both], {}), MESSAGES, None) == "both", "a body that nobody can read"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VALUES = {
     "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
-    "transcript",
+    "transcript", "upload",
     "canonical_request", "settings",
 }  # fmt: skip
 SETTINGS = {"config"}

@@ -68,6 +68,15 @@ class UpstreamStates:
             table.popitem(last=False)
         return condition
 
+    def open_for_s(self, upstream: str, key: str, now: float) -> float:
+        """Return the seconds for which circuit breakers of an upstream's models are open."""
+        waits = [
+            state.breaker.open_for_s(now)
+            for (name, _, of), state in self.items()
+            if name == upstream and of == key
+        ]
+        return max(waits, default=0.0)
+
     def items(self) -> tuple[tuple[_Place, UpstreamState], ...]:
         """Return all conditions with what they are of, for metrics and pages."""
         return (*self._proven.items(), *self._unproven.items())
@@ -152,7 +161,8 @@ class Recording:
 
     def learn_gaps(self) -> None:
         """Learn the gaps between the pieces so far."""
-        self._states.measures.gaps(self.key, self.gaps)
+        if not self.call.relayed:
+            self._states.measures.gaps(self.key, self.gaps)
         self.gaps.clear()
 
     def ended(self, now: float) -> None:
@@ -166,15 +176,16 @@ class Recording:
         self._state.breaker.succeeded(self._permit, now)
         if call.affinity:
             self._states.affinities.served(call.affinity, self.key.upstream, now)
-        self._states.measures.answered(
-            self.key,
-            now,
-            place=call.route or call.endpoint,
-            estimated=call.prompt_tokens,
-            reported=0 if reported is None else tokens.prompt,
-            completion=tokens.completion,
-            decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
-        )
+        if not call.relayed:
+            self._states.measures.answered(
+                self.key,
+                now,
+                place=call.route or call.endpoint,
+                estimated=call.prompt_tokens,
+                reported=0 if reported is None else tokens.prompt,
+                completion=tokens.completion,
+                decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
+            )
         self._book(AttemptOutcome.WON, now, tokens, cost_usd, reported=reported is not None)
 
     def failed(self, failure: Failure, now: float) -> None:
@@ -247,6 +258,8 @@ class Recording:
 
     def _estimated(self) -> Tokens:
         """Return an estimate of the tokens so far."""
+        if self.call.relayed:
+            return Tokens()
         transcript = self._transcript
         prompt = self._states.measures.prompt_tokens(self.key, self.call.prompt_tokens)
         return Tokens(prompt, 0 if transcript is None else transcript.estimated_tokens)
@@ -282,7 +295,8 @@ class Recording:
             cost_usd=cost_usd,
             estimated=not reported and tokens != Tokens(),
         )
-        self._states.measures.ended(self.key, now, self.gaps)
+        gaps = () if self.call.relayed else self.gaps
+        self._states.measures.ended(self.key, now, gaps)
         self.call.log.book(attempt, runs_on)
 
 

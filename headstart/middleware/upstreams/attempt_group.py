@@ -186,6 +186,7 @@ def _spent(error: UpstreamRefused) -> UpstreamRefused:
         headers=(*kept, _SPENT),
         body=error.body,
         code=error.code,
+        upstream=error.upstream,
     )
     spent.__cause__ = error
     return spent

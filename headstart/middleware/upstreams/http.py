@@ -29,7 +29,7 @@ from headstart.reply import Reply, is_event_stream
 from headstart.transcript import Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from ssl import SSLContext
 
     from aiohttp.client_reqrep import ConnectionKey
@@ -226,8 +226,8 @@ class HTTPUpstream:
             self._urls[path] = url
         return url
 
-    async def send(self, call: Call, body: AsyncIterator[bytes] | None = None) -> Reply:
-        """Send the call; ``body`` streams a request body in place of ``call.body``.
+    async def send(self, call: Call) -> Reply:
+        """Send the call, with ``call.upload`` as it arrives.
 
         Waits for status and headers, and for the whole of an error. Closing the reply closes the
         socket unless the body was read to its end. A body that is late, after an answer's terminal
@@ -237,15 +237,15 @@ class HTTPUpstream:
         """
         incoming = self._incoming(call)
         sent = outgoing(call, self._settings, self._credential, incoming.client, incoming.own)
-        headers = sent.headers
-        if body is not None:
+        headers, upload = sent.headers, call.upload
+        if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
             headers = [*headers, *_length_of(call.headers)]
         try:
             response = await self._open().request(
                 call.method,
                 self.url(sent.path, sent.query),
-                data=body if body is not None else (sent.body or None),
+                data=(sent.body or None) if upload is None else upload.read(),
                 headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout,

@@ -29,7 +29,13 @@ from headstart.middleware.upstreams.accounting import (
     reserved_tokens,
 )
 from headstart.middleware.upstreams.wire import AFTER_END_S
-from headstart.policies.routing.failures import FailureKind, failure, failure_of
+from headstart.policies.routing.failures import (
+    FailureKind,
+    closing_relayed,
+    fails_relayed,
+    failure,
+    failure_of,
+)
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, replayed
@@ -209,7 +215,10 @@ class TargetCall:
         if reply.status == 200 and not is_readable(call, reply):
             self._dialect = None
         self._recording.answered(reply, self._dialect, self._time(), self._clock())
-        self._held.extend(await open_answer(reply, self._dialect, call.id))
+        if call.relayed:
+            self._held.extend(await open_relayed(reply, self._clock()))
+        else:
+            self._held.extend(await open_answer(reply, self._dialect, call.id))
         return reply
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -319,7 +328,10 @@ class TargetCall:
         if isinstance(error, RequestError):
             self._recording.dropped(now)
         else:
-            self._recording.failed(classify_failure(error, self._clock()), now)
+            failure = classify_failure(error, self._clock())
+            if self._call.relayed:
+                failure = closing_relayed(failure)
+            self._recording.failed(failure, now)
         await self._close(error)
 
     def _book(self) -> None:
@@ -381,6 +393,34 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
         reply=_in_memory(reply, held),
         finished=transcript.finished,
     )
+
+
+async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
+    """Return the pieces that were read to judge the answer to a relayed call.
+
+    Only an error is read, and passes byte for byte. Raises UpstreamRefused if the upstream failed.
+    A longer error than ``REFUSAL_BYTES`` is an answer.
+    """
+    held: list[Piece] = []
+    if reply.status < 400:
+        return held
+    size = 0
+    async for piece in reply.pieces:
+        held.append(piece)
+        size += len(piece.data)
+        if size > REFUSAL_BYTES:
+            return held
+    refused = UpstreamRefused(
+        f"upstream {reply.upstream} answered {reply.status}",
+        status=reply.status,
+        headers=reply.headers,
+        body=b"".join([piece.data for piece in held]),
+        code="upstream_error",
+        upstream=reply.upstream,
+    )
+    if fails_relayed(reply.status, failure_of(refused, unix)):
+        raise refused
+    return held
 
 
 def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
@@ -520,6 +560,10 @@ class Target:
             bills_cancelled=not self._cancels_billing,
             allowance=limits.allowance(now),
         )
+        if call.relayed:
+            # Calls of other models know first that the upstream is down.
+            down_s = self._states.open_for_s(self.name, self._key_of(call), now)
+            standing = standing._replace(ready_in_s=max(standing.ready_in_s, down_s))
         return predict_call(self.name, key, ask, standing, measures, now, price=price)
 
     async def send(self, call: Call) -> Reply:
@@ -554,7 +598,7 @@ class Target:
             raise UpstreamUnavailable(
                 f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
             )
-        if reserved:
+        if limits.known:
             limits.take(reserved, now)
         return Recording(
             call,
@@ -562,7 +606,7 @@ class Target:
             permit=permit,
             state=state,
             states=self._states,
-            price=model.price,
+            price=None if call.relayed else model.price,
             cancels_billing=self._cancels_billing,
             now=now,
             at=self._clock(),
@@ -585,6 +629,8 @@ class Target:
 
     def _stall_limit_s(self, key: UpstreamModel, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
+        if call.relayed:
+            return math.inf  # nobody knows what such an answer waits for; ``read_s`` bounds it
         if self._settings.stall_s:
             return self._settings.stall_s
         limit_s, with_tools_s = self._states.measures.stall_limits_s(key)
@@ -592,7 +638,7 @@ class Target:
 
     def _model(self, call: Call) -> _Model:
         """Return the model that a call asks for."""
-        name = "" if call.request is None else call.request.model
+        name = call.model if call.request is None else call.request.model
         model = self._models.get(name)
         if model is None:
             real = self._settings.models.get(name, name)
@@ -606,11 +652,13 @@ class Target:
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state under the key that the call goes out with: none is another's."""
-        own = self._key_id
-        if not own:
-            sent = credential_of(call.headers, call.query_string, cookies=False) or b""
-            own = blake2b(sent, digest_size=16).hexdigest()
-        return self._states.of(key.upstream, key.model, own)
+        return self._states.of(key.upstream, key.model, self._key_of(call))
+
+    def _key_of(self, call: Call) -> str:
+        if self._key_id:
+            return self._key_id
+        sent = credential_of(call.headers, call.query_string, cookies=False) or b""
+        return blake2b(sent, digest_size=16).hexdigest()
 
 
 def _has_tools(call: Call) -> bool:

@@ -10,7 +10,12 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
 from headstart.dialects.answers import translate_headers, translate_status
-from headstart.dialects.registry import ACCOUNT_HEADERS, BY_SETTING, KEY_HEADERS
+from headstart.dialects.registry import (
+    ACCOUNT_HEADERS,
+    BY_SETTING,
+    KEY_HEADERS,
+    UPSTREAM_DIALECTS,
+)
 from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader
@@ -306,13 +311,27 @@ def _outgoing(
     own: UpstreamDialect | None,
 ) -> OutgoingRequest:
     if client is None or own is None or call.request is None:
-        required = _required(upstream, BY_SETTING[upstream.speaks])
-        headers = _complete(headers_up(call.headers, credential), upstream, required)
-        query = query_up(call.query_string, credential)
-        return OutgoingRequest(call.path, query, headers, call.body)
+        return _relay(call, upstream, credential)
     if client.name != own.name:
         return _translate(call, call.request, upstream, credential, client, own)
     return _edit(call, call.request, upstream, credential, client)
+
+
+def _relay(call: Call, upstream: UpstreamSettings, credential: Headers | None) -> OutgoingRequest:
+    """Return a request that nobody has read, under the upstream's name of its model."""
+    main, headers = BY_SETTING[upstream.speaks], headers_up(call.headers, credential)
+    spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
+    if spoken.setting not in upstream.further:
+        spoken = main
+    elif credential is None:
+        headers += _key_for(main, call)
+    headers = _complete(headers, upstream, _required(upstream, spoken))
+    query = query_up(call.query_string, credential)
+    real = upstream.models.get(call.model, call.model)
+    if real == call.model or not call.body:
+        return OutgoingRequest(call.path, query, headers, call.body)
+    body = _with_members(call.body, {"model": real})
+    return OutgoingRequest(call.path, query, headers, body, ("model",))
 
 
 def _edit(

@@ -97,6 +97,10 @@ class CircuitBreaker:
             wait_s = max(wait_s, self._open_until - now, min(self._probe_until - now, _NEXT_LOOK_S))
         return max(0.0, wait_s)
 
+    def open_for_s(self, now: float) -> float:
+        """Return the seconds until the next probe of a provider that failed; 0.0: it is closed."""
+        return max(0.0, self._open_until - now) if self._open else 0.0
+
     def avoided_for_s(self, now: float) -> float:
         """Return the seconds for which others should be asked first; 0.0: it is ready."""
         return max(self.ready_in_s(now), self._avoided_until - now)

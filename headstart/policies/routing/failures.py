@@ -254,6 +254,31 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
             return failure(FailureKind.UNREACHABLE)
 
 
+_ABOUT_RESOURCES = (403, 404, 405, 409, 410)
+"""Statuses that tell a caller of a relayed path about the resource that it asked for."""
+
+
+def fails_relayed(status: int, found: Failure) -> bool:
+    """Tell whether an error is a failure of the upstream of a relayed call, or else its answer.
+
+    Fewer errors are failures than for a chat call: many say something about a file or a job.
+    """
+    if status in _ABOUT_RESOURCES:
+        # Only if the error names the model, another upstream may have what is missing.
+        return found.kind is FailureKind.NO_SUCH_MODEL and found is not _STATUSES[404]
+    return found.fail_over or found.retry_here
+
+
+def closing_relayed(found: Failure) -> Failure:
+    """Return what a failure means to later relayed calls.
+
+    A caller can ask for any path and any model, so that a refusal closes nothing for others.
+    """
+    if found.kind in (FailureKind.UNAUTHORIZED, FailureKind.NO_SUCH_MODEL):
+        return msgspec.structs.replace(found, closes_s=None)
+    return found
+
+
 def _classify(
     status: int, codes: tuple[str, ...], message: str, headers: Headers, now: float
 ) -> Failure:

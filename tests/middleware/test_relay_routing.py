@@ -1,0 +1,367 @@
+"""Who gets a relayed request: routes, models, health and fallback, on raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.config.loading import load_settings
+from headstart.middleware.asgi import not_found
+from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.mount import build_gateway
+from headstart.observe import Observers
+from headstart.upload import KEPT_BYTES, Upload
+from support.fakes import Recorder
+from support.raw_upstream import RawUpstream, ask_raw, open_raw, raw_upstream
+from support.serving import bind_free_port, serving
+from support.simulated import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.factory import Parts
+
+pytestmark = pytest.mark.anyio
+
+EMBED = b'{"model":"embed","input":["a"]}'
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+
+
+def says(status: str, body: bytes = b"{}", headers: bytes = b"") -> bytes:
+    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
+    return head % (status.encode(), len(body), headers) + body
+
+
+ANSWER = says("200 OK", b'{"data":[]}')
+BUSY = says("503 Service Unavailable", b'{"error":{"message":"busy"}}')
+
+
+def request(
+    target: str = "/v1/embeddings", body: bytes = EMBED, headers: str = "", method: str = "POST"
+) -> bytes:
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    kind = "Content-Type: application/json\r\n" if body else ""
+    return f"{head}{kind}{length}{headers}\r\n".encode() + body
+
+
+class House:
+    """A gateway before several upstreams."""
+
+    def __init__(self, url: str, parts: list[Parts]) -> None:
+        self.url, self.parts = url, parts
+
+    async def ask(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, str], bytes]:
+        answer = await ask_raw(self.url, request(*args, **kwargs))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        named = (line.partition(": ") for line in lines[1:])
+        return int(lines[0].split()[1]), {name: value for name, _, value in named}, body
+
+
+FALLBACK = {"name": "both", "upstreams": ["a", "b"], "strategy": "fallback"}
+
+
+@contextlib.asynccontextmanager
+async def house(
+    *upstreams: RawUpstream | None,
+    routes: tuple[dict[str, Any], ...] = (FALLBACK,),
+    options: tuple[dict[str, Any], ...] = (),
+    **dotted: Any,
+) -> AsyncIterator[House]:
+    """Serve a gateway before upstreams named a, b ...; None is a port where nobody listens."""
+    async with contextlib.AsyncExitStack() as stack:
+        tables = []
+        for place, upstream in enumerate(upstreams):
+            if upstream is None:
+                bound = stack.enter_context(bind_free_port())
+                base = "http://{}:{}".format(*bound.getsockname())
+            else:
+                base = await stack.enter_async_context(raw_upstream(upstream))
+            more = options[place] if place < len(options) else {}
+            tables.append({"name": "abcd"[place], "base_url": base, **more})
+        settings = await asyncio.to_thread(
+            load_settings,
+            None,
+            {},
+            {
+                "cache.store": "memory:",
+                "cache.mode": "exact-only",
+                "upstream": tables,
+                "route": list(routes),
+                **dotted,
+            },
+        )
+        parts: list[Parts] = []
+        app = build_gateway(
+            settings, not_found, observers=Observers([Recorder()]), on_start=parts.append
+        )
+        url = await stack.enter_async_context(serving(app, http=BoundedHeadProtocol))
+        yield House(url, parts)
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "method"),
+    [("/v1/embeddings", EMBED, "POST"), ("/v1/files", b"", "GET"), ("/v1/files/x", b"", "DELETE")],
+)
+@pytest.mark.parametrize("down", [None, BUSY, says("429 Too Many Requests"), says("500 Oops")])
+async def test_the_next_upstream_of_the_route_answers_when_the_first_fails(
+    target: str, body: bytes, method: str, down: bytes | None
+) -> None:
+    first = None if down is None else RawUpstream(down)
+    second = RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        status, headers, answer = await gate.ask(target, body, method=method)
+    assert (status, answer) == (200, b'{"data":[]}')
+    assert headers["x-headstart-upstream"] == "b"
+    assert second.body() == body
+    assert [target.encode()] == second.targets
+
+
+async def test_an_upstream_that_closes_without_an_answer_is_followed_by_the_next() -> None:
+    first, second = RawUpstream(b"", breaks_off=True), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        assert (await gate.ask())[0] == 200
+    assert len(first.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("404 Not Found", b'{"error":{"message":"no such file"}}'),
+        says("403 Forbidden", b'{"error":{"message":"not yours"}}'),
+        says("400 Bad Request", b'{"error":{"message":"wrong"}}'),
+        says("409 Conflict"),
+        b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n",
+    ],
+)
+async def test_what_an_upstream_says_about_the_request_is_the_answer(answer: bytes) -> None:
+    first, second = RawUpstream(answer), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        status, headers, body = await gate.ask("/v1/files/f", b"", method="GET")
+    assert status == int(answer.split()[1])
+    assert body == answer.partition(b"\r\n\r\n")[2]
+    assert headers["x-headstart-upstream"] == "a"
+    assert second.requests == []
+
+
+async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
+    unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
+    first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        assert (await gate.ask())[0] == 200
+        assert (await gate.ask())[0] == 200
+    assert len(first.requests) == 2  # callers may name any model, so that closes nothing
+
+
+async def test_when_all_fail_the_first_ones_own_words_pass_byte_for_byte() -> None:
+    first, second = RawUpstream(BUSY), RawUpstream(says("500 Oops"))
+    async with house(first, second) as gate:
+        status, headers, body = await gate.ask()
+    assert (status, body) == (503, b'{"error":{"message":"busy"}}')
+    assert headers["x-headstart-upstream"] == "a"
+    assert headers["x-should-retry"] == "false"
+
+
+async def test_without_any_upstream_the_error_is_in_the_callers_dialect() -> None:
+    options = ({"dialect": "anthropic"}, {"dialect": "anthropic"})
+    async with house(None, None, options=options) as gate:
+        status, headers, body = await gate.ask("/v1/messages/batches")
+    assert status == 502
+    assert json.loads(body)["type"] == "error"
+    assert "request-id" in headers
+
+
+async def test_a_kept_body_goes_whole_to_the_next_upstream_while_the_rest_arrives() -> None:
+    """The first one refuses when it has the beginning; the rest comes after that."""
+    first, second = _EarlyRefusal(), RawUpstream(ANSWER)
+    half = b"x" * 1000
+    async with house(first, second) as gate:
+        head = request("/v1/files", b"y" * 2000).partition(b"\r\n\r\n")[0]
+        head = head.replace(b"application/json", b"application/octet-stream")
+        reader, writer = await open_raw(gate.url, head + b"\r\n\r\n" + half)
+        await until(lambda: first.refused)
+        writer.write(half)
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert second.body() == half + half
+    assert second.header(b"content-length") == [b"2000"]
+
+
+class _EarlyRefusal(RawUpstream):
+    """Answers 503 when it has the first bytes of a body."""
+
+    refused = False
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1000)
+        writer.write(BUSY)
+        await writer.drain()
+        self.refused = True
+        await reader.read()
+
+
+async def test_a_body_that_is_too_long_to_keep_goes_to_one_upstream_only() -> None:
+    first, second = RawUpstream(BUSY), RawUpstream(ANSWER)
+    body = b"x" * (KEPT_BYTES + 1)
+    async with house(first, second) as gate:
+        status, _, _ = await gate.ask("/v1/files", body)
+        assert status == 503
+        assert second.requests == []
+        first.answer = ANSWER
+        assert (await gate.ask("/v1/files", body))[0] == 200
+    assert first.body(1) == body
+
+
+async def test_a_long_body_goes_to_the_next_upstream_if_nothing_of_it_was_sent() -> None:
+    second = RawUpstream(ANSWER)
+    body = b"x" * (KEPT_BYTES + 1)
+    async with house(None, second) as gate:
+        assert (await gate.ask("/v1/files", body))[0] == 200
+    assert second.body() == body
+
+
+async def test_an_upstream_that_chat_found_down_is_not_asked_first() -> None:
+    message = {"role": "assistant", "content": "hello"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    document = {"object": "chat.completion", "model": "m", "created": 1, "choices": [choice]}
+    first = RawUpstream(BUSY)
+    second = RawUpstream(says("200 OK", json.dumps(document).encode()))
+    async with house(first, second) as gate:
+        for number in range(6):
+            prompt = CHAT.replace(b"hi", b"%d" % number)
+            assert (await gate.ask("/v1/chat/completions", prompt))[0] == 200
+        asked = len(first.requests)
+        assert (await gate.ask())[0] == 200
+    assert len(first.requests) == asked
+    assert second.targets[-1] == b"/v1/embeddings"
+
+
+async def test_a_rate_limit_that_a_relayed_call_met_holds_for_the_next() -> None:
+    limited = says("429 Too Many Requests", headers=b"retry-after: 60\r\n")
+    first, second = RawUpstream(limited), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        for _ in range(3):
+            assert (await gate.ask())[0] == 200
+    assert len(first.requests) == 1
+
+
+async def test_a_single_upstream_that_fails_is_asked_each_time() -> None:
+    upstream = RawUpstream(BUSY)
+    async with house(upstream, routes=()) as gate:
+        for _ in range(8):
+            assert (await gate.ask())[0] == 503
+        upstream.answer = ANSWER
+        assert (await gate.ask())[0] == 200
+    assert len(upstream.requests) == 9
+
+
+async def test_the_header_names_the_route_and_an_unknown_name_is_refused() -> None:
+    first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
+    routes = ({"name": "second", "match": {"path": "/none"}, "upstreams": ["b"]},)
+    async with house(first, second, routes=routes) as gate:
+        assert (await gate.ask())[1]["x-headstart-upstream"] == "a"
+        named = await gate.ask(headers="X-Headstart-Route: second\r\n")
+        assert named[1]["x-headstart-upstream"] == "b"
+        status, _, body = await gate.ask(headers="X-Headstart-Route: third\r\n")
+    assert status == 400
+    assert "third" in json.loads(body)["error"]["message"]
+    assert second.header(b"x-headstart-route") == []
+
+
+@pytest.mark.parametrize(
+    "match", [{"path": "/v1/emb*"}, {"header": {"x-app": "search"}}, {"model": "embed*"}]
+)
+async def test_path_header_and_model_choose_the_route(match: dict[str, Any]) -> None:
+    first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
+    async with house(
+        first, second, routes=({"name": "r", "match": match, "upstreams": ["b"]},)
+    ) as gate:
+        found = await gate.ask(headers="X-App: search\r\n")
+        other = await gate.ask("/v1/files", b'{"model":"other"}')
+    assert found[1]["x-headstart-upstream"] == "b"
+    assert other[1]["x-headstart-upstream"] == "a"
+    assert second.body() == EMBED
+
+
+async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
+    upstream = RawUpstream(ANSWER)
+    options = ({"models": {"embed": "e-large"}},)
+    async with house(upstream, routes=(), options=options) as gate:
+        await gate.ask()
+        await gate.ask("/v1/embeddings", b'{"model": "other" }')
+    assert json.loads(upstream.body()) == {"model": "e-large", "input": ["a"]}
+    assert upstream.body(1) == b'{"model": "other" }'
+
+
+async def test_a_path_of_one_dialect_never_goes_to_an_upstream_of_another() -> None:
+    chat, claude = RawUpstream(ANSWER), RawUpstream(ANSWER)
+    options: tuple[dict[str, Any], ...] = ({}, {"dialect": "anthropic"})
+    only = {"name": "chat", "match": {"header": {"x-app": "chat"}}, "upstreams": ["a"]}
+    async with house(chat, claude, routes=(only,), options=options) as gate:
+        assert (await gate.ask("/v1/messages/batches"))[1]["x-headstart-upstream"] == "b"
+        status, _, body = await gate.ask("/v1/messages/batches", headers="X-App: chat\r\n")
+    assert status == 404
+    assert 'dialect = "anthropic"' in json.loads(body)["error"]["message"]
+    assert chat.requests == []
+
+
+async def test_a_fallback_leaves_out_upstreams_of_another_dialect() -> None:
+    chat = RawUpstream(ANSWER)
+    async with house(chat, None, options=({}, {"dialect": "anthropic"})) as gate:
+        status, _, _ = await gate.ask("/v1/messages/batches")
+    assert status == 502
+    assert chat.requests == []
+
+
+async def test_another_key_of_the_upstream_is_asked_before_the_next_upstream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEY_ONE", "one")
+    monkeypatch.setenv("KEY_TWO", "two")
+    upstream = _ByKey()
+    options = ({"api_key_env": ["KEY_ONE", "KEY_TWO"]},)
+    async with house(upstream, routes=(), options=options) as gate:
+        status, headers, _ = await gate.ask(headers="Authorization: Bearer mine\r\n")
+    assert (status, headers["x-headstart-upstream"]) == (200, "a#2")
+    sent = [upstream.header(b"authorization", number) for number in (0, 1)]
+    assert sent == [[b"Bearer one"], [b"Bearer two"]]
+
+
+class _ByKey(RawUpstream):
+    """Refuses the first key."""
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.answer = ANSWER if self.requests else says("401 Unauthorized")
+        await super()._exchange(reader, writer)
+
+
+async def test_a_route_has_its_own_deadline_for_relayed_requests() -> None:
+    routes = ({"name": "r", "deadline_s": 0.05},)
+    async with house(RawUpstream(None), routes=routes) as gate:
+        status, _, body = await gate.ask()
+    assert status == 504
+    assert "deadline_s" in json.loads(body)["error"]["message"]
+
+
+async def test_an_upload_is_read_again_from_its_beginning_while_it_arrives() -> None:
+    pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+    upload = Upload(pieces.get, kept_bytes=4)
+    first = upload.read()
+    pieces.put_nowait(b"ab")
+    assert await anext(first) == b"ab"
+    second = upload.read()
+    pieces.put_nowait(b"cd")
+    assert [await anext(second), await anext(second)] == [b"ab", b"cd"]
+    assert upload.whole
+    assert [piece async for piece in first] == []  # only the newest reader gets anything
+    pieces.put_nowait(b"e")
+    pieces.put_nowait(None)
+    assert [piece async for piece in second] == [b"e"]
+    assert (upload.whole, upload.size) == (False, 5)
