@@ -413,6 +413,14 @@ class PriceSettings(Section):
     """Dollars for each call."""
 
 
+class PricesSettings(Section):
+    """``[prices]``: prices of models beside those that are shipped."""
+
+    file: str | None = None
+    """File that [`headstart prices import`](providers.md#prices) has written. Its prices come
+    before the shipped ones, and after `upstream.price`."""
+
+
 class UpstreamSettings(Section):
     """``[[upstream]]``: one provider. ``checked`` fills in what its preset knows."""
 
@@ -450,6 +458,8 @@ class UpstreamSettings(Section):
     input_per_million = 0.15, output_per_million = 0.60 }`, and if they differ `cached_per_million`,
     `cache_write_per_million` and `per_request`. Without it Headstart uses [the price
     book](providers.md#prices)."""
+    price_file: str | None = None
+    """File of prices for this upstream. None: `prices.file`."""
     price_multiplier: Positive = 1.0
     """Factor on every price: a speed tier, a discount, a mark-up."""
     cancels_billing: bool | None = None
@@ -703,6 +713,7 @@ class Settings(Section):
     record: RecordSettings = RecordSettings()
     compression: CompressionSettings = CompressionSettings()
     output: OutputSettings = OutputSettings()
+    prices: PricesSettings = PricesSettings()
 
 
 def is_loopback_host(host: str) -> bool:

@@ -162,7 +162,8 @@ def test_no_name_means_two_models() -> None:
 
 def test_the_tables_name_presets_only() -> None:
     named = {provider for each in read_data("models.toml")["model"] for provider in each["at"]}
-    assert named | set(read_data("prices.toml")) <= set(providers())
+    priced = {*read_data("prices.toml"), *read_data("listed_prices.toml")}
+    assert named | priced <= set(providers())
 
 
 def test_every_price_is_of_a_model_in_the_table_or_of_all_others() -> None:

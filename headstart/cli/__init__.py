@@ -30,6 +30,7 @@ MORE = {
     "explain": "Show why a request was, or was not, a hit.",
     "encoder": "Inspect the encoder, or export another model.",
     "config": "Check or show the configuration.",
+    "prices": "Import the prices of models from a public list.",
 }
 OF_LAB = {"demo", "tune", "bench", "simulate", "evaluate", "replay"}
 """Commands in ``headstart/lab/commands``. An installation may leave out that folder."""

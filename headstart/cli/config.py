@@ -60,6 +60,7 @@ def check(options: CheckOptions) -> None:
     """
     try:
         settings = load_settings(options.config, os.environ)
+        _read_prices(settings)
     except ConfigError as error:
         if options.as_json:
             print_json({"valid": False, "problems": str(error).splitlines()})
@@ -151,6 +152,11 @@ def _read_encoder(settings: Settings) -> None:
     from headstart.embeddings.encoder import OnnxEncoder
 
     OnnxEncoder(Path(chosen.model), threads=chosen.threads, max_tokens=chosen.max_tokens)
+
+
+def _read_prices(settings: Settings) -> None:
+    for upstream in settings.upstream:
+        model_table(upstream.price_file)
 
 
 def _read_state(settings: Settings) -> None:
@@ -248,25 +254,41 @@ def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Rou
 def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
     """Yield facts about a valid route that change its bill or its answers."""
     strategy, table = strategy_of(route), model_table()
+    compares = "cheapest(" in strategy.composition
     if not _WILD & set(route.match.model):
         for name in strategy.members:
             upstream = by_name[name]
             real = model_at(upstream, route.match.model)
             weights = table.weights(real, upstream.preset)
             if price_at(upstream, real) is None:
+                last = ", and cheapest cannot compare it" if compares else ""
                 yield (
                     f"route {route.name!r}: no price is known of {real!r} at {name}, so its cost "
-                    "is not booked; set its price"
+                    f"is not booked{last}; set its price"
                 )
             if weights is None and upstream.preset is not None:
                 yield f"route {route.name!r}: it is not known that {name} has a model {real!r}"
             elif weights is not None and upstream.preset in weights.quantised:
                 yield f"route {route.name!r}: {name} serves {real!r} quantised"
+    elif compares:
+        for name in strategy.members:
+            if not _has_prices(by_name[name]):
+                yield (
+                    f"route {route.name!r}: no price of a model at {name} is known, so cheapest "
+                    "cannot compare it; set its price"
+                )
     if strategy.race_billed and len(strategy.members) > 1:
         for name in strategy.members:
             note = billing_note(by_name[name])
             if note is not None:
                 yield f"route {route.name!r}: {note}"
+
+
+def _has_prices(upstream: UpstreamSettings) -> bool:
+    if upstream.price or upstream.preset is None:
+        return bool(upstream.price)
+    table = model_table(upstream.price_file)
+    return bool(table.priced_at(upstream.preset)) or table.price(upstream.preset, "") is not None
 
 
 def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:

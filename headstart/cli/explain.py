@@ -128,11 +128,15 @@ def _print_attempts(console: Console, attempts: Sequence[Attempt]) -> None:
 
     for each in attempts:
         ttft = "" if each.ttft_s is None else f", first token {1000 * each.ttft_s:.0f} ms"
-        cost = "" if each.cost_usd is None else f", ${each.cost_usd:.6f}"
+        cost = ", no price is known" if each.cost_usd is None else f", ${each.cost_usd:.6f}"
         error = f" ({each.error})" if each.error else ""
         console.print(
             f"asked     {escape(each.upstream)}, {each.role}: {each.outcome}{error}{ttft}, "
             f"{1000 * each.total_s:.0f} ms{cost}"
+        )
+    for name, model in dict.fromkeys((a.upstream, a.model) for a in attempts if a.cost_usd is None):
+        console.print(
+            f"unpriced  cheapest cannot compare {escape(model)} at {escape(name)}, and asks it last"
         )
 
 

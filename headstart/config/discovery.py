@@ -74,8 +74,13 @@ T = TypeVar("T")
 
 
 def resolved(settings: Settings) -> Settings:
-    """Return the settings with the missing fields of upstreams filled in."""
-    upstreams = tuple(_complete(_recognised(each)) for each in settings.upstream)
+    """Return the settings with complete upstreams; whole ones stay as they are."""
+    upstreams = tuple(
+        msgspec.structs.replace(
+            _complete(_recognised(each)), price_file=each.price_file or settings.prices.file
+        )
+        for each in settings.upstream
+    )
     return msgspec.structs.replace(settings, upstream=upstreams)
 
 
@@ -117,7 +122,7 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         return msgspec.structs.replace(
             upstream,
             name=upstream.name or _by_address(upstream.base_url),
-            cancels_billing=_first(upstream.cancels_billing, _bills_nothing(upstream) or None),
+            cancels_billing=_first(upstream.cancels_billing, sends_no_bill(upstream) or None),
             dialect=upstream.speaks,
             also_speaks=upstream.further,
             quirks=_merged(Quirks(), upstream),
@@ -150,8 +155,8 @@ def _address(upstream: UpstreamSettings, known: Preset) -> str:
     return url.rstrip("/") + path
 
 
-def _bills_nothing(upstream: UpstreamSettings) -> bool:
-    """Return whether an upstream sends no bill: it is free, or it is not on a public network."""
+def sends_no_bill(upstream: UpstreamSettings) -> bool:
+    """Tell whether the upstream costs nothing, or is on no public network."""
     host = host_of(upstream.base_url)
     try:
         private = ip_address(host).is_private

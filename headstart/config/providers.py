@@ -6,11 +6,13 @@ import re
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from headstart.canonical_request import Quirks
+from headstart.errors import ConfigError
 from headstart.settings import (
     DialectName,
     PriceSettings,
@@ -38,6 +40,8 @@ class Preset(Section):
     dialect: DialectName = "openai"
     also_speaks: tuple[DialectName, ...] = ()
     """Further dialects at the same address."""
+    litellm: tuple[str, ...] = ()
+    """The provider's names in LiteLLM's price map."""
     cancels_billing: bool | None = None
     """Whether an abort stops billing; None: unknown."""
     quirks: Quirks = msgspec.field(default_factory=Quirks)
@@ -85,6 +89,8 @@ class Weights(Section):
 class BookPrice(PriceSettings):
     """A price of the table ``prices.toml``."""
 
+    context_tokens: int | None = None
+    """The longest prompt that the provider takes."""
     assumed: bool = False
     """True: the price is not from the provider's own list."""
 
@@ -123,12 +129,19 @@ class ModelTable:
     def context_tokens(self, provider: str | None, model: str) -> int | None:
         """Return the size of a model's context at a provider; None: unknown."""
         found = self.weights(model, provider)
-        return None if found is None else found.contexts.get(provider or "", found.context_tokens)
+        if found is not None:
+            return found.contexts.get(provider or "", found.context_tokens)
+        priced = self._prices.get(provider or "", {}).get(model)
+        return None if priced is None else priced.context_tokens
 
     def price(self, provider: str, model: str) -> BookPrice | None:
         """Return the known price of a model. A dated release has the price of its model."""
         book = self._prices.get(provider, {})
         return book.get(model) or book.get(_SNAPSHOT.sub("", model)) or book.get(_DEFAULT)
+
+    def priced_at(self, provider: str) -> frozenset[str]:
+        """Return the provider's own names of the models that have a price."""
+        return frozenset(self._prices.get(provider, {})) - {_DEFAULT}
 
     def names_at(self, provider: str) -> dict[str, str]:
         """Return the provider's names of models, by these names and by the names of the weights."""
@@ -157,11 +170,49 @@ class ModelTable:
         return min(known)[1] if known else None
 
 
+_PRICES = ("listed_prices.toml", "prices.toml")
+"""The later file has priority."""
+
+Prices: TypeAlias = dict[str, dict[str, BookPrice]]
+"""By provider and model."""
+
+
+def model_table(file: str | None = None) -> ModelTable:
+    """Return the table as it was shipped, with the prices of a file before its own.
+
+    Raises ConfigError if the file cannot be used.
+    """
+    return _read_tables(None if file is None else Path(file).absolute())
+
+
 @cache
-def model_table() -> ModelTable:
-    """Return the table of the data files."""
-    prices = msgspec.convert(read_data("prices.toml"), dict[str, dict[str, BookPrice]])
+def _read_tables(file: Path | None) -> ModelTable:
+    own = {} if file is None else _read_price_file(file)
+    shipped = [msgspec.convert(read_data(each), Prices) for each in _PRICES]
+    prices: Prices = {}
+    for source in (*shipped, own):
+        for provider, models in source.items():
+            prices[provider] = {**prices.get(provider, {}), **models}
     return ModelTable(msgspec.convert(read_data("models.toml")["model"], list[Weights]), prices)
+
+
+def _read_price_file(path: Path) -> Prices:
+    """Read a file that ``headstart prices import`` has written. Raises ConfigError."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"prices.file: {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"prices.file: {path} is no TOML ({error}); write it with: headstart prices import"
+        ) from error
+    document.pop("as_of", None)
+    if unknown := document.keys() - providers().keys():
+        raise ConfigError(f"prices.file: {path}: no preset is named {min(unknown)!r}")
+    try:
+        return msgspec.convert(document, Prices)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"prices.file: {path}: {error}") from error
 
 
 def model_at(upstream: UpstreamSettings, model: str) -> str:
@@ -185,7 +236,7 @@ def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
     own = upstream.price.get(model) or upstream.price.get(_DEFAULT)
     if own is not None or upstream.preset is None:
         return own
-    return model_table().price(upstream.preset, model)
+    return model_table(upstream.price_file).price(upstream.preset, model)
 
 
 def context_at(upstream: UpstreamSettings, model: str) -> int | None:

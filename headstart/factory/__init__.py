@@ -18,13 +18,13 @@ from headstart.factory.learning import (
 )
 from headstart.factory.routing import lifetimes, make_router, route_rule
 from headstart.factory.shaping import concise_levels, open_shaping
-from headstart.factory.upstreams import open_conditions, open_upstreams
+from headstart.factory.upstreams import billing_names, open_conditions, open_upstreams
 from headstart.middleware.asgi import Running
 from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
 from headstart.middleware.lookup import Finder, RecentAnswers
-from headstart.middleware.observers import Bookkeeper, FailureLog
+from headstart.middleware.observers import Bookkeeper, FailureLog, UnpricedModels
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
@@ -102,6 +102,7 @@ async def start_engine(
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         observers.add(FailureLog())
+        observers.add(UnpricedModels(billing_names(opened)))
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS
 from headstart.errors import ConfigError
@@ -19,7 +20,7 @@ from headstart.policies.cost import Price
 from headstart.settings import masked_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from contextlib import AsyncExitStack
 
     from headstart.dialects.dialect import UpstreamDialect
@@ -74,13 +75,14 @@ async def open_upstreams(
             "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
             "or set a provider's key such as OPENAI_API_KEY"
         )
-    await asyncio.to_thread(_read_files)
+    await asyncio.to_thread(_read_files, {each.price_file for each in settings.upstream})
     return tuple([_open(each, settings, conditions, stack, spawn) for each in settings.upstream])
 
 
-def _read_files() -> None:
+def _read_files(prices: Collection[str | None]) -> None:
     """Read the files that the first request and the first connection would read on the loop."""
-    model_table()
+    for file in (None, *prices):
+        model_table(file)
     codecs.lookup("idna")
 
 
@@ -154,17 +156,28 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Cand
     from headstart.middleware.router import Provider
 
     chosen, (main, *further) = opened.settings, dialects_of(opened)
+    preset_name = chosen.preset or ""
     return Provider(
         name=chosen.name,
         base_url=chosen.base_url,
         dialect=main.name,
         models=aliases(chosen),
         named=frozenset(chosen.models),
-        known=frozenset(model_table().names_at(chosen.preset or "")),
+        known=model_table().priced_at(preset_name).union(model_table().names_at(preset_name)),
         candidates=candidates,
         relay=relay,
         further=frozenset(each.name for each in further),
         own_keys=frozenset(target.name for target in opened.targets if target.own_key),
+    )
+
+
+def billing_names(opened: Iterable[Opened]) -> frozenset[str]:
+    """Return the names of all targets that send a bill: not those of a server of your own."""
+    return frozenset(
+        target.name
+        for each in opened
+        if not sends_no_bill(each.settings)
+        for target in each.targets
     )
 
 

@@ -161,6 +161,39 @@ def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
         yield "", served.error, 0
 
 
+class UnpricedModels:
+    """Logs once that the price of a model is not known which answered a request.
+
+    ``upstreams`` are the names of those that send a bill.
+    """
+
+    def __init__(self, upstreams: frozenset[str]) -> None:
+        self._upstreams = upstreams
+        self._said: set[tuple[str, str]] = set()
+
+    def notify(self, observation: Observation) -> None:
+        """Look at the calls of a request."""
+        if type(observation) is not Served:
+            return
+        for each in observation.attempts:
+            if each.cost_usd is None and each.outcome is AttemptOutcome.WON:
+                self._tell(each.upstream, each.model)
+
+    def _tell(self, upstream: str, model: str) -> None:
+        place = (upstream, model)
+        if upstream not in self._upstreams or place in self._said:
+            return
+        if len(self._said) >= MOST_CAUSES:
+            return
+        self._said.add(place)
+        logger.warning(
+            "no price is known of model %s at %s: its cost is not booked, and cheapest cannot "
+            "compare it; set the price of the upstream, or try: headstart prices import --help",
+            model,
+            upstream,
+        )
+
+
 class RecentRequests:
     """Keeps the last ``maxlen`` served requests, without any text of theirs."""
 

@@ -1,0 +1,210 @@
+"""Reads public lists of prices, and writes the file that ``prices.file`` names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.config.providers import BookPrice, providers
+from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+PER_MILLION = 1e6
+_TEXT_MODES = frozenset({"chat", "responses", "completion", "embedding"})
+"""What LiteLLM calls models that are billed by tokens of text."""
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_FIELDS = BookPrice.__struct_fields__
+
+
+class ImportedPrices(NamedTuple):
+    """What a list of prices told."""
+
+    form: str
+    """Whose form the list has, in words."""
+    prices: Mapping[str, Mapping[str, BookPrice]]
+    """By preset and model."""
+    skipped: Counter[str]
+    """The number of entries that were left out, by reason."""
+
+
+def read_prices(document: object, *, today: str) -> ImportedPrices:
+    """Read LiteLLM's price map, OpenRouter's list of models, or a table of our own.
+
+    ``today`` (``2026-11-22``) tells which models are retired. Raises ConfigError for anything else.
+    """
+    match document:
+        case {"data": list(models)} if all(isinstance(each, dict) for each in models):
+            return _gathered("OpenRouter's list of models", _openrouter(models))
+        case {} if not document:
+            raise ConfigError("the file is empty")
+        case dict() if any(
+            isinstance(each, dict) and "litellm_provider" in each for each in document.values()
+        ):
+            return _gathered("LiteLLM's price map", _litellm(document, today))
+        case dict():
+            return _gathered("Headstart's own form", _own(document))
+    raise ConfigError(
+        "the file is no list of prices: give LiteLLM's model_prices_and_context_window.json, "
+        "OpenRouter's answer at /api/v1/models, or a table by provider and model"
+    )
+
+
+class _Entry(NamedTuple):
+    provider: str
+    model: str
+    price: BookPrice | None
+    reason: str = ""
+    """Why there is no price."""
+
+
+def _gathered(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
+    prices: dict[str, dict[str, BookPrice]] = {}
+    skipped: Counter[str] = Counter()
+    for entry in entries:
+        if entry.price is None:
+            skipped[entry.reason] += 1
+        else:
+            prices.setdefault(entry.provider, {}).setdefault(entry.model, entry.price)
+    return ImportedPrices(form, prices, skipped)
+
+
+def _litellm(document: Mapping[str, Any], today: str) -> Iterator[_Entry]:
+    presets = {name: each.name for each in providers().values() for name in each.litellm}
+    for key, entry in document.items():
+        if key == "sample_spec" or not isinstance(entry, dict):
+            continue
+        theirs = entry.get("litellm_provider")
+        provider = presets.get(theirs) if isinstance(theirs, str) else None
+        price = _litellm_price(entry)
+        reason = ""
+        if provider is None or not isinstance(theirs, str):
+            provider, theirs, reason = "", "", "a provider without a preset"
+        elif entry.get("mode") not in _TEXT_MODES:
+            reason = "not billed by tokens of text"
+        elif isinstance(retired := entry.get("deprecation_date"), str) and retired <= today:
+            reason = "retired"
+        elif price is None:
+            reason = "no price by tokens"
+        yield _Entry(provider, _bare(key, theirs), None if reason else price, reason)
+
+
+def _bare(key: str, provider: str) -> str:
+    """Return the model's own name: the map's keys begin with the provider's."""
+    for prefix in (provider, provider.partition("-")[0]):
+        key = key.removeprefix(f"{prefix}/")
+    return key
+
+
+def _litellm_price(entry: Mapping[str, Any]) -> BookPrice | None:
+    tiers = entry.get("tiered_pricing")
+    first = tiers[0] if isinstance(tiers, list) and tiers and isinstance(tiers[0], dict) else {}
+    entry = {**first, **entry}
+    per_request = _number(entry.get("input_cost_per_request")) or 0.0
+    return _price(
+        entry.get("input_cost_per_token"),
+        entry.get("output_cost_per_token", 0.0),
+        entry.get("cache_read_input_token_cost"),
+        entry.get("cache_creation_input_token_cost"),
+        per_request=per_request,
+        context=entry.get("max_input_tokens"),
+    )
+
+
+def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
+    for model in models:
+        id, asked = model.get("id"), model.get("pricing")
+        if not isinstance(id, str) or not isinstance(asked, dict):
+            yield _Entry("", "", None, "no id or no price")
+            continue
+        price = _price(
+            asked.get("prompt"),
+            asked.get("completion"),
+            asked.get("input_cache_read"),
+            asked.get("input_cache_write"),
+            per_request=_number(asked.get("request")) or 0.0,
+            context=model.get("context_length"),
+        )
+        reason = "" if price is not None else "free, or no fixed price"
+        yield _Entry("openrouter", id, price, reason)
+
+
+def _own(document: Mapping[str, Any]) -> Iterator[_Entry]:
+    """Read our own form. Raises ConfigError that names the entry at fault."""
+    for provider, models in document.items():
+        if not isinstance(models, dict):  # a date, or the name of a source
+            continue
+        if provider not in providers():
+            known = ", ".join(providers())
+            raise ConfigError(f"{provider}: no preset has this name; known: {known}")
+        for model, fields in models.items():
+            try:
+                yield _Entry(provider, model, msgspec.convert(fields, BookPrice))
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{provider}.{model}: {error}") from error
+
+
+def _price(
+    input: object,
+    output: object,
+    cached: object,
+    written: object,
+    *,
+    per_request: float,
+    context: object,
+) -> BookPrice | None:
+    """Return dollars per million from dollars per token; None where they are not known, or 0."""
+    prompt, answer = _number(input), _number(output)
+    if prompt is None or answer is None or not (prompt or answer or per_request):
+        return None
+    read, write = _number(cached), _number(written)
+    return BookPrice(
+        input_per_million=_million(prompt),
+        output_per_million=_million(answer),
+        cached_per_million=_million(read) if read else None,
+        cache_write_per_million=_million(write) if write else None,
+        per_request=per_request,
+        context_tokens=context if type(context) is int and context > 0 else None,
+    )
+
+
+def _number(value: object) -> float | None:
+    """Return a price of 0 or more; OpenRouter writes texts, and -1 for a price that varies."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _million(per_token: float) -> float:
+    return float(f"{per_token * PER_MILLION:.6g}")
+
+
+def write_prices(prices: Mapping[str, Mapping[str, BookPrice]], head: Iterable[str]) -> str:
+    """Return prices as TOML, below ``head``, which are lines of comments and the date."""
+    lines = [*head]
+    for provider, models in prices.items():
+        lines += ["", f"[{provider}]"]
+        lines += [f"{_quoted(model)} = {_inline(price)}" for model, price in models.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(key: str) -> str:
+    return key if _BARE.fullmatch(key) else msgspec.json.encode(key).decode()
+
+
+def _inline(price: BookPrice) -> str:
+    fields = {name: getattr(price, name) for name in _FIELDS}
+    told = {n: v for n, v in fields.items() if v is not None and v is not False}
+    if not price.per_request:
+        told.pop("per_request")
+    pairs = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in told.items())
+    return f"{{ {', '.join(pairs)} }}"

@@ -1,0 +1,67 @@
+"""A model without a price is named in the log once, where the provider sends a bill."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.cli.explain import print_explained
+from headstart.decisions import Outcome
+from headstart.middleware.observers import UnpricedModels
+from headstart.observe import Served
+from support.proxied import proxied
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def served(upstream: str = "far", model: str = "m", **fields: Any) -> Served:
+    asked: dict[str, Any] = {"outcome": AttemptOutcome.WON, "role": AttemptRole.FIRST, **fields}
+    attempt = Attempt(upstream=upstream, model=model, at=0.0, total_s=0.1, **asked)
+    return Served(
+        id="1", at=0.0, endpoint="/", outcome=Outcome.MISS, status=200, stream=False, total_s=0.1,
+        attempts=(attempt,),
+    )  # fmt: skip
+
+
+def test_each_model_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = UnpricedModels(frozenset({"far"}))
+    for each in (
+        served(),
+        served(),
+        served(model="other"),
+        served(model="priced", cost_usd=0.0),
+        served(model="refused", outcome=AttemptOutcome.FAILED),
+        served("own server"),
+    ):
+        log.notify(each)
+    assert [record.args for record in caplog.records] == [("m", "far"), ("other", "far")]
+    assert "cheapest cannot compare it" in caplog.records[0].getMessage()
+
+
+def test_made_up_names_do_not_fill_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+    log = UnpricedModels(frozenset({"far"}))
+    for number in range(3000):
+        log.notify(served(model=str(number)))
+    assert len(caplog.records) == len(log._said) == 1000
+
+
+@pytest.mark.anyio
+async def test_a_server_of_ones_own_sends_no_bill(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with proxied() as proxy:
+            assert (await proxy.ask()).status == 200
+    assert "no price" not in caplog.text
+
+
+def test_explain_says_what_cheapest_cannot_compare() -> None:
+    from rich.console import Console
+
+    console: Console = Console(record=True, width=200)
+    print_explained(console, served(), None)
+    shown = console.export_text()
+    assert "asked     far, first: won, 100 ms, no price is known" in shown
+    assert "unpriced  cheapest cannot compare m at far" in shown
