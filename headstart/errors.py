@@ -10,6 +10,7 @@ HeadstartError
 │   ├── RequestTimeout          408, the body did not come in time
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
+│   ├── ServerStopping          503, a WebSocket to a server that stops
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
 ├── UpstreamError               the provider's fault: 5xx in the caller's dialect
 │   ├── UpstreamUnreachable     502, connection refused or reset, DNS or TLS failure
@@ -91,6 +92,13 @@ class Overloaded(RequestError):
 
     status = 429
     code = "overloaded"
+
+
+class ServerStopping(RequestError):
+    """The server stops and takes no new WebSockets."""
+
+    status = 503
+    code = "server_stopping"
 
 
 class NotCached(RequestError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from headstart.config.loading import load_settings, override_cache
-from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES
+from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
 from headstart.middleware.asgi import Gateway, not_found
@@ -150,6 +150,7 @@ def build_gateway(
             on_start=on_start,
         ),
         relay_prefixes=RELAYED_PREFIXES,
+        socket_prefixes=SOCKET_PREFIXES,
         origins=origins,
     )
 

@@ -21,6 +21,17 @@ DRY_RUN = "-dry-run"
 """The end of ``Shaped.kind`` for a change that was computed but not made."""
 
 
+class SocketTraffic(Frozen):
+    """The messages that passed on one WebSocket. ``up`` is to the provider."""
+
+    messages_up: int = 0
+    messages_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    close_code: int = 0
+    """The code of the side that ended it; 0: it was never open."""
+
+
 class Served(Frozen, tag="served"):
     """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
@@ -80,6 +91,8 @@ class Served(Frozen, tag="served"):
     attempts: tuple[Attempt, ...] = ()
     """Its upstream calls, in the order in which they ended; ``cost_usd`` is the sum of their
     costs."""
+    socket: SocketTraffic | None = None
+    """The request was a WebSocket, and ``total_s`` is the time that it was open."""
 
 
 class StageFailed(Frozen, tag="stage_failed"):

@@ -120,7 +120,8 @@ class ServerSettings(Section):
     callers share its files, batches and fine-tuning jobs, unless this list leaves out their
     paths."""
     max_body_bytes: Count = 32 * 1024 * 1024
-    """On larger requests the answer is 413."""
+    """On larger requests the answer is 413. Also the limit of a message on a WebSocket, both
+    ways."""
     max_body_values: Count = 100_000
     """On requests to cached paths with more JSON values (numbers, strings, lists, objects) the
     answer is 413, because decoding blocks the event loop and its memory grows with the number of
@@ -140,6 +141,13 @@ class ServerSettings(Section):
     max_relays: Count = 128
     """[Relayed](headers.md#relayed-paths) requests at the same time. They have their own places, so
     slow ones take no place from chat."""
+    max_websockets: Count = 128
+    """[WebSockets](headers.md#websockets) at the same time; on more of them the answer is 429."""
+    websocket_idle_s: Seconds | None = 600.0
+    """Longest time without a message on a WebSocket; then Headstart closes it. `none` sets no
+    limit."""
+    websocket_deadline_s: Seconds | None = 3600.0
+    """Longest time that a WebSocket may be open, or `none`."""
     max_queue: CountOrZero = 1024
     """Calls of both kinds that may wait for a place; on more of them the answer is 429."""
     deadline_s: Seconds | None = 600.0

@@ -172,7 +172,11 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
     import uvicorn
 
     from headstart.errors import HeadstartError
-    from headstart.middleware.http_protocol import BoundedHeadProtocol, DrainingServer
+    from headstart.middleware.http_protocol import (
+        BoundedHeadProtocol,
+        DrainingServer,
+        QuietWebSocket,
+    )
     from headstart.sidecar import build_sidecar
     from headstart.sockets import bind, room_for_connections
 
@@ -215,7 +219,9 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             date_header=False,
             server_header=False,
             http=Protocol,
-            ws="none",  # a request for a websocket is answered, not upgraded
+            ws=QuietWebSocket,
+            ws_max_size=settings.server.max_body_bytes,
+            ws_per_message_deflate=False,  # it costs more time than it saves, and much memory
             lifespan="on",
             # Longer than clients keep idle connections (httpx: 5 s, uvicorn's default): whoever
             # closes first must not be us, just as a request is on its way.

@@ -227,6 +227,8 @@ class Dialect(UpstreamDialect):
     """The operations whose paths name the model."""
     prefix: bytes = b"/v1/"
     """The beginning of the paths that go to its providers."""
+    socket_prefix: bytes | None = None
+    """The beginning of the paths of WebSockets, where it differs from ``prefix``."""
     claims: Callable[[bytes, Headers], bool]
     """Tells whether a path that is only relayed, or its headers, are of this dialect alone."""
     parse_request: Callable[[bytes], ChatRequest]

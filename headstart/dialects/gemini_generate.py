@@ -126,8 +126,14 @@ def _streamed(path: bytes, query: bytes) -> tuple[bytes, bytes] | None:
     return path, b"&".join(filter(None, (query, b"alt=sse")))
 
 
+_SOCKETS = b"/ws/google."
+"""The beginning of the paths of Gemini's Live API, which name its service."""
+
+
 def _claims(path: bytes, headers: Headers) -> bool:
-    return path.startswith(b"/v1beta/") or any(name == b"x-goog-api-key" for name, _ in headers)
+    return path.startswith((b"/v1beta/", _SOCKETS)) or any(
+        name == b"x-goog-api-key" for name, _ in headers
+    )
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
@@ -438,6 +444,7 @@ GEMINI_GENERATE = Dialect(
     account_headers=frozenset({b"x-goog-user-project"}),
     models_path=b"/v1beta/models",
     prefix=b"/v1beta/",
+    socket_prefix=_SOCKETS,
     text_fields=frozenset({"text"}),
     reasoning_field=THOUGHT,
     logprobs=LogprobsForm(read=_read_logprobs, write=_write_logprobs),

@@ -43,6 +43,12 @@ PROTOCOL_HEADERS = frozenset[bytes]().union(*(each.key.headers for each in _CLIE
 RELAYED_PREFIXES = tuple(dict.fromkeys(each.prefix for each in _CLIENTS))
 """The beginnings of the paths that go to providers."""
 
+SOCKET_PREFIXES = (
+    *RELAYED_PREFIXES,
+    *(each.socket_prefix for each in _CLIENTS if each.socket_prefix is not None),
+)
+"""The beginnings of the paths of WebSockets that go to providers."""
+
 TEXT_FIELDS = frozenset[str]().union(*(each.text_fields for each in UPSTREAM_DIALECTS.values()))
 """Names of the fields under which streams send text or reasoning."""
 

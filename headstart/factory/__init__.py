@@ -16,7 +16,7 @@ from headstart.factory.learning import (
     make_second_opinion,
     open_oversight,
 )
-from headstart.factory.routing import lifetimes, make_router, route_rule
+from headstart.factory.routing import lifetimes, make_router, route_rule, socket_upstreams
 from headstart.factory.shaping import concise_levels, open_shaping
 from headstart.factory.upstreams import billing_names, open_conditions, open_upstreams
 from headstart.middleware.asgi import Running
@@ -28,10 +28,12 @@ from headstart.middleware.observers import Bookkeeper, FailureLog, UnpricedModel
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
-from headstart.middleware.relay import Relay
+from headstart.middleware.relay import Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
 from headstart.middleware.upstreams.app import AppUpstream
+from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
+from headstart.policies.callers import OriginRules
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.observe import Observers
-    from headstart.policies.callers import OriginRules
     from headstart.settings import Settings
 
 
@@ -64,6 +65,7 @@ class Parts:
     flights: Flights
     gate: Gate
     relays: Gate
+    sockets: Gate
     supervisor: Supervisor
     oversight: Oversight | None
     conditions: UpstreamStates | None
@@ -116,6 +118,7 @@ async def start_engine(
             Gate(server.max_concurrency, server.max_queue),
             # Relayed calls have their own limit, so that slow ones do not delay chat requests.
             Gate(server.max_relays, server.max_queue, "server.max_relays"),
+            Gate(server.max_websockets, 0, "server.max_websockets"),
             supervisor,
             oversight,
             states,
@@ -125,11 +128,14 @@ async def start_engine(
         access = AccessControl(sharing.client_keys, origins)
         engine = _make_engine(parts, router, sharing, access, await store.secret(), recorder)
         relay = None if router is None else _make_relay(parts, router, access)
+        sockets = None if router is None else _make_sockets(parts, opened, router, sharing, origins)
         follow_secret(build, engine.renew)
         if on_start is not None:
             on_start(parts)
         stack.push_async_callback(engine.drain, server.shutdown_s)
-        return Running(engine, relay, stack.pop_all().aclose)
+        if sockets is not None:
+            stack.push_async_callback(sockets.aclose)
+        return Running(engine, relay, sockets, stack.pop_all().aclose)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
@@ -270,7 +276,31 @@ def _make_relay(parts: Parts, router: Router, access: AccessControl) -> Relay:
         deadline_s=server.deadline_s,
         body_timeout_s=server.body_timeout_s,
         observer=parts.observers,
-        paths=server.relay_paths,
+        paths=RelayPaths(server.relay_paths),
+    )
+
+
+def _make_sockets(
+    parts: Parts,
+    opened: tuple[Opened, ...],
+    router: Router,
+    sharing: SharingOptions,
+    origins: OriginRules | None,
+) -> WebSocketRelay:
+    server = parts.settings.server
+    if origins is None and not sharing.client_keys:
+        # Browsers let any page open a WebSocket: the rules (CORS) of an app around us do not hold.
+        origins = OriginRules(None, server.allowed_origins)
+    return WebSocketRelay(
+        socket_upstreams(parts.settings.route, opened, router),
+        gate=parts.sockets,
+        spawn=parts.supervisor.spawn,
+        new_id=partial(new_ulid, clock),
+        access=AccessControl(sharing.client_keys, origins),
+        limits=server,
+        observer=parts.observers,
+        paths=RelayPaths(server.relay_paths),
+        clock=clock,
     )
 
 

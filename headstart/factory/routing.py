@@ -5,28 +5,31 @@ from __future__ import annotations
 import random
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from headstart.config.strategies import strategy_of
-from headstart.dialects.registry import DIALECTS
+from headstart.dialects.registry import DIALECTS, claiming
 from headstart.factory.context import clock
 from headstart.factory.upstreams import dialects_of, provider_of
 from headstart.middleware.router import Router, RouteTaken
 from headstart.middleware.shaping.steps import ShapedCandidate
 from headstart.policies.freshness import Lifetimes, QuestionClass
-from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule
+from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
 from headstart.policies.routing.circuit_breaker import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headstart.factory.shaping import Shaping
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.steps import StepContext
     from headstart.middleware.upstreams.draft_judges import JudgePanel
+    from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.settings import CacheSettings, RouteSettings, Settings
+    from headstart.types import Headers
 
 
 def route_rule(route: RouteSettings) -> RouteRule:
@@ -216,3 +219,24 @@ class CandidateBuilder:
             return self._upstreams[member]
         inside = (self._member(route, each) for each in member.upstreams)
         return self.build(f"{route}.{member.strategy}", member, *inside)
+
+
+def socket_upstreams(
+    routes: Sequence[RouteSettings], opened: Sequence[Opened], router: Router
+) -> Callable[[bytes, bytes, Headers], Sequence[HTTPUpstream]]:
+    """Return a function that finds the upstreams of a WebSocket, in the order of its route.
+
+    It takes path, query and headers, and raises NoUpstream. The model is that of the query, if it
+    names one.
+    """
+    https = {each.settings.name: each.http for each in opened}
+    orders = {route.name: strategy_of(route).members for route in routes}
+    rules = tuple(map(route_rule, routes))
+
+    def upstreams(path: bytes, query: bytes, headers: Headers) -> Sequence[HTTPUpstream]:
+        model = dict(parse_qsl(query.decode("latin-1"))).get("model", "")
+        rule = first_rule(rules, model=model, path=path.decode("latin-1"), headers=headers)
+        names = router.relayed(claiming(path, headers).name, model, rule.name).names
+        return [https[name] for name in orders.get(rule.name) or https if name in names]
+
+    return upstreams

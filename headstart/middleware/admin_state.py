@@ -55,6 +55,9 @@ class EngineParts(Protocol):
     def relays(self) -> Gate: ...
 
     @property
+    def sockets(self) -> Gate: ...
+
+    @property
     def conditions(self) -> UpstreamStates | None: ...
 
 
@@ -108,6 +111,7 @@ async def read_levels(engine: EngineParts) -> Levels:
         bytes=size,
         partitions=partitions,
         in_flight=engine.gate.active + engine.relays.active,
+        websockets=engine.sockets.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
         hedges=read_hedges(engine),
     )

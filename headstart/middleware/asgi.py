@@ -14,6 +14,7 @@ from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     JSON,
     SANDBOX,
+    answer_handshake,
     plain_error,
     response_start,
     send_whole,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
+    from headstart.middleware.websocket_relay import WebSocketRelay
     from headstart.policies.callers import OriginRules
     from headstart.types import Headers
 
@@ -87,6 +89,7 @@ class Running:
 
     engine: Engine
     relay: Relay | None
+    sockets: WebSocketRelay | None
     aclose: Callable[[], Awaitable[None]]
 
 
@@ -98,7 +101,8 @@ class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
     ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
-    that go to an upstream when no route matches, and ``origins`` says whose pages may read answers.
+    that go to an upstream when no route matches, ``socket_prefixes`` those of WebSockets, and
+    ``origins`` says whose pages may read answers.
     One instance serves one event loop at a time. If it wraps an app and the store is away, the app
     starts and answers all the same. With wrong settings the app does not start.
     """
@@ -110,6 +114,7 @@ class Gateway:
         routes: Routes,
         start: Callable[[], Awaitable[Running]],
         relay_prefixes: tuple[bytes, ...] = (),
+        socket_prefixes: tuple[bytes, ...] = (),
         origins: OriginRules | None = None,
     ) -> None:
         self.app = app
@@ -118,6 +123,7 @@ class Gateway:
         self._routes = routes
         self._start = start
         self._relay_prefixes = relay_prefixes
+        self._socket_prefixes = socket_prefixes
         self._origins = origins
         self._started: Running | None = None
         self._starting: asyncio.Future[Running] | None = None
@@ -126,9 +132,8 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                return await self._lifespan(scope, receive, send)
-            return await self.app(scope, receive, send)
+            others = {"lifespan": self._lifespan, "websocket": self._relay_socket}
+            return await others.get(scope["type"], self.app)(scope, receive, send)
         path = raw_path(scope)
         route = self._routes.match(scope["method"], path, scope["query_string"])
         if route is None and not path.startswith(self._relay_prefixes):
@@ -179,6 +184,15 @@ class Gateway:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
         elif running.relay is not None:
             await running.relay.handle(scope, receive, send)
+
+    async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not (self._socket_prefixes and raw_path(scope).startswith(self._socket_prefixes)):
+            return await self.app(scope, receive, send)
+        running = self._started or await self._try_to_start()
+        if running is not None and running.sockets is not None:
+            await running.sockets.handle(scope, receive, send, draining=self.draining)
+        else:
+            await refuse_socket(scope, send, 503, "not_ready", "the gateway cannot start")
 
     async def running(self) -> Running:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
@@ -244,6 +258,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """The app behind a gateway that wraps none: it answers 404."""
     if scope["type"] == "lifespan":
         return await _own_lifespan(receive, send)
+    if scope["type"] == "websocket":
+        return await refuse_socket(scope, send, 404, "not_found", "no such path")
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
     await answer_json(send, 404, "not_found", "no such path")
@@ -256,6 +272,13 @@ async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     await send_whole(send, status, headers, body)
 
 
+async def refuse_socket(scope: Scope, send: Send, status: int, code: str, message: str) -> None:
+    """Answer a WebSocket's handshake with an error of our own."""
+    body = plain_error(code, message)
+    headers = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+    await answer_handshake(scope, send, status, headers, body)
+
+
 ADMIN_PREFIX = b"/_headstart/"
 
 
@@ -266,7 +289,8 @@ def behind_gateway(admin: ASGIApp) -> ASGIApp:
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or raw_path(scope).startswith(ADMIN_PREFIX):
+        lives = scope["type"] == "lifespan"
+        if lives or (scope["type"] == "http" and raw_path(scope).startswith(ADMIN_PREFIX)):
             await admin(scope, receive, send)
         else:
             await not_found(scope, receive, send)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
@@ -22,15 +24,19 @@ if TYPE_CHECKING:
         ASGI3Application,
         ASGIReceiveCallable,
         ASGISendCallable,
+        ASGISendEvent,
         Scope,
     )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from uvicorn.server import ServerState
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_QUEUED_BYTES = 32 * 1024
 """Bytes kept of requests that a connection sent while one is in progress."""
 _REQUEST_BYTES = 256
 """Bytes that a request counts in addition, so that many tiny requests are bounded, too."""
+_QUIET = logging.getLogger("headstart.websocket")
+_QUIET.setLevel(logging.WARNING)
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -175,6 +181,17 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         last.keep_alive = False
         self.flow.resume_reading()
 
+    def _should_upgrade(self) -> bool:
+        """Tell whether a request becomes a WebSocket: not while an answer is under way."""
+        running = self._running
+        return (running is None or running.response_complete) and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over. From now on this object gets no more bytes."""
+        self._ignores = True
+        self._wait_no_more()
+        super().handle_websocket_upgrade()
+
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the request is answered without the upgrade."""
 
@@ -200,6 +217,46 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+class QuietWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket whose log shows no address, header or message: they hold keys and prompts.
+
+    Once its app has ended, a client that reads nothing keeps the connection for ``close_timeout``
+    seconds at most.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.logger = self.conn.logger = _QUIET
+        self.conn.debug = False
+        self._cut: asyncio.TimerHandle | None = None
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message of the app."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # uvicorn would log that nobody completed it
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The app has ended."""
+        super().on_task_complete(task)
+        if not self.disconnected:
+            self._cut = self.loop.call_later(self.close_timeout, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed; without a close frame, that is code 1006 (uvicorn: 1005)."""
+        if self.conn.close_rcvd is None:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        super().connection_lost(exc)
+        if self._cut is not None:
+            self._cut.cancel()
 
 
 async def _break_off_quietly(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-    from headstart.observe import Observation
+    from headstart.observe import Observation, SocketTraffic
 
 LATENCIES_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
@@ -52,6 +52,7 @@ class Levels(Frozen):
     bytes: int | None
     partitions: int | None
     in_flight: int
+    websockets: int
     encoder_queue: int
     hedges: tuple[Hedging, ...] = ()
 
@@ -111,6 +112,15 @@ class PrometheusObserver:
         self._cost = counter("cost_usd", "Cost of upstream calls.", "upstream", "outcome")
         self._removed = counter("tokens_removed", "Tokens removed from texts.", "kind")
         self._removable = counter("tokens_removable", "Tokens that dry runs would remove.", "kind")
+        self._socket_seconds = counter(
+            "websocket_seconds", "Time that WebSockets were open.", "upstream"
+        )
+        self._socket_messages = counter(
+            "websocket_messages", "Messages on WebSockets.", "upstream", "direction"
+        )
+        self._socket_bytes = counter(
+            "websocket_bytes", "Bytes of messages on WebSockets.", "upstream", "direction"
+        )
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the acknowledged entries.")
 
@@ -149,6 +159,7 @@ class PrometheusObserver:
         self._bytes = gauge("entries_bytes", "Bytes of the entries in the store.")
         self._partitions = gauge("partitions", "Partitions with a vector in the index.")
         self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls in flight.")
+        self._websockets = gauge("websockets_open", "WebSockets that are relayed now.")
         self._encoder_queue = gauge("encoder_queue_length", "Prompts that wait for the encoder.")
         self._hedges = {
             field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
@@ -197,7 +208,10 @@ class PrometheusObserver:
             bound = self._bound[key] = self._bind(*key)
         for count in bound.counters:
             count()
-        bound.total(row.total_s)
+        if row.socket is None:
+            bound.total(row.total_s)
+        else:
+            self._relayed_socket(row, row.socket)
         if row.ttft_s is not None:
             bound.ttft(row.ttft_s)
             if row.stream and row.completion_tokens > 1:
@@ -210,6 +224,15 @@ class PrometheusObserver:
         for shaped in row.shaped:
             removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
             removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
+
+    def _relayed_socket(self, row: Served, traffic: SocketTraffic) -> None:
+        self._socket_seconds.labels(row.upstream).inc(row.total_s)
+        for direction, messages, size in (
+            ("up", traffic.messages_up, traffic.bytes_up),
+            ("down", traffic.messages_down, traffic.bytes_down),
+        ):
+            self._socket_messages.labels(row.upstream, direction).inc(messages)
+            self._socket_bytes.labels(row.upstream, direction).inc(size)
 
     def _attempted(self, attempt: Attempt) -> None:
         key = (attempt.upstream, attempt.role, attempt.outcome)
@@ -275,6 +298,7 @@ class PrometheusObserver:
         self._bytes.set(_known(levels.bytes))
         self._partitions.set(_known(levels.partitions))
         self._in_flight.set(levels.in_flight)
+        self._websockets.set(levels.websockets)
         self._encoder_queue.set(levels.encoder_queue)
         for hedging in levels.hedges:
             for field, gauge in self._hedges.items():
@@ -314,7 +338,7 @@ class OpenTelemetryObserver:
 
     def notify(self, observation: Observation) -> None:
         """Record a served request; other observations have no convention."""
-        if not isinstance(observation, Served):
+        if not isinstance(observation, Served) or observation.socket is not None:
             return
         row = observation
         attributes = {

@@ -45,13 +45,30 @@ PIECES_AHEAD = 4
 """Number of pieces of a request's body that are read before the upstream takes them."""
 
 
+class RelayPaths:
+    """The paths that may be relayed: patterns, with or without a method."""
+
+    def __init__(self, patterns: tuple[str, ...] = ("*",)) -> None:
+        self._patterns = tuple(each if " " in each else f"* {each}" for each in patterns)
+
+    def check(self, method: str, path: bytes) -> None:
+        """Raise InvalidRequest or Forbidden unless a request may be relayed."""
+        if has_dot_segment(path):
+            raise InvalidRequest(
+                "the path has a '.' or '..' segment, which could lead out of the upstream's "
+                "base_url: send the path without it"
+            )
+        asked = f"{method} {path.decode('latin-1')}"
+        if not any(fnmatchcase(asked, pattern) for pattern in self._patterns):
+            raise Forbidden("this path is not cached, and server.relay_paths does not let it pass")
+
+
 class Relay:
     """Passes requests on. A request with a wrong key never reaches the upstream.
 
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` hears of
     failures. ``gate`` bounds how many requests are relayed at once, ``deadline_s`` how
-    long each may take, and ``body_timeout_s`` the wait for its body. ``paths`` are patterns of the
-    paths that may be relayed, with or without a method.
+    long each may take, and ``body_timeout_s`` the wait for its body. ``paths`` may be relayed.
     """
 
     def __init__(
@@ -66,7 +83,7 @@ class Relay:
         deadline_s: float | None,
         body_timeout_s: float | None,
         observer: Observer,
-        paths: tuple[str, ...] = ("*",),
+        paths: RelayPaths,
     ) -> None:
         self._router = router
         self._rules = rules
@@ -78,7 +95,7 @@ class Relay:
         self._deadline_s = deadline_s
         self._observer = observer
         self._body_timeout_s = body_timeout_s
-        self._paths = tuple(each if " " in each else f"* {each}" for each in paths)
+        self._paths = paths
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
@@ -137,17 +154,11 @@ class Relay:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
         self._access.admit(scope)
         path = raw_path(scope)
-        if has_dot_segment(path):
-            raise InvalidRequest(
-                "the path has a '.' or '..' segment, which could lead out of the upstream's "
-                "base_url: send the path without it"
-            )
-        asked = f"{scope['method']} {path.decode('latin-1')}"
-        if not any(fnmatchcase(asked, pattern) for pattern in self._paths):
-            raise Forbidden("this path is not cached, and server.relay_paths does not let it pass")
+        self._paths.check(scope["method"], path)
         if (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in scope["headers"]]:
             raise InvalidRequest(
-                "websockets are not relayed: connect to the provider itself for this path"
+                "this server does not upgrade to a WebSocket: the ASGI server needs a WebSocket "
+                "library, and the upgrade must be the first request or follow a whole answer"
             )
         headers: Headers = tuple(scope["headers"])
         named = deployment(scope)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Lookup
     from headstart.dialects.dialect import Dialect, Rendered
-    from headstart.middleware.asgi_types import ASGIApp, Message, Send
+    from headstart.middleware.asgi_types import ASGIApp, Message, Scope, Send
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight, Head
     from headstart.middleware.request_context import RequestContext
@@ -537,6 +537,18 @@ async def send_whole(
     """Send a whole answer in two messages."""
     await send(response_start(status, headers))
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def answer_handshake(
+    scope: Scope, send: Send, status: int, headers: HeaderList, body: bytes
+) -> None:
+    """Refuse a WebSocket with a whole answer, or with the server's own 403 if it offers no more."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    start = "websocket.http.response.start"
+    await send({"type": start, "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 def error_response(

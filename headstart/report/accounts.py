@@ -156,7 +156,7 @@ HITS = (Outcome.EXACT, Outcome.SEMANTIC)
 
 def succeeded(row: Served) -> bool:
     """Return whether the client got a whole answer."""
-    return row.error is None and 200 <= row.status < 300
+    return row.error is None and (row.status == 101 or 200 <= row.status < 300)
 
 
 class GroupTally:

@@ -18,6 +18,9 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import websockets.sync.client
+import websockets.sync.server
+from websockets.exceptions import ConnectionClosed
 
 from headstart.cli import main
 from headstart.cli.serve import banner, billed_notes, with_route
@@ -31,6 +34,8 @@ from headstart.sockets import room_for_connections
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from websockets.sync.server import ServerConnection
 
 KEYS = {known.variable for known in providers().values()}
 
@@ -110,6 +115,41 @@ def test_told_to_stop_it_is_unready_but_still_answers_until_told_again(
 @pytest.mark.parametrize("draining", ["0.3"], indirect=True)
 def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> None:
     assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def test_a_server_that_is_told_to_stop_closes_its_websockets(
+    tmp_path: Path, free_port: int
+) -> None:
+    def echo(socket: ServerConnection) -> None:
+        for message in socket:
+            socket.send(message)
+
+    with websockets.sync.server.serve(echo, "127.0.0.1", 0) as provider:
+        thread = threading.Thread(target=provider.serve_forever)
+        thread.start()
+        port = provider.socket.getsockname()[1]
+        arguments = command(
+            "--upstream", f"http://127.0.0.1:{port}", "--port", str(free_port),
+            "--store", "memory:", "--log-level", "debug",
+        )  # fmt: skip
+        with subprocess.Popen(
+            arguments, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("headstart is ready")
+            url = f"ws://127.0.0.1:{free_port}/v1/realtime?key=secret-of-the-query"
+            with websockets.sync.client.connect(url, proxy=None) as client:
+                client.send("secret-of-a-message")
+                assert client.recv(20) == "secret-of-a-message"
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(ConnectionClosed):
+                    client.recv(20)
+                assert client.close_code == 1012
+            _, log = process.communicate(timeout=20)
+        provider.shutdown()
+        thread.join()
+    assert "secret" not in log
 
 
 def test_its_limits_for_unfinished_requests_are_in_force(tmp_path: Path, free_port: int) -> None:

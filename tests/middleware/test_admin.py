@@ -350,6 +350,7 @@ class Parts:
     oversight: None = None
     gate: Gate = field(default_factory=lambda: Gate(1, 1))
     relays: Gate = field(default_factory=lambda: Gate(1, 1))
+    sockets: Gate = field(default_factory=lambda: Gate(1, 1))
     conditions: None = None
 
 

@@ -550,7 +550,7 @@ async def test_scopes_other_than_http_pass_as_they_are() -> None:
         assert scope == before
         assert got[1:] == (receive, send)
     with pytest.raises(NotImplementedError):
-        await gateway(mode="exact-only")({"type": "websocket"}, receive, send)
+        await gateway(mode="exact-only")({"type": "a.later.kind"}, receive, send)
 
 
 async def test_what_the_apps_lifespan_leaves_in_its_state_reaches_its_requests() -> None:

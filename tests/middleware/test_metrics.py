@@ -13,9 +13,9 @@ from headstart.attempts import Shaped
 from headstart.decisions import Outcome
 from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
 from headstart.middleware.observers import RecentRequests
-from headstart.observe import Committed, Encoded, Observation, Served, StageFailed
+from headstart.observe import Committed, Encoded, Observation, Served, SocketTraffic, StageFailed
 
-LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, encoder_queue=5)
+LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, websockets=4, encoder_queue=5)
 HIT = Served(
     id="1",
     at=1.0,
@@ -53,6 +53,17 @@ def test_requests_are_counted_by_endpoint_outcome_and_status_class() -> None:
     name = "headstart_requests_total"
     assert samples[name, "/v1/chat/completions", "exact", "2xx"] == 2
     assert samples[name, "/v1/chat/completions", "exact", "5xx"] == 1
+
+
+def test_a_websocket_counts_its_messages_and_its_time_and_no_duration_of_a_request() -> None:
+    passed = SocketTraffic(messages_up=2, bytes_up=30, messages_down=5, bytes_down=700)
+    row = changed(outcome=Outcome.BYPASS, status=101, total_s=60.0, ttft_s=None, socket=passed)
+    samples = counted(row, row)
+    assert samples["headstart_websocket_seconds_total", "openai"] == 120
+    assert samples["headstart_websocket_messages_total", "up", "openai"] == 4
+    assert samples["headstart_websocket_bytes_total", "down", "openai"] == 1400
+    assert samples["headstart_websockets_open",] == 4
+    assert samples["headstart_request_duration_seconds_count", "bypass", "openai"] == 0
 
 
 @pytest.mark.parametrize(

@@ -366,7 +366,7 @@ async def test_only_listed_paths_are_relayed_if_there_is_a_list() -> None:
     assert len(upstream.requests) == 3
 
 
-async def test_a_websocket_is_answered_clearly() -> None:
+async def test_a_websocket_is_answered_clearly_where_the_server_knows_none() -> None:
     upgrade = (
         b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
         b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -379,5 +379,5 @@ async def test_a_websocket_is_answered_clearly() -> None:
             answer = await reader.readuntil(b"}}")
         writer.close()
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"websockets are not relayed" in answer
+    assert b"does not upgrade" in answer
     assert upstream.requests == []

@@ -62,7 +62,7 @@ IMPURE = {
 
 HOSTS = {"django", "quart", "starlette"}
 """Frameworks that an app may be written in; none of them is a dependency."""
-LOADED_BY_UVICORN = {"httptools", "uvloop"}
+LOADED_BY_UVICORN = {"httptools", "uvloop", "websockets"}
 
 
 def modules(folder: Path = PACKAGE) -> list[Path]:

@@ -24,6 +24,13 @@ from headstart.errors import (
     UpstreamUnreachable,
 )
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
+from headstart.middleware.upstreams.websocket import (
+    CLOSE_S,
+    HEARTBEAT_S,
+    Socket,
+    UpstreamSocket,
+    refusing,
+)
 from headstart.middleware.upstreams.wire import AFTER_END_S, IncomingAnswer, outgoing
 from headstart.reply import Reply, is_event_stream
 from headstart.transcript import Transcript
@@ -143,6 +150,9 @@ _FAILURES = (aiohttp.ClientError, OSError)
 FIRST_BYTE_S = 600.0
 """Longest wait for a first byte on a socket. The caller sets the limit that counts."""
 _VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
+_LAST_VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*$")
+_ROOTED = "/ws/"
+"""The beginning of paths that stand beside a provider's versions (Gemini's WebSockets)."""
 
 
 class HTTPUpstream:
@@ -176,6 +186,7 @@ class HTTPUpstream:
         ca_file = settings.ca_file
         self._trusting = True if ca_file is None else trusting(settings.name, ca_file)
         self._session: aiohttp.ClientSession | None = None
+        self._socket_session: aiohttp.ClientSession | None = None
         self._spawn = spawn if settings.warm else None
         self._warming = False
         self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
@@ -199,8 +210,9 @@ class HTTPUpstream:
         """Close all connections."""
         for response in tuple(self._ending):
             self._cut(response)
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._socket_session, self._session):
+            if session is not None:
+                await session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
         """Map a request's path onto the base URL.
@@ -215,7 +227,9 @@ class HTTPUpstream:
             return known
         raw = _as_sent(path)
         if self._base.raw_path not in ("", "/"):
-            raw = self._base.raw_path + _VERSION.sub("", raw)
+            base = self._base.raw_path
+            rooted = raw.startswith(_ROOTED)
+            raw = _LAST_VERSION.sub("", base) + raw if rooted else base + _VERSION.sub("", raw)
         if query:
             raw += "?" + _as_sent(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
@@ -261,6 +275,51 @@ class HTTPUpstream:
         except BaseException as error:
             await self._close(response, error)
             raise
+
+    @property
+    def passes_keys(self) -> bool:
+        """True if a caller's own key goes up."""
+        return self._credential is None
+
+    async def connect(
+        self, call: Call, *, subprotocols: tuple[str, ...], max_bytes: int
+    ) -> UpstreamSocket:
+        """Open a WebSocket. A message of the provider may have ``max_bytes``.
+
+        Raises UpstreamRefused with the provider's own answer, UpstreamUnreachable, UpstreamTimeout
+        or UpstreamProtocolError.
+        """
+        if self._socket_session is None or self._socket_session.closed:
+            self._socket_session = aiohttp.ClientSession(
+                connector=self._open().connector,
+                connector_owner=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                auto_decompress=False,
+                timeout=self._timeout,
+                middlewares=(refusing,),
+                ws_response_class=Socket,
+            )
+        sent = outgoing(call, self._settings, self._credential, None, None)
+        try:
+            socket = await self._socket_session.ws_connect(
+                self.url(sent.path, sent.query),
+                protocols=subprotocols,
+                headers=[pair for pair in sent.headers if not _is_of_handshake(pair[0])],
+                proxy=self._settings.proxy,
+                max_msg_size=max_bytes,
+                heartbeat=HEARTBEAT_S,
+                autoclose=False,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise UpstreamProtocolError(
+                f"upstream {self.name} answered the WebSocket's handshake wrongly: {error.message}"
+            ) from error
+        except _FAILURES as error:
+            raise _as_ours(self.name, error) from error
+        assert isinstance(socket, Socket)
+        return UpstreamSocket(socket)
 
     async def _reply(
         self,
@@ -433,6 +492,11 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
     content = response.content
     is_open = not content.is_eof() and content.exception() is None
     return is_open and reader.closing and reader.ended
+
+
+def _is_of_handshake(name: str) -> bool:
+    """Tell whether a header of the client's handshake is for the next server alone."""
+    return name.startswith("sec-websocket-")
 
 
 def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,394 @@
+"""Relays WebSockets: messages both ways as they come, never cached.
+
+Each side keeps its own pings. A side that takes no messages stops the reading of the other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from headstart.decisions import Outcome
+from headstart.dialects.registry import ACCOUNT_HEADERS
+from headstart.errors import (
+    HeadstartError,
+    Overloaded,
+    RequestError,
+    ServerStopping,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from headstart.middleware.body import ClientGone
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.respond import answer_handshake, error_response, foreign
+from headstart.middleware.upstreams.websocket import (
+    ABNORMAL,
+    CLOSE_S,
+    FAILED,
+    GOING_AWAY,
+    RESTART,
+    TOO_BIG,
+    Ending,
+)
+from headstart.observe import Served, SocketTraffic, UpstreamFailed
+from headstart.policies.callers import is_secret
+from headstart.types import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.concurrency import Gate, Spawn
+    from headstart.middleware.identity import AccessControl
+    from headstart.middleware.relay import RelayPaths
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.websocket import UpstreamSocket
+    from headstart.observe import Observer
+    from headstart.settings import ServerSettings
+    from headstart.types import Headers
+
+ENDPOINT = "websocket"
+"""The name of all WebSockets in the books."""
+HANDSHAKE_S = 30.0
+"""The longest wait for a provider's answer to the handshake."""
+STOPPING = "this server stops and takes no new WebSockets: connect again"
+_KEY_PROTOCOL = "openai-insecure-api-key."
+"""Beginning of the subprotocol in which browsers send a key, because they can set no header."""
+
+
+class WebSocketRelay:
+    """Passes WebSockets on. One with a wrong key never reaches the upstream.
+
+    ``upstreams_for`` picks the upstreams by path, query and headers; it may raise NoUpstream. If
+    one fails, the next one is asked. ``gate`` bounds the number of open ones. ``limits`` has the
+    times and the size of a message.
+    """
+
+    def __init__(
+        self,
+        upstreams_for: Callable[[bytes, bytes, Headers], Sequence[HTTPUpstream]],
+        *,
+        gate: Gate,
+        spawn: Spawn,
+        new_id: Callable[[], str],
+        access: AccessControl,
+        limits: ServerSettings,
+        observer: Observer,
+        paths: RelayPaths,
+        clock: Callable[[], float],
+    ) -> None:
+        self._upstreams_for = upstreams_for
+        self._gate = gate
+        self._spawn = spawn
+        self._new_id = new_id
+        self._access = access
+        self._limits = limits
+        self._observer = observer
+        self._paths = paths
+        self._clock = clock
+        self._open: set[_Relayed] = set()
+        self._stops = False
+
+    async def handle(
+        self, scope: Scope, receive: Receive, send: Send, *, draining: bool = False
+    ) -> None:
+        """Relay one WebSocket to its end, or refuse its handshake with an HTTP status."""
+        relayed = _Relayed(self._new_id(), scope, receive, send, self._limits, self._spawn)
+        error: HeadstartError | None = None
+        try:
+            call = self._call(relayed.id, scope, draining=draining)
+            upstreams = self._upstreams_for(call.path, call.query_string, call.headers)
+            if not self._gate.take():
+                raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
+            self._open.add(relayed)
+            try:
+                await relayed.run(upstreams, call)
+            finally:
+                relayed.over.set_result(None)
+                self._open.discard(relayed)
+                self._gate.give_back()
+        except ClientGone:
+            pass
+        except (RequestError, UpstreamError) as refusal:
+            error = refusal
+            await relayed.refuse(refusal)
+        for failed in relayed.failed:
+            self._observer.notify(failed)
+        self._book(relayed, error)
+
+    async def aclose(self) -> None:
+        """Close all WebSockets, because the server stops, and accept no more."""
+        self._stops = True
+        for relayed in tuple(self._open):
+            relayed.end(Ending(RESTART, "the server restarts"))
+        if self._open:
+            await asyncio.wait([each.over for each in self._open], timeout=2 * CLOSE_S)
+
+    def _call(self, id: str, scope: Scope, *, draining: bool) -> Call:
+        """Return the call for the upstream. Raises RequestError if it may not be relayed."""
+        self._access.admit({**scope, "headers": with_key_header(scope)})
+        path = raw_path(scope)
+        self._paths.check("GET", path)
+        if draining or self._stops:
+            raise ServerStopping(STOPPING)
+        return Call(
+            id=id,
+            method="GET",
+            path=path,
+            query_string=scope["query_string"],
+            headers=tuple((name.lower(), value) for name, value in scope["headers"]),
+            body=b"",
+            dialect="",
+            endpoint=ENDPOINT,
+            editable=False,
+        )
+
+    def _book(self, relayed: _Relayed, error: HeadstartError | None) -> None:
+        total_s = time.perf_counter() - relayed.started
+        self._observer.notify(
+            Served(
+                id=relayed.id,
+                at=self._clock() - total_s,
+                endpoint=ENDPOINT,
+                outcome=Outcome.BYPASS,
+                reason="relayed",
+                status=relayed.status,
+                stream=True,
+                total_s=total_s,
+                upstream=relayed.upstream,
+                error=None if error is None else getattr(error, "code", "error"),
+                socket=relayed.traffic(),
+            )
+        )
+
+
+def with_key_header(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a handshake, with the key that a browser sent as a subprotocol."""
+    keys = [
+        (b"authorization", b"Bearer " + protocol.removeprefix(_KEY_PROTOCOL).encode("latin-1"))
+        for protocol in scope.get("subprotocols", ())
+        if protocol.startswith(_KEY_PROTOCOL)
+    ]
+    return [*scope["headers"], *keys]
+
+
+def upstream_protocols(protocols: Iterable[str], *, keys: bool) -> tuple[str, ...]:
+    """Return the subprotocols for an upstream; without ``keys``, none that tells a caller's key."""
+    return tuple([each for each in protocols if keys or not _tells_key(each.lower().encode())])
+
+
+def _tells_key(protocol: bytes) -> bool:
+    return is_secret(protocol) or protocol.partition(b".")[0] in ACCOUNT_HEADERS
+
+
+class _Relayed:
+    """One WebSocket, from its handshake to its end.
+
+    Two tasks pass messages on, one for each direction. The first side that ends it sets
+    ``_ended``; then both sides are closed.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        limits: ServerSettings,
+        spawn: Spawn,
+    ) -> None:
+        self.id = id
+        self.upstream = ""
+        self.failed: list[UpstreamFailed] = []
+        self.status = 0
+        self.started = time.perf_counter()
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._limits = limits
+        self._spawn = spawn
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[tuple[str, Ending]] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self._connected: asyncio.Future[UpstreamSocket] = loop.create_future()
+        self._last = loop.time()
+        """When the last message came."""
+        self._up = self._down = (0, 0)
+        self._code = 0
+
+    def traffic(self) -> SocketTraffic:
+        """Return what has passed so far."""
+        return SocketTraffic(
+            messages_up=self._up[0],
+            bytes_up=self._up[1],
+            messages_down=self._down[0],
+            bytes_down=self._down[1],
+            close_code=self._code,
+        )
+
+    def end(self, ending: Ending, by: str = "us") -> None:
+        """End both sides, unless one of them has ended it already."""
+        if not self._ended.done():
+            self._ended.set_result((by, ending))
+
+    async def run(self, upstreams: Sequence[HTTPUpstream], call: Call) -> None:
+        """Relay to the end. Raises RequestError or UpstreamError before the client is accepted."""
+        tasks = [self._spawn(self._pass_up), self._spawn(self._connect, upstreams, call)]
+        try:
+            await asyncio.wait((self._ended, self._connected), return_when=asyncio.FIRST_COMPLETED)
+            if not self._connected.done():
+                if self._ended.result()[0] == "client":
+                    raise ClientGone
+                raise ServerStopping(STOPPING)
+            socket = self._connected.result()
+            if not self._ended.done():
+                await self._accept(socket)
+                tasks.append(self._spawn(self._pass_down, socket, tasks[0]))
+                await self._watch()
+            await self._close(socket, *self._ended.result())
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            # The handshake may have come to its end while its task was cancelled.
+            if self._connected.done() and self._connected.exception() is None:
+                await self._connected.result().close(Ending(GOING_AWAY))
+
+    async def _connect(self, upstreams: Sequence[HTTPUpstream], call: Call) -> None:
+        """Connect to the first upstream that does not fail."""
+        error: HeadstartError | None = None
+        for upstream in upstreams:
+            self.upstream = upstream.name
+            try:
+                return self._connected.set_result(await self._shake_hands(upstream, call))
+            except UpstreamError as failure:
+                error = failure
+                status = failure.status if isinstance(failure, UpstreamRefused) else 0
+                if status and status < 500 and status != 429:
+                    break  # the caller's fault: another upstream would say the same
+                failed = UpstreamFailed(upstream=upstream.name, error=failure.code, status=status)
+                self.failed.append(failed)
+            except HeadstartError as failure:
+                error = failure
+                break
+        assert error is not None  # a router returns at least one upstream
+        self._connected.set_exception(error)
+        return None
+
+    async def _shake_hands(self, upstream: HTTPUpstream, call: Call) -> UpstreamSocket:
+        protocols = upstream_protocols(
+            self._scope.get("subprotocols", ()), keys=upstream.passes_keys
+        )
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                return await upstream.connect(
+                    call, subprotocols=protocols, max_bytes=self._limits.max_body_bytes
+                )
+        except TimeoutError:
+            raise UpstreamTimeout(
+                f"upstream {upstream.name} did not answer the handshake in {HANDSHAKE_S:g} s"
+            ) from None
+
+    async def _accept(self, socket: UpstreamSocket) -> None:
+        self.status = 101
+        own = [
+            (b"x-headstart-request-id", self.id.encode()),
+            (b"x-headstart-upstream", self.upstream.encode()),
+        ]
+        accept = {"type": "websocket.accept", "subprotocol": socket.subprotocol, "headers": own}
+        with contextlib.suppress(OSError):  # the client has left: ``_pass_up`` hears of it
+            await self._send(accept)
+
+    async def _pass_up(self) -> None:
+        """Pass the client's messages on until it leaves."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                ending = Ending(message.get("code") or ABNORMAL, message.get("reason") or "")
+                return self.end(ending, "client")
+            if message["type"] != "websocket.receive":
+                continue
+            text = message.get("text")
+            data = message["bytes"] if text is None else text.encode()
+            if len(data) > self._limits.max_body_bytes:
+                return self.end(Ending(TOO_BIG, "a message exceeds server.max_body_bytes"))
+            self._up = (self._up[0] + 1, self._up[1] + len(data))
+            self._last = asyncio.get_running_loop().time()
+            try:
+                socket = await asyncio.shield(self._connected)
+                await socket.send(data, is_text=text is not None)
+            except (HeadstartError, OSError):
+                # ``run`` knows of a refusal, and ``_pass_down`` reads behind the provider's last
+                # messages why it left.
+                return None
+
+    async def _pass_down(self, socket: UpstreamSocket, other: asyncio.Task[None]) -> None:
+        """Pass the provider's messages on until it leaves."""
+        while True:
+            found = await socket.receive()
+            if isinstance(found, Ending):
+                return self.end(found, "upstream")
+            is_text = isinstance(found, str)
+            size = len(found.encode()) if isinstance(found, str) else len(found)
+            self._down = (self._down[0] + 1, self._down[1] + size)
+            self._last = asyncio.get_running_loop().time()
+            try:
+                await self._send({"type": "websocket.send", "text" if is_text else "bytes": found})
+            except OSError:
+                # The client has left; the other task hears its code, unless it waits for the
+                # provider to read.
+                await asyncio.wait((other,), timeout=CLOSE_S)
+                return self.end(Ending(ABNORMAL), "client")
+
+    async def _watch(self) -> None:
+        """Wait for the end, and end what is idle or too old."""
+        loop, limits = asyncio.get_running_loop(), self._limits
+        idle_s, whole_s = limits.websocket_idle_s, limits.websocket_deadline_s
+        begun = loop.time()
+        while not self._ended.done():
+            now = loop.time()
+            lefts = [] if idle_s is None else [self._last + idle_s - now]
+            lefts += [] if whole_s is None else [begun + whole_s - now]
+            left_s = min(lefts, default=None)
+            if left_s is None or left_s > 0:
+                await asyncio.wait((self._ended,), timeout=left_s)
+            elif whole_s is not None and begun + whole_s <= now:
+                self.end(Ending(GOING_AWAY, "server.websocket_deadline_s is over"))
+            else:
+                self.end(Ending(GOING_AWAY, "no message came in server.websocket_idle_s"))
+
+    async def _close(self, socket: UpstreamSocket, by: str, ending: Ending) -> None:
+        """Tell both sides. The side that has ended it gets the answer to its close frame."""
+        self._code = ending.code
+        up = ending.sendable(GOING_AWAY)
+        if ending.code == RESTART:  # a word of servers: our own server closed the client's side
+            up = Ending(GOING_AWAY, ending.reason)
+        down = ending.sendable(FAILED)
+        if by == "client":
+            await socket.close(up)
+            return
+        message = {"type": "websocket.close", "code": down.code, "reason": down.reason}
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):  # a client that reads nothing takes no frame
+                await self._send(message)
+        await socket.close(up)
+
+    async def refuse(self, error: HeadstartError) -> None:
+        """Answer the handshake with the error's status, if the server offers that; else with 403.
+
+        A refusal of the provider passes with its body.
+        """
+        status, headers, body = error_response(error, None, self.id)
+        if isinstance(error, UpstreamRefused):
+            body = error.body
+            headers = [
+                *foreign(error.headers, relayed=True),
+                (b"content-length", b"%d" % len(body)),
+            ]
+            headers.append((b"x-headstart-request-id", self.id.encode()))
+        self.status = status
+        with contextlib.suppress(OSError):
+            await answer_handshake(self._scope, self._send, status, headers, body)

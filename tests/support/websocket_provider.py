@@ -1,0 +1,152 @@
+"""A provider of WebSockets on a real socket, and a gateway before it, for the library's client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+from typing import TYPE_CHECKING, Any
+
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
+
+from headstart.config.loading import load_settings
+from headstart.middleware.asgi import not_found
+from headstart.middleware.http_protocol import BoundedHeadProtocol, QuietWebSocket
+from headstart.mount import build_gateway
+from headstart.observe import Observers, Served
+from headstart.policies.callers import OriginRules
+from support.fakes import Recorder
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from websockets.asyncio.server import ServerConnection
+    from websockets.http11 import Request, Response
+
+    from headstart.factory import Parts
+    from headstart.middleware.asgi import Gateway
+
+
+async def echo(socket: ServerConnection) -> None:
+    """Send each message back."""
+    async for message in socket:
+        await socket.send(message)
+
+
+class Provider:
+    """Keeps the handshakes that came; ``talk`` is its side of each WebSocket.
+
+    ``refuses`` is a status with which it answers handshakes, ``delay_s`` how long it waits first.
+    """
+
+    def __init__(
+        self,
+        talk: Callable[[ServerConnection], Awaitable[None]] = echo,
+        *,
+        refuses: int = 0,
+        delay_s: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self.talk = talk
+        self.refuses = refuses
+        self.delay_s = delay_s
+        self.options = options
+        self.requests: list[Request] = []
+        self.sockets: list[ServerConnection] = []
+        self.ended: list[tuple[int | None, str | None]] = []
+        """Code and reason that the other end sent, or had."""
+
+    async def _handshake(self, socket: ServerConnection, request: Request) -> Response | None:
+        self.requests.append(request)
+        await asyncio.sleep(self.delay_s)
+        if not self.refuses:
+            return None
+        response = socket.respond(http.HTTPStatus(self.refuses), '{"error":{"message":"no"}}')
+        response.headers["x-request-id"] = "req_provider"
+        if self.refuses in (302, 307):
+            response.headers["location"] = "/v1/elsewhere"
+        return response
+
+    async def _talk(self, socket: ServerConnection) -> None:
+        self.sockets.append(socket)
+        try:
+            await self.talk(socket)
+        finally:
+            await socket.wait_closed()
+            self.ended.append((socket.close_code, socket.close_reason))
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        options: dict[str, Any] = {"compression": None, **self.options}
+        async with serve(
+            self._talk, "127.0.0.1", 0, process_request=self._handshake, **options
+        ) as server:
+            host, port = server.sockets[0].getsockname()[:2]
+            yield f"http://{host}:{port}"
+
+
+class Before:
+    """A gateway before the provider."""
+
+    def __init__(self, url: str, app: Gateway, recorder: Recorder, parts: list[Parts]) -> None:
+        self.url, self.app, self.recorder, self.parts = url, app, recorder, parts
+
+    @property
+    def open(self) -> int:
+        """WebSockets that are relayed now."""
+        return self.parts[0].sockets.active
+
+    @property
+    def booked(self) -> list[Served]:
+        return [seen for seen in self.recorder.seen if isinstance(seen, Served)]
+
+    def connect(self, path: str = "/v1/realtime", **options: Any) -> connect:
+        return connect(
+            self.url.replace("http", "ws", 1) + path,
+            **{"compression": None, "proxy": None, **options},
+        )
+
+
+@contextlib.asynccontextmanager
+async def before(
+    provider: Provider,
+    *,
+    guarded: bool = False,
+    own_key: bool = False,
+    at: str = "",
+    path: str = "",
+    dialect: str = "openai",
+    ca_file: str = "",
+    others: Sequence[dict[str, Any]] = (),
+    routes: Sequence[dict[str, Any]] = (),
+    **server: Any,
+) -> AsyncIterator[Before]:
+    """Serve both. ``guarded``: with the sidecar's rules for web pages.
+
+    ``at`` is the URL where the gateway looks for the provider, ``path`` what follows it.
+    """
+    async with provider.serving() as base:
+        dotted = {f"server.{name}": value for name, value in server.items()}
+        dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
+        upstream = {"name": "sim", "base_url": (at or base) + path, "dialect": dialect}
+        if ca_file:
+            upstream["ca_file"] = ca_file
+        if own_key:
+            upstream["api_key_env"] = "PATH"
+        dotted["upstream"] = [upstream, *others]
+        dotted["route"] = list(routes)
+        settings = await asyncio.to_thread(load_settings, None, {}, dotted)
+        parts: list[Parts] = []
+        recorder = Recorder()
+        app = build_gateway(
+            settings,
+            not_found,
+            observers=Observers([recorder]),
+            origins=OriginRules() if guarded else None,
+            on_start=parts.append,
+        )
+        options = {"ws_max_size": settings.server.max_body_bytes, "ws_per_message_deflate": False}
+        async with serving(app, http=BoundedHeadProtocol, ws=QuietWebSocket, **options) as url:
+            yield Before(url, app, recorder, parts)
