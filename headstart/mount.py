@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from headstart.config.loading import load_settings, override_cache
+from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
@@ -221,7 +222,8 @@ def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
                 f"Endpoint({endpoint.path!r}): after_checks is for HeadstartMiddleware; behind a "
                 "gateway there is no handler that could look up"
             )
-    return Routes(DIALECTS.values(), tuple(endpoints))
+    documents = () if wrapped else DOCUMENTS.values()
+    return Routes(DIALECTS.values(), tuple(endpoints), documents)
 
 
 def resolve_settings(

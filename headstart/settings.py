@@ -114,7 +114,7 @@ class ServerSettings(Section):
     """Origins of web pages and apps that may call the server from a browser, such as
     `http://localhost:3000` or `vscode-webview://*`."""
     relay_paths: tuple[str, ...] = ("*",)
-    """Paths that Headstart relays and does not cache, such as `["/v1/models", "GET /v1/models/*",
+    """Paths of calls that are no chat, such as `["/v1/models", "GET /v1/models/*",
     "POST /v1/embeddings"]`. A path may begin with a method; without one it allows all methods. `*`
     stands for any characters. On other paths the answer is 403. With the operator's key, all
     callers share its files, batches and fine-tuning jobs, unless this list leaves out their

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, Entry
 
 ANY_CONTEXT = MatchContext()
+PUTS = 256
+"""The entries that are stored together, at most: no commit takes long."""
 
 
 def _nothing() -> None:
@@ -126,6 +128,29 @@ class SemanticCache:
         self.touch((entry.id,))
         return entry
 
+    async def find_each(self, exacts: Sequence[str]) -> list[Entry | None]:
+        """Return the entry under each exact key, from memory or else from the store."""
+        found = list(map(self.peek_exact, exacts))
+        places = [place for place, entry in enumerate(found) if entry is None]
+        if not places:
+            return found
+        deletions = self._replica.deletions
+
+        async def find(place: int) -> None:
+            try:
+                entry = await self._store.find(exacts[place])
+            except StageError as error:
+                return report_failure(self._observers, error)
+            if entry is not None:
+                self._replica.keep(entry, deletions)
+                self.touch((entry.id,))
+                found[place] = entry
+
+        async with anyio.create_task_group() as tasks:  # a store answers many questions at once
+            for place in places:
+                tasks.start_soon(find, place)
+        return found
+
     async def find_semantic(
         self, key: CacheKey, accept: Accept, context: MatchContext = ANY_CONTEXT
     ) -> Lookup:
@@ -187,6 +212,16 @@ class SemanticCache:
             return True
         finally:
             arrived()
+
+    async def put_each(self, entries: Sequence[Entry]) -> None:
+        """Store entries that serve exact lookups only. A failure is reported."""
+        try:
+            for start in range(0, len(entries), PUTS):
+                await self._store.append(
+                    [Put(entry=entry) for entry in entries[start : start + PUTS]]
+                )
+        except StageError as error:
+            report_failure(self._observers, error)
 
     # --- administration ------------------------------------------------------------------------
 

@@ -96,6 +96,9 @@ def make_router(
             chosen.deadline_s,
             chosen.early_200_s,
             predicts=settings.output.at(route).predictions,
+            # Of a cascade the strong model answers what no judge can read.
+            members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
+            assumes_equal=chosen.equal_models == "assume",
         )
     return Router(providers, routes)
 

@@ -166,6 +166,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Cand
         known=model_table().priced_at(preset_name).union(model_table().names_at(preset_name)),
         candidates=candidates,
         relay=relay,
+        weights=partial(_weights, chosen.preset),
         further=frozenset(each.name for each in further),
         own_keys=frozenset(target.name for target in opened.targets if target.own_key),
     )
@@ -179,6 +180,12 @@ def billing_names(opened: Iterable[Opened]) -> frozenset[str]:
         if not sends_no_bill(each.settings)
         for target in each.targets
     )
+
+
+def _weights(preset: str | None, model: str) -> str:
+    """Return the common name of a provider's model, or its own name if the table has none."""
+    found = None if preset is None else model_table().weights(model, preset)
+    return model if found is None else found.name
 
 
 def price_of(upstream: UpstreamSettings, model: str) -> Price | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
-    from headstart.middleware.endpoints import Routes
+    from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
     from headstart.middleware.websocket_relay import WebSocketRelay
@@ -147,6 +147,7 @@ class Gateway:
                     return None
                 page_headers = (*SANDBOX, *_readable(origin))
         running = self._started or await self._try_to_start()
+        route = _unless_unlisted(route, running, path)
         if running is not None and route is not None and page_headers:
             engine = running.engine
             await engine.handle(route, scope, receive, send, self.app, page_headers)
@@ -244,6 +245,13 @@ class Gateway:
                 raise
             # The app has no lifespan (Django), but ours starts and stops.
             await _own_lifespan(receive, around)
+
+
+def _unless_unlisted(route: Route | None, running: Running | None, path: bytes) -> Route | None:
+    """Return a route, but none for a call that is no chat and that the relay would refuse."""
+    if route is None or route.document is None or running is None or running.relay is None:
+        return route
+    return route if running.relay.paths.lists("POST", path) else None
 
 
 async def _own_lifespan(receive: Receive, send: Send) -> None:

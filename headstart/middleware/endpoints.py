@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.dialects.dialect import Dialect
+    from headstart.dialects.documents import DocumentForm
     from headstart.middleware.asgi_types import Scope
     from headstart.settings import OnRepeat
 
@@ -107,11 +108,19 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Route:
-    """A matched path: a dialect's, or a custom endpoint (``dialect`` is then None)."""
+    """A matched path: a dialect's, one of a document's form, or a custom endpoint."""
 
     name: str
     dialect: Dialect | None
     endpoint: Endpoint | None = None
+    document: DocumentForm | None = None
+    """The wire format of a provider's calls that are no chat."""
+
+    @cached_property
+    def wire(self) -> str:
+        """The name of the wire format; "" for a custom endpoint."""
+        form = self.dialect or self.document
+        return "" if form is None else form.name
 
     @cached_property
     def idempotent(self) -> bool:
@@ -140,6 +149,8 @@ class Route:
 
     def parse(self, body: bytes, path: bytes = b"", query: bytes = b"") -> ChatRequest:
         """Read the request. Raises InvalidRequest, also if a custom body is not JSON."""
+        if self.document is not None:
+            return self.document.parse(body)
         if self.dialect is None:
             assert self.endpoint is not None
             return parse_custom(self.endpoint, body)
@@ -169,7 +180,12 @@ class Routes:
     A path without parameters comes before one with them.
     """
 
-    def __init__(self, dialects: Iterable[Dialect], endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(
+        self,
+        dialects: Iterable[Dialect],
+        endpoints: tuple[Endpoint, ...],
+        documents: Iterable[DocumentForm] = (),
+    ) -> None:
         dialects = tuple(dialects)
         by_path = {path: dialect for dialect in dialects for path in dialect.paths}
         self._operations = [
@@ -180,6 +196,9 @@ class Routes:
         self._table = {
             ("POST", path.encode()): Route(path, dialect) for path, dialect in by_path.items()
         }
+        for form in documents:
+            for path in form.paths:
+                self._table["POST", path.encode()] = Route(path, None, document=form)
         patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
             if not isinstance(endpoint, Endpoint):

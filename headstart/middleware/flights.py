@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from headstart.attempts import Attempt, Shaped
+    from headstart.dialects.embeddings import Vectors
     from headstart.types import Entry, Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
@@ -186,6 +187,10 @@ class Flight:
         """Why the answer is not stored."""
         self.is_read = False
         """The pump reads the answer now."""
+        self.reading: asyncio.Task[None] | None = None
+        """Takes the items out of the answer, once for all clients."""
+        self.vectors: Vectors | None = None
+        """The items, which are kept one by one."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
         self._cut_off = False
@@ -281,7 +286,7 @@ class Flight:
     @property
     def stored(self) -> bool:
         """The answer is kept for other requests."""
-        return self.entry is not None
+        return self.entry is not None or self.vectors is not None
 
     @property
     def joinable(self) -> bool:

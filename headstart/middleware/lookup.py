@@ -15,7 +15,7 @@ from headstart.policies.output.concise import refuses_concise
 from headstart.policies.vetoes import question_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.semantic_search import Accept
@@ -102,6 +102,28 @@ class Finder:
         if entry is not None:
             return self._judge(prepared, entry, began)
         return _hide(prepared, await self._find_similar(prepared, key))
+
+    async def find_items(
+        self, prepared: Prepared, keys: Sequence[str]
+    ) -> tuple[list[Entry | None], str | None]:
+        """Return the entry under each exact key that may be served, and why the first is missing.
+
+        Only exact repeats of items are found.
+        """
+        repeat, readable = prepared.repeat, prepared.readable
+        if prepared.directives.no_cache:
+            return [None] * len(keys), "no-cache"
+        if repeat is not None and repeat in self._answered:
+            return [None] * len(keys), "repeat"
+        if readable is not None and not readable:
+            return [None] * len(keys), UNPROVEN
+        entries: list[Entry | None] = []
+        refusal = None
+        for entry in await self._cache.find_each(keys):
+            why = "exact-only" if entry is None else self._refuse(prepared, entry)
+            entries.append(entry if why is None else None)
+            refusal = refusal or why
+        return entries, UNPROVEN if refusal and readable is not None else refusal
 
     def _judge(self, prepared: Prepared, entry: Entry, began: float) -> Lookup:
         """Return a hit if an entry under the exact key may answer the request."""

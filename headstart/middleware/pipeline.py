@@ -23,10 +23,12 @@ from headstart.errors import (
 )
 from headstart.middleware.azure_paths import deployment, with_deployment
 from headstart.middleware.body import ClientGone, discard_body, paced, read_body
-from headstart.middleware.flights import Flight, Flights
+from headstart.middleware.flights import LOG_BYTES, Flight, Flights
+from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
 from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.pump import PumpedCall
+from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
@@ -35,7 +37,8 @@ from headstart.observe import StageFailed, logger
 from headstart.policies.key import variant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Preparer
     from headstart.middleware.pump import Pump
-    from headstart.middleware.respond import Responder
+    from headstart.middleware.respond import Compose, Responder
     from headstart.middleware.router import Router
     from headstart.observe import Observer
     from headstart.types import CacheKey, Headers
@@ -113,6 +116,8 @@ class Engine:
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
+        flying = Flying(self._limit, self._start, self._fly, self._spawn)
+        self._items = ItemAnswers(pump, responder, flying, new_id=new_id)
 
     @property
     def max_body_bytes(self) -> int:
@@ -216,6 +221,8 @@ class Engine:
             if prepared.directives.only_if_cached:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
             return await self._bypass(context, app, prepared.bypass or "disabled")
+        if prepared.request is not None and "items" in prepared.request.document:
+            return await self._items.answer(context, finder, key, app)
         key, decision = await self._look_up(context, finder, key)
         context.lookup = decision.lookup
         entry, sample = decision.lookup.entry, decision.sample
@@ -274,7 +281,8 @@ class Engine:
         else:
             allowed = AllowedChecks(
                 ask=not context.prepared.directives.only_if_cached,
-                twice=self._router is not None or context.route.idempotent,
+                twice=(self._router is not None and context.route.document is None)
+                or context.route.idempotent,
             )
             terms = context.prepared.match_context
             decision = self._oversight.decide(context.id, lookup, key, terms, may=allowed)
@@ -370,17 +378,22 @@ class Engine:
         sample: FeedbackSample | None = None,
         *,
         editable: bool = True,
+        body: bytes | None = None,
     ) -> Flight:
-        """Begin an upstream call that belongs to no client. Call ``_fly`` before any await."""
+        """Begin an upstream call that belongs to no client. Call ``_fly`` before any await.
+
+        ``body`` is sent in place of the client's.
+        """
         route, prepared = context.route, context.prepared
         predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
-        call = context.call(editable=editable, predicts=predicts)
+        call = context.call(editable=editable, predicts=predicts, body=body)
         upstream: Upstream
         if self._router is None:
             upstream = AppUpstream(app, context.scope, route.dialect, self._supervisor.spawn)
         else:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
-        flight = Flight(deadline=call.deadline)
+        held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES
+        flight = Flight(held, call.deadline)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -394,11 +407,20 @@ class Engine:
         )
         if identity is not None:
             self._flights.add(identity, flight)
-        flight.pump = pump = self._supervisor.spawn(pumped.run)
-        self._pumps.add(pump)
-        pump.add_done_callback(self._pumps.discard)
+        flight.pump = self._spawn(pumped.run)
         return flight
 
-    async def _fly(self, context: RequestContext, flight: Flight) -> None:
+    def _spawn(
+        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> asyncio.Task[None]:
+        """Start work that ``drain`` waits for."""
+        task = self._supervisor.spawn(function, *args)
+        self._pumps.add(task)
+        task.add_done_callback(self._pumps.discard)
+        return task
+
+    async def _fly(
+        self, context: RequestContext, flight: Flight, compose: Compose | None = None
+    ) -> None:
         early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
-        await self._responder.fly(context, flight, early_200_s)
+        await self._responder.fly(context, flight, early_200_s, compose)

@@ -11,7 +11,7 @@ import msgspec
 
 from headstart.decisions import MatchContext
 from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
-from headstart.errors import RequestError, RequestTooLarge
+from headstart.errors import InvalidRequest, RequestError, RequestTooLarge
 from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
 from headstart.middleware.upstreams.wire import OWN_PREFIX
@@ -29,6 +29,7 @@ from headstart.policies.key import (
     KeyContext,
     chat_key,
     find_question,
+    item_key,
     keyed_headers,
     raw_key,
 )
@@ -279,9 +280,16 @@ class Preparer:
         headers, found, directives = envelope.headers, envelope.found, envelope.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
-        if (refusal := self._values.refusal(body)) is not None:
+        document = route.document
+        if refusal := self._values.refusal(document.countable(body) if document else body):
             raise RequestTooLarge(refusal)
-        request = route.parse(body, target[1], envelope.query_string)
+        try:
+            request = route.parse(body, target[1], envelope.query_string)
+        except InvalidRequest:
+            if document is None:
+                raise
+            rule = first_rule(self._rules, model="", path=route.name, headers=headers)
+            return Prepared(None, None, directives, bypass="unreadable", rule=rule.name)
         rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
@@ -315,13 +323,15 @@ class Preparer:
             refusal = self._admission.refuse_lookup(request)
         elif refusal is None and request.duplicate_keys:
             refusal = "duplicate-keys"
+        elif refusal is None and request.document.get("items", ()) is None:
+            refusal = "no-items"
         if refusal is not None:
             return Prepared(
                 request, None, directives, scope_name, refusal, rule=rule.name, holder=holder
             )
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
-        dialect = "" if route.dialect is None else route.dialect.name
+        dialect = route.wire
         answerer = self._upstream(dialect, request.model, rule.name)
         context = self._context(dialect, target, envelope, answerer)
         key = self._key(route, request, scope_name, context, named)
@@ -341,7 +351,9 @@ class Preparer:
             key=key,
             directives=directives,
             scope=scope_name,
-            semantic_refusal=self._refuse_semantic(rule, request, question, lifetime),
+            semantic_refusal="exact-only"
+            if route.document is not None
+            else self._refuse_semantic(rule, request, question, lifetime),
             match_context=matching,
             lifetime=lifetime,
             rule=rule.name,
@@ -403,13 +415,17 @@ class Preparer:
                 question=question,
                 semantic=self._semantic,
             )
-        return raw_key(
+        key = raw_key(
             request.document["rest"],
             query=request.query,
             scope=scope_name,
             context=context,
             question=question,
         )
+        if items := request.document.get("items"):
+            exact = item_key(key.partition, b",".join(items))
+            return msgspec.structs.replace(key, exact=exact)
+        return key
 
     def _refuse_semantic(
         self, rule: RouteRule, request: ChatRequest, question: Question | None, lifetime: Lifetime

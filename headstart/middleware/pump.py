@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headstart.attempts import Tokens, total_cost_usd
 from headstart.compression.tokens import count_at_once
+from headstart.dialects.documents import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
     UpstreamProtocolError,
@@ -115,6 +116,7 @@ class PumpedCall:
         "_completion",
         "_custom",
         "_dialect",
+        "_document",
         "_flight",
         "_holder",
         "_identity",
@@ -156,6 +158,7 @@ class PumpedCall:
         self._sample = sample
         self._holder = prepared.holder
         """Name under which to note whether upstreams accept the caller's key; "": for nobody."""
+        self._document = DOCUMENTS.get(call.dialect)
         self._custom = dialect is None and key is not None
         """The answer is stored as it comes."""
         self._raw: bytes | None = None
@@ -395,7 +398,7 @@ class PumpedCall:
             return StorageVerdict()
         pump, custom = self._pump, self._custom
         try:
-            if custom or pump.wrapped:
+            if (custom and self._document is None) or pump.wrapped:
                 verdict = judge_response(
                     reply.status, reply.headers, keyed=pump.keyed, custom=custom, now=pump.clock()
                 )
@@ -440,6 +443,8 @@ class PumpedCall:
             return "too-large"
         if not _has_its_length(reply.headers, reply.transcript.size):
             return "incomplete"
+        if self._document is not None and not self._document.is_whole(self._raw):
+            return "unreadable"
         return None if self._raw else "no-content"
 
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
@@ -468,7 +473,7 @@ class PumpedCall:
             origin=origin,
             created=now,
             expires=None if life_s is None else now + life_s,
-            tags=_tags(self._call.headers),
+            tags=labels_of(self._call.headers),
             transforms=reply.transforms,
         )
 
@@ -484,8 +489,9 @@ class PumpedCall:
 
     def _reported(self, reply: Reply) -> Tokens | None:
         """Return the tokens that the upstream reported; none where it had nothing to report."""
-        if self._dialect is not None and self._call.request is not None:
-            tokens = reply.transcript.tokens(self._dialect.tokens)
+        counts = self._dialect or self._document
+        if counts is not None and self._call.request is not None:
+            tokens = reply.transcript.tokens(counts.tokens)
             if tokens is not None:
                 return tokens
         return Tokens() if self._whole(reply) is None else None
@@ -527,7 +533,7 @@ def _has_its_length(headers: Headers, size: int) -> bool:
     return all(value == b"%d" % size for name, value in headers if name == b"content-length")
 
 
-def _tags(headers: Headers) -> tuple[str, ...]:
+def labels_of(headers: Headers) -> tuple[str, ...]:
     """Return the labels of ``x-headstart-tags``, for invalidation."""
     for name, value in headers:
         if name == b"x-headstart-tags":

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headstart.dialects.answers import UNDECODABLE
 from headstart.dialects.dialect import Frame
+from headstart.dialects.documents import read_usage
 from headstart.dialects.registry import TEXT_FIELDS
 from headstart.errors import UpstreamProtocolError
 from headstart.reply import is_event_stream, is_plain
@@ -485,6 +486,35 @@ class DocumentReader(BodyReader):
         if self._document.too_long:
             return Piece(b"")
         return Piece(b"", self._document.events())
+
+
+HELD_DOCUMENT_BYTES = 64 * 1024 * 1024
+"""A longer answer to a call that is no chat passes as it comes. 2,048 vectors of 3,072 numbers take
+33 MB in base64."""
+
+
+class WholeReader(BodyReader):
+    """An answer that is held until its end, so that one that breaks off was never begun."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Piece:
+        """Keep what came, unless it is too long."""
+        self._size += len(data)
+        self._parts.append(data)
+        return Piece(b"" if self._size <= HELD_DOCUMENT_BYTES else self._take())
+
+    def end(self) -> Piece:
+        """Return the answer, and the usage that it reports."""
+        body = self._take()
+        usage = read_usage(body) if len(body) == self._size else None
+        return Piece(body, () if usage is None else (UsageReported(usage=usage),))
+
+    def _take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
 
 
 def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:

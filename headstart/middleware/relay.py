@@ -51,6 +51,11 @@ class RelayPaths:
     def __init__(self, patterns: tuple[str, ...] = ("*",)) -> None:
         self._patterns = tuple(each if " " in each else f"* {each}" for each in patterns)
 
+    def lists(self, method: str, path: bytes) -> bool:
+        """Tell whether a pattern fits."""
+        asked = f"{method} {path.decode('latin-1')}"
+        return any(fnmatchcase(asked, pattern) for pattern in self._patterns)
+
     def check(self, method: str, path: bytes) -> None:
         """Raise InvalidRequest or Forbidden unless a request may be relayed."""
         if has_dot_segment(path):
@@ -58,8 +63,7 @@ class RelayPaths:
                 "the path has a '.' or '..' segment, which could lead out of the upstream's "
                 "base_url: send the path without it"
             )
-        asked = f"{method} {path.decode('latin-1')}"
-        if not any(fnmatchcase(asked, pattern) for pattern in self._patterns):
+        if not self.lists(method, path):
             raise Forbidden("this path is not cached, and server.relay_paths does not let it pass")
 
 
@@ -95,7 +99,7 @@ class Relay:
         self._deadline_s = deadline_s
         self._observer = observer
         self._body_timeout_s = body_timeout_s
-        self._paths = paths
+        self.paths = paths
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
@@ -154,7 +158,7 @@ class Relay:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
         self._access.admit(scope)
         path = raw_path(scope)
-        self._paths.check(scope["method"], path)
+        self.paths.check(scope["method"], path)
         if (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in scope["headers"]]:
             raise InvalidRequest(
                 "this server does not upgrade to a WebSocket: the ASGI server needs a WebSocket "

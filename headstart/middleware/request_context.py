@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.attempts import Attempt
+    from headstart.decisions import UnlabelledPair
+    from headstart.dialects.documents import DocumentForm
     from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
@@ -133,6 +135,12 @@ class RequestContext:
     """Why nothing of the answer is kept."""
     attempts: tuple[Attempt, ...] = ()
     """The upstream calls that this very request caused."""
+    items = 0
+    """How many items it asks for, if each is cached alone."""
+    item_hits = 0
+    """How many of them the cache had."""
+    partly_saved: Origin | None = None
+    """The cost of the items that the cache had, if others were asked for."""
 
     def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         self.id = id
@@ -169,12 +177,15 @@ class RequestContext:
         """The client has a whole answer."""
         return self.error is None and 200 <= self.status < 300
 
-    def call(self, *, editable: bool, predicts: bool = False) -> Call:
+    def call(self, *, editable: bool, predicts: bool = False, body: bytes | None = None) -> Call:
         """Return the request as it goes to an upstream.
 
         ``predicts``: with the answer to a similar prompt, for providers that take it for a hint.
+        ``body`` takes the place of the client's.
         """
-        pair, dialect, scope = self.lookup.pair, self.route.dialect, self.scope
+        pair, document, scope = self.lookup.pair, self.route.document, self.scope
+        request = self.prepared.request
+        sent = self.body if body is None else body
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= NEAR
         return Call(
             id=self.id,
@@ -182,16 +193,17 @@ class RequestContext:
             path=raw_path(scope),
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
-            body=self.body,
-            dialect="" if dialect is None else dialect.name,
+            body=sent,
+            dialect=self.route.wire,
             endpoint=self.route.name,
             route=self.prepared.rule,
-            request=self.prepared.request,
+            request=request,
+            model="" if request is None or document is None else request.model,
             editable=editable,
             deadline=self.deadline,
             begin_by=self.begin_by,
-            prompt_tokens=len(self.body) // BYTES_PER_TOKEN,
-            output_tokens=None if pair is None else pair.entry.origin.completion_tokens or None,
+            prompt_tokens=len(sent) // BYTES_PER_TOKEN,
+            output_tokens=_expected_tokens(pair, document),
             prediction=answer_text(pair.entry.answer) if near and pair is not None else "",
         )
 
@@ -213,6 +225,7 @@ class RequestContext:
         verdict = None if lookup.pair is None else lookup.pair.verdict
         # A hit saves the original call's figures less its own.
         saved = None if entry is None else entry.origin
+        spared = saved or self.partly_saved
         return Served(
             id=self.id,
             at=now - elapsed,
@@ -251,6 +264,13 @@ class RequestContext:
             not_stored=None if self.stored else self.not_stored,
             saved_ttft_s=0.0 if saved is None else saved.ttft_s - (self.first_byte or total_s),
             saved_total_s=0.0 if saved is None else saved.total_s - total_s,
-            saved_tokens=0 if saved is None else saved.prompt_tokens + saved.completion_tokens,
-            saved_usd=None if saved is None else saved.cost_usd,
+            saved_tokens=0 if spared is None else spared.prompt_tokens + spared.completion_tokens,
+            saved_usd=None if spared is None else spared.cost_usd,
         )
+
+
+def _expected_tokens(pair: UnlabelledPair | None, document: DocumentForm | None) -> float | None:
+    """Return the expected length of the answer, which is no text if the call is no chat."""
+    if document is not None:
+        return 0.0
+    return None if pair is None else pair.entry.origin.completion_tokens or None

@@ -29,7 +29,7 @@ from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from headstart.decisions import Lookup
     from headstart.dialects.dialect import Dialect, Rendered
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest, Entry, Headers
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
+Compose: TypeAlias = "Callable[[Flight, Head, bytes | None], Awaitable[bytes | None]]"
+"""Makes an answer of another one, which is None if it is too long to be held."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
@@ -60,6 +62,8 @@ _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
 _OWN_ALONE = frozenset(("cache-control", "vary"))
 """Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
+_FORWARDS = frozenset(("stale", "partial"))
+"""Reasons of a miss that are words of ``fwd`` in RFC 9211 by themselves."""
 _HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
 _X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
 
@@ -155,13 +159,17 @@ class Responder:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def fly(
-        self, context: RequestContext, flight: Flight, early_200_s: float | None = None
+        self,
+        context: RequestContext,
+        flight: Flight,
+        early_200_s: float | None = None,
+        compose: Compose | None = None,
     ) -> None:
         """Join a flight and send its answer as it arrives; a JSON answer is sent whole.
 
         Raises ClientGone, NotForOthers, or the flight's error if nothing was sent yet. A streaming
         client waits for its status at most ``early_200_s``, if its dialect has comments that can
-        follow.
+        follow. ``compose`` makes the client's answer of a whole one.
         """
         client = flight.join()
         context.flight = flight
@@ -169,7 +177,7 @@ class Responder:
             client.expire(context.begin_by)
             watcher = self._spawn(watch, context.receive, client.gone)
             try:
-                await self._send_flight(context, flight, client, early_200_s)
+                await self._send_flight(context, flight, client, early_200_s, compose)
             finally:
                 watcher.cancel()
         finally:
@@ -180,7 +188,12 @@ class Responder:
                 await leave(context, flight, client)
 
     async def _send_flight(
-        self, context: RequestContext, flight: Flight, client: Client, early_200_s: float | None
+        self,
+        context: RequestContext,
+        flight: Flight,
+        client: Client,
+        early_200_s: float | None,
+        compose: Compose | None,
     ) -> None:
         head: Head | None = None
         if early_200_s is None or _heartbeat(context) is None:
@@ -196,6 +209,8 @@ class Responder:
         context.upstream = head.upstream
         if _is_document(context, head):
             body = await client.read_all()
+            if compose is not None:
+                body = await compose(flight, head, body)
             if body is not None:
                 return await self._send_document(context, flight, head, body)
         headers = _flight_headers(context, head, not_stored=head.not_stored)
@@ -209,7 +224,7 @@ class Responder:
         context.stored = flight.stored
         context.mark_first_byte()
         # The length that an app states of its own answer is kept: if it is wrong, it shows.
-        length = None if context.route.dialect is None else len(body)
+        length = len(body) if context.route.wire else None
         headers = _flight_headers(
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
         )
@@ -397,7 +412,7 @@ def _is_document(context: RequestContext, head: Head) -> bool:
 
     It is a JSON answer: one in a dialect, or one of an app that knows its length, so has it whole.
     """
-    if context.route.dialect is not None:
+    if context.route.wire:
         return not head.stream
     theirs = dict(head.headers)
     return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
@@ -426,6 +441,8 @@ def own_headers(
         headers.append((b"x-headstart-similarity", b"%.4f" % lookup.similarity))
     if lookup.veto is not None:
         headers.append((b"x-headstart-veto", lookup.veto.encode()))
+    if context.items:
+        headers.append((b"x-headstart-item-hits", b"%d/%d" % (context.item_hits, context.items)))
     return headers
 
 
@@ -443,8 +460,8 @@ def _cache_status(
     if lookup.outcome is Outcome.JOINED:
         return b"headstart; fwd=miss; collapsed; detail=joined"
     forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
-    if lookup.reason == "stale":
-        forward = "stale"
+    if lookup.reason in _FORWARDS:
+        forward = lookup.reason
     detail = lookup.reason or ""
     if not_stored is not None:
         detail += f"{'/' if detail else ''}not-stored:{not_stored}"

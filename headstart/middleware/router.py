@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import DIALECTS, form_of
 from headstart.errors import NoUpstream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from headstart.dialects.documents import DocumentForm
     from headstart.interfaces import Candidate
     from headstart.types import Call, ChatRequest
 
@@ -40,6 +42,8 @@ class Provider:
     """Its names (one for each key) under which it never gets a caller's key."""
     further: frozenset[str] = frozenset()
     """Names of the other wire formats that it understands."""
+    weights: Callable[[str], str] = str
+    """Returns the name of a model's weights, which are the same whoever serves them."""
 
     def speaks(self, dialect: str) -> bool:
         """Tell whether requests in a dialect need no translation."""
@@ -68,6 +72,10 @@ class RouteTaken:
     """When a streaming client is told 200 though no content has come."""
     predicts: bool = False
     """Upstreams are told the answer to a similar prompt."""
+    members: tuple[str, ...] = ()
+    """Names of its upstreams, the first to ask for what nobody reads first."""
+    assumes_equal: bool = False
+    """The operator says that the models of its upstreams are equal."""
 
 
 NO_ROUTE = RouteTaken()
@@ -84,6 +92,13 @@ class Answerer(NamedTuple):
     """Names upstreams and models for the cache key."""
     several: bool
     """There are several upstreams, so a conversation should stay with one of them."""
+    avoid: frozenset[str] = frozenset()
+    """Upstreams of the candidate that may not answer."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The upstreams that may answer."""
+        return self.candidate.names - self.avoid
 
 
 class Router:
@@ -120,11 +135,16 @@ class Router:
     def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
         """Return the candidate for a call, and the call that it gets. Raises NoUpstream."""
         request = call.request
+        if call.dialect in DOCUMENTS:
+            model = "" if request is None else request.model
+            answerer = self.answerer(call.dialect, model, rule)
+            return answerer.candidate, msgspec.structs.replace(call, avoid=answerer.avoid)
         if request is None:
             candidate = self.pick(call.dialect, None, rule)
         else:
-            candidate, _, several = self.answerer(call.dialect, request.model, rule)
-            if several:
+            answerer = self.answerer(call.dialect, request.model, rule)
+            candidate = answerer.candidate
+            if answerer.several:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.
@@ -138,7 +158,7 @@ class Router:
 
     def names(self, dialect: str, model: str, rule: str) -> frozenset[str]:
         """Return all upstreams that may answer. Raises NoUpstream."""
-        return self.answerer(dialect, model, rule).candidate.names
+        return self.answerer(dialect, model, rule).names
 
     @property
     def own_keys(self) -> frozenset[str]:
@@ -157,10 +177,7 @@ class Router:
             return self._choose(dialect, model, translates=False).relay
         if dialect in taken.relays:
             return taken.relays[dialect]
-        raise NoUpstream(
-            f"route {rule!r} has no upstream for this path, whose requests are not translated: add "
-            f'an upstream with dialect = "{_setting(dialect)}" to it'
-        )
+        raise _nobody(rule, dialect)
 
     def tells_models_apart(self, dialect: str) -> bool:
         """Tell whether the model of a relayed request has a say in who answers, and how."""
@@ -168,6 +185,9 @@ class Router:
         return len(able) > 1 or any(each.named for each in able)
 
     def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
+        document = DOCUMENTS.get(dialect)
+        if document is not None:
+            return self._find_equals(document, model, rule)
         candidate = self.pick(dialect, model, rule)
         names = candidate.names
         members = (
@@ -177,6 +197,45 @@ class Router:
         )
         identity = "\n".join((candidate.identity, *members))
         return Answerer(candidate, identity, several=len(names) > 1)
+
+    def _find_equals(self, form: DocumentForm, model: str, rule: str) -> Answerer:
+        """Return the candidate for a call that is no chat, without upstreams of other models.
+
+        The vectors of two models cannot be compared, and no request is translated.
+        """
+        taken = self.routes.get(rule, NO_ROUTE)
+        by_name = {each.name: each for each in self._providers}
+        named = [by_name[name] for name in taken.members]
+        able = [each for each in named if any(map(each.speaks, form.spoken_by))]
+        candidate = taken.candidate
+        if candidate is not None and not able:
+            raise _nobody(rule, form.spoken_by[0])
+        if candidate is None:
+            chosen = self._first_to_speak(form, model)
+            able = [chosen]
+            candidate = chosen.candidates.get(rule) or chosen.candidates[""]
+        weights = able[0].weights(able[0].real_name(model))
+        equals = [
+            each
+            for each in able
+            if taken.assumes_equal or each.weights(each.real_name(model)) == weights
+        ]
+        answering = frozenset[str]().union(*(each.candidates[""].names for each in equals))
+        members = (f"{each.name} {each.base_url} {each.real_name(model)}" for each in equals)
+        return Answerer(
+            candidate,
+            "\n".join(sorted(members)),
+            several=False,
+            avoid=candidate.names - answering,
+        )
+
+    def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:
+        """Return the provider meant for a model, among those with the paths of these calls."""
+        for dialect in form.spoken_by:
+            able = [each for each in self._providers if each.speaks(dialect)]
+            if able:
+                return min(able, key=lambda each: [not claim for claim in each.claims(model)])
+        return self._choose(form.spoken_by[0], None)  # raises, as nobody speaks it
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Return whether all its upstreams speak a dialect, so that they can get any body."""
@@ -207,6 +266,13 @@ class Router:
 
 def _setting(dialect: str) -> str:
     return DIALECTS[dialect].setting if dialect in DIALECTS else dialect
+
+
+def _nobody(rule: str, dialect: str) -> NoUpstream:
+    return NoUpstream(
+        f"route {rule!r} has no upstream for this path, whose requests are not translated: add "
+        f'an upstream with dialect = "{_setting(dialect)}" to it'
+    )
 
 
 def conversation(scope: str, request: ChatRequest) -> str:

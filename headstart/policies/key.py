@@ -145,6 +145,11 @@ def raw_key(
     return _key(scope, context, document, query, query, question)
 
 
+def item_key(partition: str, item: bytes) -> str:
+    """Return the exact key of one item of a request whose items are cached one by one."""
+    return sha256(partition.encode() + item).hexdigest()
+
+
 def variant(key: CacheKey, number: int) -> CacheKey:
     """Return the key of one of several stored variants of a sampled answer.
 

@@ -210,8 +210,8 @@ async def test_conversations_of_equal_meaning_share_an_answer() -> None:
 
 async def test_what_cannot_be_translated_is_refused_with_the_fix() -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
-        embedding = proxy.session.post(proxy.url + "/v1/embeddings", json={}, headers=KEY)
-        async with embedding as response:
+        uploading = proxy.session.post(proxy.url + "/v1/files", json={}, headers=KEY)
+        async with uploading as response:
             assert response.status == 200  # the header says whose API it is
         async with proxy.session.post(proxy.url + "/v1/embeddings", json={}) as response:
             assert response.status == 404

@@ -41,7 +41,7 @@ BUSY = says("503 Service Unavailable", b'{"error":{"message":"busy"}}')
 
 
 def request(
-    target: str = "/v1/embeddings", body: bytes = EMBED, headers: str = "", method: str = "POST"
+    target: str = "/v1/audio/speech", body: bytes = EMBED, headers: str = "", method: str = "POST"
 ) -> bytes:
     length = f"Content-Length: {len(body)}\r\n" if body else ""
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -106,7 +106,11 @@ async def house(
 
 @pytest.mark.parametrize(
     ("target", "body", "method"),
-    [("/v1/embeddings", EMBED, "POST"), ("/v1/files", b"", "GET"), ("/v1/files/x", b"", "DELETE")],
+    [
+        ("/v1/audio/speech", EMBED, "POST"),
+        ("/v1/files", b"", "GET"),
+        ("/v1/files/x", b"", "DELETE"),
+    ],
 )
 @pytest.mark.parametrize("down", [None, BUSY, says("429 Too Many Requests"), says("500 Oops")])
 async def test_the_next_upstream_of_the_route_answers_when_the_first_fails(
@@ -240,7 +244,7 @@ async def test_an_upstream_that_chat_found_down_is_not_asked_first() -> None:
         asked = len(first.requests)
         assert (await gate.ask())[0] == 200
     assert len(first.requests) == asked
-    assert second.targets[-1] == b"/v1/embeddings"
+    assert second.targets[-1] == b"/v1/audio/speech"
 
 
 async def test_a_rate_limit_that_a_relayed_call_met_holds_for_the_next() -> None:
@@ -276,7 +280,7 @@ async def test_the_header_names_the_route_and_an_unknown_name_is_refused() -> No
 
 
 @pytest.mark.parametrize(
-    "match", [{"path": "/v1/emb*"}, {"header": {"x-app": "search"}}, {"model": "embed*"}]
+    "match", [{"path": "/v1/aud*"}, {"header": {"x-app": "search"}}, {"model": "embed*"}]
 )
 async def test_path_header_and_model_choose_the_route(match: dict[str, Any]) -> None:
     first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
@@ -295,7 +299,7 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
     options = ({"models": {"embed": "e-large"}},)
     async with house(upstream, routes=(), options=options) as gate:
         await gate.ask()
-        await gate.ask("/v1/embeddings", b'{"model": "other" }')
+        await gate.ask("/v1/audio/speech", b'{"model": "other" }')
     assert json.loads(upstream.body()) == {"model": "e-large", "input": ["a"]}
     assert upstream.body(1) == b'{"model": "other" }'
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import time
-from array import array
 from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager
-from hashlib import blake2b, shake_256
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -20,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
+from headstart.lab.simulator.documents import answer_document
 from headstart.lab.simulator.faults import (
     HEADER,
     Fault,
@@ -45,7 +44,6 @@ from headstart.lab.simulator.wire import (
     unknown_url,
 )
 from headstart.sockets import BACKLOG, bind, url_of
-from headstart.types import Frozen
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,41 +108,6 @@ def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
     return marks
 
 
-class EmbeddingsBody(Frozen):
-    """A decoded ``POST /v1/embeddings`` body."""
-
-    model: str
-    input: str | tuple[str, ...]
-    encoding_format: str = "float"
-    dimensions: int = 256
-
-
-def render_embeddings(wanted: EmbeddingsBody) -> bytes:
-    """Return unit vectors without meaning. The vector of a text depends on the text alone."""
-    texts = (wanted.input,) if isinstance(wanted.input, str) else wanted.input
-    tokens = sum(-(-len(text) // 4) for text in texts)
-    return msgspec.json.encode(
-        {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": place, "embedding": _embed(text, wanted)}
-                for place, text in enumerate(texts)
-            ],
-            "model": wanted.model,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-    )
-
-
-def _embed(text: str, wanted: EmbeddingsBody) -> list[float] | str:
-    raw = array("h", shake_256(text.encode()).digest(2 * wanted.dimensions))
-    norm = sum(value * value for value in raw) ** 0.5 or 1.0
-    vector = array("f", (value / norm for value in raw))
-    if wanted.encoding_format == "base64":
-        return base64.b64encode(vector.tobytes()).decode()
-    return vector.tolist()
-
-
 OPENAI: Wire = OpenAIWire()
 GEMINI: Wire = GeminiWire()
 CHATS: dict[bytes, Wire] = {
@@ -166,15 +129,32 @@ def chat_wire(incoming: SimulatedRequest) -> Wire | None:
     return CHATS.get(incoming.path)
 
 
-def answer_other(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedReply]:
-    """Return the endpoint's name for the statistics and its reply. Raises msgspec.DecodeError."""
+class _AnsweredCall(NamedTuple):
+    facts: CallFacts
+    reply: ScriptedReply
+
+
+def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
+    """Return the reply to a request that is no chat. Raises msgspec.DecodeError."""
+    if incoming.method == "POST":
+        answered = answer_document(incoming.path, incoming.body, incoming.id)
+        if answered is not None:
+            facts = CallFacts(
+                endpoint=answered.endpoint,
+                status=200,
+                model=answered.model,
+                prompt_tokens=answered.prompt_tokens,
+            )
+            return _AnsweredCall(facts, json_reply(200, answered.body))
+    endpoint, reply = _answer_get(incoming, model)
+    return _AnsweredCall(CallFacts(endpoint=endpoint, status=reply.status), reply)
+
+
+def _answer_get(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedReply]:
+    """Return the endpoint's name for the statistics and its reply."""
     if incoming.path.startswith(b"/v1/echo"):
         return "echo", _echo(incoming)
     match incoming.method, incoming.path:
-        case "POST", b"/v1/embeddings":
-            wanted = msgspec.json.decode(incoming.body, type=EmbeddingsBody)
-            body = render_embeddings(wanted)
-            return "embeddings", json_reply(200, body)
         case "GET", b"/v1/models":
             return "models", json_reply(200, render_models([model], _MODELS_CREATED))
         case "GET", path if path == b"/v1/models/" + model.encode():
@@ -206,11 +186,6 @@ _STREAM: Headers = (
 
 _LIMITED = ScriptedError(429, "Rate limit reached for requests.", "rate_limit_exceeded")
 _OVERLOADED = ScriptedError(503, "That model is currently overloaded.")
-
-
-class _AnsweredCall(NamedTuple):
-    facts: CallFacts
-    reply: ScriptedReply
 
 
 class Simulator:
@@ -352,8 +327,7 @@ class Simulator:
         elif incoming.draw.fails:
             facts, reply = _refused(speaks, _OVERLOADED)
         elif wire is None or chat is None:
-            endpoint, reply = answer_other(incoming, self.profile.model)
-            facts = CallFacts(endpoint=endpoint, status=reply.status)
+            facts, reply = answer_other(incoming, self.profile.model)
         else:
             facts, reply = self._chat(incoming, wire, chat, around)
         form = self.profile.limit_headers or speaks.limit_headers

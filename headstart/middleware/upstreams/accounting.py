@@ -16,6 +16,7 @@ from headstart.policies.routing.rate_limits import RateLimits
 if TYPE_CHECKING:
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
+    from headstart.dialects.documents import DocumentForm
     from headstart.policies.routing.circuit_breaker import Permit
     from headstart.policies.routing.failures import Failure
     from headstart.policies.routing.measures import UpstreamModel
@@ -139,10 +140,12 @@ class Recording:
         self.first_at: float | None = None
         self.status = 0
         self._transcript: Transcript | None = None
-        self._dialect: Dialect | None = None
+        self._dialect: Dialect | DocumentForm | None = None
         states.measures.began(key, now)
 
-    def answered(self, reply: Reply, dialect: Dialect | None, now: float, unix: float) -> None:
+    def answered(
+        self, reply: Reply, dialect: Dialect | DocumentForm | None, now: float, unix: float
+    ) -> None:
         """Status and headers came; ``unix`` is now in Unix seconds.
 
         ``dialect`` reads the usage that the answer reports; None: nobody can.
@@ -180,7 +183,8 @@ class Recording:
             self._states.measures.answered(
                 self.key,
                 now,
-                place=call.route or call.endpoint,
+                # Chats learn nothing from answers that are no text.
+                place=call.endpoint if call.output_tokens == 0 else call.route or call.endpoint,
                 estimated=call.prompt_tokens,
                 reported=0 if reported is None else tokens.prompt,
                 completion=tokens.completion,

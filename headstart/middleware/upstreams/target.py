@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import form_of
 from headstart.errors import (
     HeadstartError,
@@ -214,7 +215,8 @@ class TargetCall:
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
         if reply.status == 200 and not is_readable(call, reply):
             self._dialect = None
-        self._recording.answered(reply, self._dialect, self._time(), self._clock())
+        counts = self._dialect or DOCUMENTS.get(call.dialect)
+        self._recording.answered(reply, counts, self._time(), self._clock())
         if call.relayed:
             self._held.extend(await open_relayed(reply, self._clock()))
         else:

@@ -10,6 +10,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
 from headstart.dialects.answers import translate_headers, translate_status
+from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
@@ -18,7 +19,7 @@ from headstart.dialects.registry import (
 )
 from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
-from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader
+from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
 from headstart.policies.callers import is_secret, is_secret_parameter
 from headstart.reply import is_event_stream, is_plain
@@ -184,7 +185,8 @@ class IncomingAnswer(NamedTuple):
         """
         request = self.call.request
         if self.client is None or self.own is None or request is None:
-            return BodyReader()
+            held = self.call.dialect in DOCUMENTS and status < 300 and is_plain(headers)
+            return WholeReader() if held else BodyReader()
         if not is_plain(headers):
             if self.client is not self.own or self.call.streamed_upstream:
                 raise UpstreamProtocolError("the upstream compressed its answer against our wish")
@@ -311,14 +313,21 @@ def _outgoing(
     own: UpstreamDialect | None,
 ) -> OutgoingRequest:
     if client is None or own is None or call.request is None:
-        return _relay(call, upstream, credential)
+        sent = _relay(call, upstream, credential)
+        return _uncompressed(sent) if call.dialect in DOCUMENTS else sent
     if client.name != own.name:
         return _translate(call, call.request, upstream, credential, client, own)
     return _edit(call, call.request, upstream, credential, client)
 
 
+def _uncompressed(sent: OutgoingRequest) -> OutgoingRequest:
+    """Return a request whose answer can be read."""
+    headers = [pair for pair in sent.headers if pair[0] != "accept-encoding"]
+    return sent._replace(headers=[*headers, ("accept-encoding", "identity")])
+
+
 def _relay(call: Call, upstream: UpstreamSettings, credential: Headers | None) -> OutgoingRequest:
-    """Return a request that nobody has read, under the upstream's name of its model."""
+    """Return a request that nobody translates, under the upstream's name of its model."""
     main, headers = BY_SETTING[upstream.speaks], headers_up(call.headers, credential)
     spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
     if spoken.setting not in upstream.further:

@@ -1,0 +1,174 @@
+"""Calls that are no chat, whose answer is one JSON document: embeddings, rerank, moderations.
+
+They are not translated: a provider gets the body as it came, with its own name of the model.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.dialects.answers import UNDECODABLE, as_count
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.requests import decode_object, repeats_keys
+from headstart.errors import InvalidRequest
+from headstart.types import ChatRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_ITEMS = 8192
+"""A request with more items bypasses the cache. Providers accept up to 2,048."""
+_TOKENS = re.compile(rb"\[[\d\s,]*+\]")
+"""A list of tokens, which is read as one value."""
+_SPACE = b" \t\r\n"
+_encode = msgspec.json.Encoder().encode
+
+
+class _Usage(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DocumentForm:
+    """The wire format of one kind of these calls."""
+
+    name: str
+    """Its name in calls and cache keys."""
+    paths: tuple[str, ...]
+    spoken_by: tuple[str, ...]
+    """The dialects of the providers that have these paths, the likeliest first."""
+    results: str
+    """The field of every whole answer that holds the list of results."""
+    items: str | None = None
+    """The field of a request with its items, each of which is cached alone; None: the answer is
+    cached as a whole."""
+    ignored: frozenset[str] = frozenset({"user", "cache"})
+    """The fields that are not keyed: the user joins the scope, and ``cache`` is litellm's own."""
+
+    def countable(self, body: bytes) -> bytes:
+        """Return a body in which each value costs as much as it costs to read this one."""
+        return body if self.items is None else _TOKENS.sub(b"[]", body)
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """Read a request. Raises InvalidRequest for what is no JSON object.
+
+        ``document`` has the keyed fields as ``rest``, and the ``items`` as JSON: none if they are
+        in a form that is not known.
+        """
+        if self.items is None:
+            document = decode_object(body)
+            return self._request(document, document, {}, repeats=repeats_keys(body, document))
+        try:
+            raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except UNDECODABLE as error:
+            raise InvalidRequest(f"the body is not a JSON object: {error}") from error
+        counted = self.countable(body)
+        repeats = repeats_keys(counted, decode_object(counted))
+        fields = {n: msgspec.json.decode(value) for n, value in raw.items() if n != self.items}
+        items = read_items(bytes(raw.get(self.items, b"")))
+        return self._request(fields, fields, {"items": items}, repeats=repeats)
+
+    def _request(
+        self, fields: dict[str, Any], keyed: dict[str, Any], more: dict[str, Any], *, repeats: bool
+    ) -> ChatRequest:
+        model, user = fields.get("model"), fields.get("user")
+        rest = {name: value for name, value in keyed.items() if name not in self.ignored}
+        return ChatRequest(
+            model=model if isinstance(model, str) else "",
+            stream=False,
+            document={"rest": rest, **more},
+            query=None,
+            user=user if isinstance(user, str) else None,
+            duplicate_keys=repeats,
+        )
+
+    def with_items(self, body: bytes, items: list[bytes]) -> bytes:
+        """Return a body that asks for these items alone."""
+        assert self.items is not None
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        fields[self.items] = msgspec.Raw(b"[%b]" % b",".join(items))
+        return msgspec.json.encode(fields)
+
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return the counts of a usage object; some providers report the total alone."""
+        prompt = usage.get("prompt_tokens") or usage.get("total_tokens")
+        return Tokens(prompt=as_count(prompt))
+
+    def is_whole(self, body: bytes) -> bool:
+        """Tell whether a body under status 200 is such an answer."""
+        try:
+            document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except UNDECODABLE:
+            return False
+        return bytes(document.get(self.results, b"")).startswith(b"[") and "error" not in document
+
+
+def read_usage(body: bytes) -> dict[str, Any] | None:
+    """Return the usage that an answer reports, or None."""
+    try:
+        return msgspec.json.decode(body, type=_Usage).usage
+    except UNDECODABLE:
+        return None
+
+
+def read_items(field: bytes) -> list[bytes] | None:
+    """Return the items of a request, each as JSON; None for a form that is not known.
+
+    A string or a list of tokens is one item; a list of either has one item each.
+    """
+    if field.startswith(b'"'):
+        return [_encode(msgspec.json.decode(field, type=str))]
+    inner = field[1:].lstrip(_SPACE)[:1] if field.startswith(b"[") else b""
+    if inner.isdigit():
+        return [field.translate(None, _SPACE)] if _TOKENS.fullmatch(field) else None
+    if inner not in (b'"', b"["):
+        return None
+    try:
+        if inner == b'"':
+            items = list(map(_encode, msgspec.json.decode(field, type=list[str])))
+        else:
+            items = [bytes(raw) for raw in msgspec.json.decode(field, type=list[msgspec.Raw])]
+            if not all(map(_TOKENS.fullmatch, items)):
+                return None
+            items = [item.translate(None, _SPACE) for item in items]
+    except UNDECODABLE:
+        return None
+    return items if len(items) <= MOST_ITEMS else None
+
+
+EMBEDDINGS = DocumentForm(
+    name="openai-embeddings",
+    paths=("/v1/embeddings",),
+    spoken_by=(OPENAI_CHAT.name,),
+    results="data",
+    items="input",
+)
+MODERATIONS = DocumentForm(
+    name="openai-moderations",
+    paths=("/v1/moderations",),
+    spoken_by=(OPENAI_CHAT.name,),
+    results="results",
+)
+RERANK = DocumentForm(
+    name="rerank",
+    paths=("/v1/rerank",),
+    spoken_by=(OPENAI_CHAT.name, COHERE_CHAT.name),
+    results="results",
+)
+COHERE_RERANK = DocumentForm(
+    name="cohere-rerank",
+    paths=("/v2/rerank",),
+    spoken_by=(COHERE_CHAT.name, OPENAI_CHAT.name),
+    results="results",
+)
+
+DOCUMENTS: Mapping[str, DocumentForm] = {
+    each.name: each for each in (EMBEDDINGS, MODERATIONS, RERANK, COHERE_RERANK)
+}
+"""All these calls, by name."""

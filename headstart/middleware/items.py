@@ -1,0 +1,319 @@
+"""Requests with many items, each of which is cached alone: embeddings.
+
+A provider is asked for the items that the cache does not have, once for each item. Whatever it
+answers in an unexpected form reaches the client untouched, and is not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from headstart.decisions import Lookup, Outcome
+from headstart.dialects.embeddings import read_vectors, write_vectors
+from headstart.errors import NotCached
+from headstart.middleware.pump import labels_of
+from headstart.observe import StageFailed
+from headstart.policies.key import item_key
+from headstart.types import CacheKey, Entry, Origin, RawResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from headstart.dialects.embeddings import Vectors
+    from headstart.middleware.asgi_types import ASGIApp
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.flights import Flight, Head
+    from headstart.middleware.lookup import Finder
+    from headstart.middleware.pump import Pump
+    from headstart.middleware.request_context import RequestContext
+    from headstart.middleware.respond import Compose, Responder
+
+    class Start(Protocol):
+        """Begins an upstream call that belongs to no client."""
+
+        def __call__(
+            self,
+            context: RequestContext,
+            key: CacheKey | None,
+            identity: tuple[object, ...] | None,
+            app: ASGIApp,
+            *,
+            body: bytes | None = None,
+        ) -> Flight: ...
+
+
+T = TypeVar("T")
+
+_JSON = ((b"content-type", b"application/json"),)
+INLINE_BYTES = 256 * 1024
+"""Longer answers are taken apart, and put together, in a thread: 1 MB of numbers takes 10 ms."""
+
+
+class Flying(NamedTuple):
+    """What an engine does with the calls of a request."""
+
+    limit: Callable[[RequestContext], None]
+    start: Start
+    fly: Callable[[RequestContext, Flight, Compose | None], Awaitable[None]]
+    spawn: Spawn
+    """Starts work that the engine waits for before it stops."""
+
+
+class _Unexpected(Exception):
+    """The answer to the missing items cannot be put together with those of the cache."""
+
+
+class _Batch(NamedTuple):
+    """A request, and what the cache has of it."""
+
+    key: CacheKey
+    exacts: list[str]
+    """The exact key of each item, in the client's order."""
+    found: dict[str, Entry]
+    missing: dict[str, bytes]
+    """The items to ask for, by exact key."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Each item is asked for, so that the client's own bytes ask for them."""
+        return len(self.missing) == len(self.exacts)
+
+
+class ItemAnswers:
+    """Answers such requests. ``flying`` makes their calls, ``new_id`` names entries."""
+
+    def __init__(
+        self, pump: Pump, responder: Responder, flying: Flying, *, new_id: Callable[[], str]
+    ) -> None:
+        self._pump = pump
+        self._responder = responder
+        self._flying = flying
+        self._new_id = new_id
+
+    async def answer(
+        self, context: RequestContext, finder: Finder, key: CacheKey, app: ASGIApp
+    ) -> None:
+        """Answer from the cache, from a provider, or from both."""
+        batch, reason = await self._look_up(context, finder, key)
+        if not batch.missing:
+            try:
+                entry = await self._composed(batch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+                batch, reason = self._without(batch, context), self._failed("replay", error)
+            else:
+                context.lookup = Lookup(outcome=Outcome.EXACT, entry=entry)
+                now = self._pump.clock()
+                response = self._responder.render(context, entry, now)
+                return await self._responder.hit(context, entry, response, now)
+        if context.prepared.directives.only_if_cached:
+            raise NotCached("not all items are cached, and Cache-Control: only-if-cached was sent")
+        self._flying.limit(context)
+        await self._ask(context, batch, reason, app)
+
+    async def _look_up(
+        self, context: RequestContext, finder: Finder, key: CacheKey
+    ) -> tuple[_Batch, str | None]:
+        """Return what the cache has, and why the first missing item is missing."""
+        request = context.prepared.request
+        assert request is not None
+        items: list[bytes] = request.document["items"]
+        exacts = [item_key(key.partition, item) for item in items]
+        by_key = dict(zip(exacts, items, strict=True))
+        began = time.perf_counter()
+        try:
+            entries, reason = await finder.find_items(context.prepared, list(by_key))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+            entries, reason = [None] * len(by_key), self._failed("lookup", error)
+        context.timings[b"lookup"] = time.perf_counter() - began
+        found = {
+            exact: entry
+            for exact, entry in zip(by_key, entries, strict=True)
+            if entry is not None and isinstance(entry.answer, RawResponse)
+        }
+        missing = {exact: item for exact, item in by_key.items() if exact not in found}
+        context.items = len(items)
+        context.item_hits = sum(exact in found for exact in exacts)
+        return _Batch(key, exacts, found, missing), reason
+
+    def _without(self, batch: _Batch, context: RequestContext) -> _Batch:
+        """Return a request of which the cache has nothing."""
+        context.item_hits = 0
+        request = context.prepared.request
+        assert request is not None
+        missing = dict(zip(batch.exacts, request.document["items"], strict=True))
+        return batch._replace(found={}, missing=missing)
+
+    def _failed(self, stage: str, error: Exception) -> str:
+        self._pump.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
+        return f"{stage}-error"
+
+    async def _composed(self, batch: _Batch) -> Entry:
+        """Return one entry for an answer that the cache has whole."""
+        entries = [batch.found[exact] for exact in batch.exacts]
+        body = await _run(_size(entries), _write, entries, entries[0].origin.model)
+        expires = [entry.expires for entry in entries if entry.expires is not None]
+        return Entry(
+            id=entries[0].id,
+            key=batch.key,
+            answer=RawResponse(headers=_JSON, body=body),
+            origin=_together(entries),
+            created=min(entry.created for entry in entries),
+            expires=min(expires, default=None),
+        )
+
+    async def _ask(
+        self, context: RequestContext, batch: _Batch, reason: str | None, app: ASGIApp
+    ) -> None:
+        prepared, form = context.prepared, context.route.document
+        assert form is not None
+        body = None
+        if not batch.is_whole:
+            body = form.with_items(context.body, list(batch.missing.values()))
+        if batch.found:
+            reason = "partial"
+            context.partly_saved = _together(
+                [batch.found[exact] for exact in batch.exacts if exact in batch.found]
+            )
+        context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
+        holder = "" if prepared.readable is None else prepared.holder
+        identity = (batch.key.partition, tuple(batch.missing), prepared.rule, holder)
+        flight = self._pump.flights.find(identity, context.begin_by)
+        if flight is not None and not flight.whole:
+            context.lookup = Lookup(outcome=Outcome.JOINED)
+        else:
+            flight = self._flying.start(context, None, identity, app, body=body)
+
+        async def compose(flight: Flight, head: Head, body: bytes | None) -> bytes | None:
+            return await self._compose(context, batch, flight, head, body)
+
+        try:
+            await self._flying.fly(context, flight, compose)
+        except _Unexpected:
+            await self._ask_for_all(context, app)
+
+    async def _ask_for_all(self, context: RequestContext, app: ASGIApp) -> None:
+        """Let the provider answer the client's own request, and pass that on."""
+        booked = context.attempts
+        context.item_hits, context.partly_saved = 0, None
+        context.lookup = Lookup(outcome=Outcome.MISS, reason="partial")
+        flight = self._flying.start(context, None, None, app)
+        flight.not_stored = "unreadable"
+        try:
+            await self._flying.fly(context, flight, None)
+        finally:
+            context.attempts = booked + context.attempts
+
+    async def _compose(
+        self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes | None
+    ) -> bytes | None:
+        """Return the client's answer, made of a provider's whole one. Raises _Unexpected."""
+        if head.status == 200 and body is not None:
+            if flight.reading is None:
+                flight.reading = self._flying.spawn(self._keep, context, batch, flight, head, body)
+            await asyncio.wait((flight.reading,))
+        if flight.vectors is None:
+            flight.not_stored = flight.not_stored or _why_not(head, body)
+            if not batch.is_whole:
+                raise _Unexpected
+            return body
+        if batch.is_whole:
+            return body
+        size = _size(batch.found.values()) + len(body or b"")
+        return await _run(size, _merge, batch, flight.vectors)
+
+    async def _keep(
+        self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes
+    ) -> None:
+        """Take the items out of an answer, and store them."""
+        cache = self._pump.cache
+        vectors = await _run(len(body), read_vectors, body, len(batch.missing))
+        origin = flight.origin
+        if vectors is None or origin is None or cache is None:
+            return
+        entries = self._entries(context, batch, vectors, head, origin)
+        for entry in entries:
+            cache.keep(entry)
+        flight.vectors = vectors
+        self._flying.spawn(cache.put_each, entries)
+
+    def _entries(
+        self, context: RequestContext, batch: _Batch, vectors: Vectors, head: Head, origin: Origin
+    ) -> list[Entry]:
+        now, life_s = self._pump.clock(), context.prepared.lifetime.seconds
+        origin = msgspec.structs.replace(origin, model=vectors.model or origin.model)
+        origins = _shares(origin, [len(item) for item in batch.missing.values()])
+        return [
+            Entry(
+                id=self._new_id(),
+                key=CacheKey(scope=batch.key.scope, partition=batch.key.partition, exact=exact),
+                answer=RawResponse(headers=(), body=vector),
+                origin=share,
+                created=now,
+                expires=None if life_s is None else now + life_s,
+                tags=labels_of(tuple(context.scope["headers"])),
+                transforms=head.transforms,
+            )
+            for exact, vector, share in zip(batch.missing, vectors.items, origins, strict=True)
+        ]
+
+
+async def _run(size: int, function: Callable[..., T], *arguments: object) -> T:
+    """Run what takes long for many bytes: then in a thread."""
+    if size > INLINE_BYTES:
+        return await asyncio.to_thread(function, *arguments)
+    return function(*arguments)
+
+
+def _why_not(head: Head, body: bytes | None) -> str:
+    if head.status != 200:
+        return "status"
+    return "too-large" if body is None else "unreadable"
+
+
+def _write(entries: Sequence[Entry], model: str) -> bytes:
+    return write_vectors([_vector(entry) for entry in entries], model=model)
+
+
+def _merge(batch: _Batch, fresh: Vectors) -> bytes:
+    """Return the answer with the cache's vectors and a provider's, in the client's order."""
+    vectors = {exact: _vector(entry) for exact, entry in batch.found.items()}
+    vectors.update(zip(batch.missing, fresh.items, strict=True))
+    return write_vectors([vectors[exact] for exact in batch.exacts], head=fresh.head)
+
+
+def _size(entries: Iterable[Entry]) -> int:
+    return sum(len(_vector(entry)) for entry in entries)
+
+
+def _vector(entry: Entry) -> bytes:
+    assert isinstance(entry.answer, RawResponse)
+    return entry.answer.body
+
+
+def _together(entries: Sequence[Entry]) -> Origin:
+    """Return what these items cost, as if one call had asked for them."""
+    origins = [entry.origin for entry in entries]
+    costs = [each.cost_usd for each in origins if each.cost_usd is not None]
+    return msgspec.structs.replace(
+        origins[0],
+        ttft_s=max(each.ttft_s for each in origins),
+        total_s=max(each.total_s for each in origins),
+        prompt_tokens=sum(each.prompt_tokens for each in origins),
+        cost_usd=sum(costs) if costs else None,
+        estimated=any(each.estimated for each in origins),
+    )
+
+
+def _shares(origin: Origin, sizes: Sequence[int]) -> Iterable[Origin]:
+    """Yield the part of each item in the cost of a call, by its length."""
+    whole = sum(sizes)
+    tokens = [origin.prompt_tokens * size // whole for size in accumulate(sizes, initial=0)]
+    for size, (before, after) in zip(sizes, pairwise(tokens), strict=True):
+        cost_usd = None if origin.cost_usd is None else origin.cost_usd * size / whole
+        yield msgspec.structs.replace(origin, prompt_tokens=after - before, cost_usd=cost_usd)
