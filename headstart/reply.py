@@ -163,11 +163,14 @@ class AnswerWithheld(UpstreamError):
         """It has a finish reason. A caller can bring that about with a stop sequence."""
 
 
+_EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")
+
+
 def is_event_stream(headers: Headers) -> bool:
-    """True for ``text/event-stream`` answers."""
+    """Tell whether an answer is a stream of events, in any framing that a dialect knows."""
     for name, value in headers:
         if name == b"content-type":
-            return value.lower().startswith(b"text/event-stream")
+            return value.lower().startswith(_EVENT_STREAMS)
     return False
 
 

@@ -39,6 +39,28 @@ class ContentTypes(NamedTuple):
     stream: bytes
 
 
+class FrameCutter(Protocol):
+    """Cuts the bytes of a streamed answer into frames, however they arrive."""
+
+    held: list[bytes]
+    """The parts of a frame that has begun."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+
+        Nothing while no frame can end. Raises UpstreamProtocolError.
+        """
+
+    def cut(self, block: bytes, start: int) -> Frame | None:
+        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+
+        Raises UpstreamProtocolError.
+        """
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole frame."""
+
+
 class EventDecoder(Protocol):
     """Reads one streamed answer, frame by frame."""
 
@@ -198,6 +220,10 @@ class UpstreamDialect:
     """Returns the seconds to wait that the document of an error names."""
     path_below_version: str | None = None
     """The path of a request below a base URL that has the version; None: it has the root's."""
+    stream_type: str = "text/event-stream"
+    """The media type of its streams."""
+    cutter: Callable[[], FrameCutter] | None = None
+    """Cuts its streams into frames; None: they are server-sent events."""
     decoder: Callable[[], EventDecoder]
     decode_body: Callable[[int, bytes], tuple[StreamEvent, ...]]
     """Reads a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""

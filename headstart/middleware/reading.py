@@ -27,7 +27,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.dialects.dialect import Dialect, UpstreamDialect
+    from headstart.dialects.dialect import Dialect, FrameCutter, UpstreamDialect
     from headstart.types import Headers, StreamEvent
 
 _BOM = b"\xef\xbb\xbf"
@@ -256,7 +256,7 @@ class EventStream:
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
-        self._frames = SSEDecoder()
+        self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
         self._decoder = dialect.decoder()
         self._join = join
         self._shape: TextShape | None = None
