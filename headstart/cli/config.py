@@ -123,6 +123,7 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
     if token is not None and not environ.get(token):
         yield f"server.admin_token_env names {masked_variable(token)}, which is not set"
     for upstream in settings.upstream:
+        yield from _cloud_problems(upstream, environ)
         for variable in upstream.key_variables:
             if not environ.get(variable):
                 shown = masked_variable(variable)
@@ -135,6 +136,18 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
             check(settings)
         except ConfigError as error:
             yield str(error)
+
+
+def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is missing for an upstream at a cloud provider."""
+    from headstart.factory.cloud import access, located
+
+    try:
+        found = located(upstream, environ)
+        if found.has_own_key and not found.key_variables:
+            access(found, environ)
+    except ConfigError as error:
+        yield str(error)
 
 
 def _read_authorities(settings: Settings) -> None:

@@ -51,7 +51,7 @@ def notes_on(settings: Settings) -> Iterator[str]:
 
 def _key_notes(settings: Settings) -> Iterator[str]:
     """Yield the upstreams that get callers' own keys, where a key may reach another provider."""
-    taking = [each for each in settings.upstream if not each.key_variables]
+    taking = [each for each in settings.upstream if not each.has_own_key]
     if settings.server.client_keys or len(taking) < 2:
         return
     hosts = {host_of(each.base_url) for each in taking}
@@ -160,7 +160,7 @@ def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings])
                 "which the judge is asked; name another upstream"
             )
         host = urlsplit(upstream.base_url).hostname or ""
-        if not upstream.key_variables and not is_loopback_host(host):
+        if not upstream.has_own_key and not is_loopback_host(host):
             yield (
                 f"cache.judge.upstream: {upstream.name!r} has no key of its own, and a caller's "
                 "is never spent on judging; set its api_key_env"
@@ -252,7 +252,7 @@ def _key_problems(
     if settings.server.client_keys:
         return
     for upstream in members:
-        if not upstream.key_variables and not is_loopback_host(host_of(upstream.base_url)):
+        if not upstream.has_own_key and not is_loopback_host(host_of(upstream.base_url)):
             yield (
                 f"{setting}.upstreams: {upstream.name!r} has no key of its own, and a caller's is "
                 "never handed from one upstream to the next; set its api_key_env, or name callers "
@@ -411,7 +411,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):
-        if upstream.key_variables:
+        if upstream.has_own_key:
             yield (
                 f"upstream[{index}].api_key_env: anyone who reaches server.host "
                 f"{settings.server.host!r} could spend this key; set server.client_keys, or bind "

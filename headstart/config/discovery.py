@@ -50,7 +50,7 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
     found = [
         known
         for known in providers().values()
-        if known.variable is None and lists_models(known.base_url)
+        if known.variable is None and known.auth == "key" and lists_models(known.base_url)
     ]
     upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
     return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
@@ -134,6 +134,7 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         upstream,
         name=upstream.name or known.name,
         base_url=_address(upstream, known),
+        auth=upstream.auth or known.auth,
         dialect=dialect,
         also_speaks=_first(upstream.also_speaks, tuple(others)),
         api_key_env=_first(upstream.api_key_env, known.variable or ()),

@@ -14,6 +14,7 @@ import msgspec
 from headstart.canonical_request import Quirks
 from headstart.errors import ConfigError
 from headstart.settings import (
+    AuthName,
     DialectName,
     PriceSettings,
     Section,
@@ -33,6 +34,7 @@ class Preset(Section):
     """Empty: every customer has another address."""
     variable: str | None = None
     """The usual environment variable of its key; None: it needs no key."""
+    auth: AuthName = "key"
     key_header: str | None = None
     """The header of its key; None: the dialect's."""
     path: str = ""

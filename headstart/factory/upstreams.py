@@ -14,6 +14,7 @@ from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS
 from headstart.errors import ConfigError
+from headstart.factory.cloud import access, located
 from headstart.factory.context import clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.cost import Price
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.router import Provider
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.signers import Signer
     from headstart.middleware.upstreams.target import Target
     from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers
@@ -76,7 +78,12 @@ async def open_upstreams(
             "or set a provider's key such as OPENAI_API_KEY"
         )
     await asyncio.to_thread(_read_files, {each.price_file for each in settings.upstream})
-    return tuple([_open(each, settings, conditions, stack, spawn) for each in settings.upstream])
+    return tuple(
+        [
+            _open(located(each, os.environ), settings, conditions, stack, spawn)
+            for each in settings.upstream
+        ]
+    )
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -98,13 +105,13 @@ def _open(
 
     http: list[HTTPUpstream] = []
     targets: list[Target] = []
-    for number, credential in enumerate(_credentials(chosen, settings), 1):
+    for number, (credential, signer) in enumerate(_credentials(chosen, settings), 1):
         used = msgspec.structs.replace(
             chosen,
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
             models=aliases(chosen),
         )
-        upstream = HTTPUpstream(used, clock, credential=credential, spawn=spawn)
+        upstream = HTTPUpstream(used, clock, credential=credential, signer=signer, spawn=spawn)
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
         target = Target(
@@ -121,14 +128,18 @@ def _open(
     return Opened(chosen, http[0], tuple(targets))
 
 
-def _credentials(upstream: UpstreamSettings, settings: Settings) -> tuple[Headers | None, ...]:
-    """Return the headers of each key of an upstream.
+def _credentials(
+    upstream: UpstreamSettings, settings: Settings
+) -> tuple[tuple[Headers | None, Signer | None], ...]:
+    """Return the headers of each key of an upstream, or what signs its calls.
 
     None stands for the callers' keys, and () for no key, where callers have keys for Headstart.
     """
-    if not upstream.key_variables:
-        return (() if settings.server.client_keys else None,)
-    return tuple(_credential(upstream, variable) for variable in upstream.key_variables)
+    if upstream.key_variables:
+        return tuple((_credential(upstream, each), None) for each in upstream.key_variables)
+    if upstream.has_own_key:
+        return (access(upstream, os.environ),)
+    return ((() if settings.server.client_keys else None, None),)
 
 
 def _credential(upstream: UpstreamSettings, variable: str) -> Headers:

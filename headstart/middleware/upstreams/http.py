@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import UpstreamDialect
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.reading import BodyReader
+    from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers, Piece
 
@@ -164,9 +165,12 @@ class HTTPUpstream:
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
         *,
         credential: Headers | None = None,
+        signer: Signer | None = None,
         spawn: Spawn | None = None,
     ) -> None:
-        """Send ``credential`` with each call; None: the caller's key passes.
+        """Send ``credential`` with each call, and what ``signer`` adds to it.
+
+        None: the caller's key passes.
 
         Where ``settings.dialect`` is None, the provider speaks what the caller speaks. ``spawn``
         starts the task that ``settings.warm`` asks for. Reads ``settings.ca_file``; raises
@@ -175,6 +179,7 @@ class HTTPUpstream:
         self.name = settings.name
         self._settings = settings
         self._credential = credential
+        self._signer = signer
         self._clock = clock
         self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
         self._further = frozenset(BY_SETTING[each].name for each in settings.further)
@@ -255,10 +260,14 @@ class HTTPUpstream:
         if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
             headers = [*headers, *_length_of(call.headers)]
+        url = self.url(sent.path, sent.query)
+        if self._signer is not None:
+            body = sent.body if upload is None else None
+            headers = [*headers, *await self._signer.headers(call.method, url, headers, body)]
         try:
             response = await self._open().request(
                 call.method,
-                self.url(sent.path, sent.query),
+                url,
                 data=(sent.body or None) if upload is None else upload.read(),
                 headers=headers,
                 allow_redirects=False,

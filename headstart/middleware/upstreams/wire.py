@@ -420,7 +420,7 @@ def _translate(
     names += ["fields"] if upstream.fields else []
     names += [f"dropped:{name}" for name in written.dropped]
     headers = headers_across(call.headers, call.query_string, credential, own.key_header)
-    headers.append(("accept", "text/event-stream" if streams else "application/json"))
+    headers.append(("accept", own.stream_type if streams else "application/json"))
     body = _with_members(written.body, upstream.fields)
     headers = _complete(headers, upstream, own.required_headers)
     return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
