@@ -53,7 +53,8 @@ AuditMode: TypeAlias = Literal["background", "sync", "off"]
 CacheMode: TypeAlias = Literal["serve", "shadow", "exact-only"]
 ColdStart: TypeAlias = Literal["strict", "optimistic"]
 CompressionMode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
-DialectName: TypeAlias = Literal["openai", "anthropic", "gemini", "cohere"]
+AuthName: TypeAlias = Literal["key", "aws"]
+DialectName: TypeAlias = Literal["openai", "anthropic", "gemini", "cohere", "bedrock"]
 EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
 ErrorOf: TypeAlias = Literal["hits", "requests"]
@@ -443,8 +444,9 @@ class UpstreamSettings(Section):
     """Name of the upstream in routes, logs, headers and metrics. Empty: the preset's name, else the
     host of the URL."""
     dialect: DialectName | None = None
-    """The wire format: `"openai"`, `"anthropic"`, `"gemini"` or `"cohere"`. None: the preset's
-    dialect; without a preset, `"openai"`. Requests in another one are translated into it."""
+    """The wire format: `"openai"`, `"anthropic"`, `"gemini"`, `"cohere"` or `"bedrock"`. None: the
+    preset's dialect; without a preset, `"openai"`. Requests in another one are translated into
+    it."""
     also_speaks: tuple[DialectName, ...] | None = None
     """Further dialects that the provider understands at the same address: requests in them pass
     untranslated. None: the preset's; without a preset, none."""
@@ -458,6 +460,11 @@ class UpstreamSettings(Section):
     ) = None
     """Version of Azure's API in calls to `/openai/deployments/MODEL/...`. None: Azure's newer paths
     below `/openai/v1`, which need no version."""
+    auth: AuthName | None = None
+    """How Headstart proves to the provider who asks: with a `"key"`, or with credentials of
+    [`"aws"`](providers.md#aws-bedrock). None: as the preset says, else with a key."""
+    region: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")] | None = None
+    """Region of a cloud provider, such as `us-east-1`. None: the provider's usual variable."""
     models: dict[str, str] = msgspec.field(default_factory=dict)
     """Aliases: `{ fast = "llama-3.3-70b-versatile" }`. A preset adds the [common
     names](providers.md#equal-models) of its models."""
@@ -522,6 +529,11 @@ class UpstreamSettings(Section):
         """The variables of its own keys; without any, the caller's key passes."""
         named = self.api_key_env or ()
         return (named,) if isinstance(named, str) else named
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether calls carry a key or a proof of its own, and never a caller's key."""
+        return bool(self.key_variables) or self.auth not in (None, "key")
 
 
 class JudgeInCode:

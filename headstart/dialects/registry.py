@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -24,7 +25,12 @@ _CLIENTS = (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE)
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in _CLIENTS}
 """The dialects that clients may speak, by name."""
 
-UPSTREAM_DIALECTS: Mapping[str, UpstreamDialect] = {**DIALECTS, COHERE_CHAT.name: COHERE_CHAT}
+_UPSTREAMS = (COHERE_CHAT, BEDROCK_CONVERSE)
+
+UPSTREAM_DIALECTS: Mapping[str, UpstreamDialect] = {
+    **DIALECTS,
+    **{each.name: each for each in _UPSTREAMS},
+}
 """The dialects that upstreams may speak, by name."""
 
 KEY_HEADERS = tuple(

@@ -25,6 +25,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -39,6 +40,7 @@ TARGETS: dict[str, UpstreamDialect] = {
     "anthropic": ANTHROPIC_MESSAGES,
     "gemini": GEMINI_GENERATE,
     "cohere": COHERE_CHAT,
+    "bedrock": BEDROCK_CONVERSE,
 }
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 HI = Message(role="user", parts=(TextPart(text="Hi"),))
@@ -199,20 +201,20 @@ NO_LOSS: dict[tuple[type, str], tuple[str, ...]] = {
     # It tells what else means something, and says nothing itself.
     (CanonicalRequest, "dialect"): tuple(TARGETS),
     # They report the usage unasked.
-    (CanonicalRequest, "include_usage"): ("anthropic", "gemini", "cohere"),
+    (CanonicalRequest, "include_usage"): ("anthropic", "gemini", "cohere", "bedrock"),
     # Who declines, and who says so, is the assistant either way.
-    (TextPart, "refusal"): ("anthropic", "gemini", "cohere"),
+    (TextPart, "refusal"): ("anthropic", "gemini", "cohere", "bedrock"),
     # It goes by the media type.
     (MediaPart, "kind"): ("gemini",),
     # Lost with the reasoning, under its name.
     (ReasoningPart, "signature"): tuple(TARGETS),
     (ReasoningPart, "extra"): tuple(TARGETS),
     # Results are found by the id of their call.
-    (ResultPart, "name"): ("openai", "anthropic", "cohere"),
+    (ResultPart, "name"): ("openai", "anthropic", "cohere", "bedrock"),
     # A label that the model does not read.
     (ResponseFormat, "name"): ("anthropic", "gemini", "cohere"),
     # They keep to every schema.
-    (ResponseFormat, "strict"): ("anthropic", "gemini", "cohere"),
+    (ResponseFormat, "strict"): ("anthropic", "gemini", "cohere", "bedrock"),
     # As much as the model sees fit: so it does by itself.
     (ReasoningOptions, "enabled"): ("openai",),
     # Kept on the way back: reasoning that shall not be seen is not passed on.

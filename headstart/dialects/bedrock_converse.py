@@ -1,0 +1,525 @@
+"""AWS Bedrock's Converse, which only upstreams speak. Its streams are AWS's event streams."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.canonical_request import (
+    CallPart,
+    ForeignPart,
+    MediaPart,
+    ReasoningPart,
+    ResultPart,
+    TextPart,
+    Tool,
+    WrittenRequest,
+)
+from headstart.dialects.answers import (
+    MalformedAnswerError,
+    as_count,
+    as_object,
+    as_text,
+    decode_document,
+    decode_event,
+    unreadable,
+)
+from headstart.dialects.aws_event_stream import MessageCutter
+from headstart.dialects.dialect import UpstreamDialect
+from headstart.dialects.requests import Losses, budget_of, top_level_extra
+from headstart.errors import InvalidRequest
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headstart.canonical_request import (
+        CanonicalRequest,
+        ForeignTool,
+        Message,
+        MessagePart,
+        Quirks,
+        ReasoningOptions,
+        ResponseFormat,
+    )
+    from headstart.dialects.dialect import Frame
+    from headstart.types import StreamEvent
+
+NAME = "bedrock-converse"
+_Blocks: TypeAlias = list[dict[str, Any]]
+REASONING = "reasoningContent"
+"""Name under which reasoning comes."""
+
+CACHE_POINT = "cachePoint"
+"""The block that ends a prefix to be cached; some models refuse it."""
+
+FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "guardrail_intervened": "content_filter",
+    "content_filtered": "content_filter",
+}
+_STATUSES = {
+    "internalServerException": 500,
+    "modelStreamErrorException": 424,
+    "modelTimeoutException": 408,
+    "serviceUnavailableException": 503,
+    "throttlingException": 429,
+    "validationException": 400,
+}
+"""The statuses of errors that come inside a stream."""
+_ENDED = (Ended(),)
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+class ConverseDecoder:
+    """EventDecoder of ``/model/{id}/converse-stream``."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}
+        """The number of a tool call, by the number of its block."""
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the message says; nothing for events yet unknown."""
+        kind = "" if frame.event is None else frame.event.decode("utf-8", "replace")
+        if kind in _STATUSES or kind.endswith(("Exception", "Error")):
+            return (_error_of(kind, frame.data or b""),)
+        try:
+            return self._read(kind, decode_event(frame.data or b"{}"))
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+
+    def _read(self, kind: str, event: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        match kind:
+            case "messageStart":
+                return (Started(), TextDelta(text=""))
+            case "contentBlockStart":
+                return self._start(_block_number(event), event.get("start"))
+            case "contentBlockDelta":
+                delta = as_object(event.get("delta"), "a delta")
+                return self._delta(_block_number(event), delta)
+            case "messageStop":
+                return (_finished(event.get("stopReason")),)
+            case "metadata":
+                return (*_usage_in(event), *_ENDED)
+        return ()
+
+    def _start(self, block: int, start: Any) -> tuple[StreamEvent, ...]:
+        match start:
+            case {"toolUse": dict(call)}:
+                index = self._calls.setdefault(block, len(self._calls))
+                id, name = as_text(call.get("toolUseId")), as_text(call.get("name"))
+                return (ToolCallDelta(index=index, id=id, name=name),)
+        return ()
+
+    def _delta(self, block: int, delta: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        match delta:
+            case {"text": str(text)}:
+                return (TextDelta(text=text, block=block),)
+            case {"toolUse": {"input": str(arguments)}}:
+                index = self._calls.setdefault(block, len(self._calls))
+                return (ToolCallDelta(index=index, arguments=arguments),)
+            case {"reasoningContent": dict(reasoning)}:
+                return _reasoning(reasoning, block)
+        return ()
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if status >= 400:
+        return (_read_error(document, status=status),)
+    match document:
+        case {"output": {"message": {"content": list(blocks)}}}:
+            try:
+                said = _whole(blocks)
+            except MalformedAnswerError as error:
+                return (unreadable(str(error)),)
+            reason = _finished(document.get("stopReason"))
+            return (Started(), TextDelta(text=""), *said, reason, *_usage_in(document), *_ENDED)
+    return (unreadable("the answer has no message"),)
+
+
+def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
+    calls = 0
+    for number, block in enumerate(blocks):
+        match as_object(block, "a content block"):
+            case {"text": str(text)}:
+                events.append(TextDelta(text=text, block=number))
+            case {"reasoningContent": dict(reasoning)}:
+                events += _reasoning(reasoning.get("reasoningText", reasoning), number)
+            case {"citationsContent": {"content": list(parts)}}:
+                events += (TextDelta(text=part["text"], block=number) for part in parts if part)
+            case {"toolUse": dict(call)}:
+                events.append(
+                    ToolCallDelta(
+                        index=calls,
+                        id=as_text(call.get("toolUseId")),
+                        name=as_text(call.get("name")),
+                        arguments=msgspec.json.encode(call.get("input", {})).decode(),
+                    )
+                )
+                calls += 1
+    return events
+
+
+def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:
+    if not isinstance(reasoning, dict):
+        raise MalformedAnswerError("reasoning is not an object")
+    text, signature = as_text(reasoning.get("text")), as_text(reasoning.get("signature"))
+    if not text and not signature:
+        return ()  # what the provider hides, only it can read
+    return (ReasoningDelta(text=text or "", field=REASONING, signature=signature, block=block),)
+
+
+def _finished(reason: Any) -> Finished:
+    native = reason if isinstance(reason, str) else None
+    return Finished(reason=FINISHES.get(native or "", "error"), native=native)
+
+
+def _usage_in(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
+    usage = fields.get("usage")
+    return (UsageReported(usage=usage),) if isinstance(usage, dict) else ()
+
+
+def _block_number(event: dict[str, Any]) -> int:
+    number = event.get("contentBlockIndex")
+    if type(number) is not int:
+        raise MalformedAnswerError("a content block has no number")
+    return number
+
+
+def _error_of(kind: str, payload: bytes) -> ErrorReported:
+    return _read_error(decode_document(payload), status=_STATUSES.get(kind, 500), code=kind)
+
+
+def _read_error(document: Any, *, status: int, code: str | None = None) -> ErrorReported:
+    """Read an error's body, ``{"message"}``; some parts of AWS write ``Message``."""
+    fields = document if isinstance(document, dict) else {}
+    message = as_text(fields.get("message")) or as_text(fields.get("Message"))
+    kind = as_text(fields.get("__type"))
+    return ErrorReported(
+        message=message or "the provider reported an error",
+        status=status,
+        code=code or (None if kind is None else kind.rpartition("#")[2]),
+    )
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens:
+    """Return the counts of a usage object, whose input leaves out the prefix cache."""
+    read = as_count(usage.get("cacheReadInputTokens"))
+    written = as_count(usage.get("cacheWriteInputTokens"))
+    return Tokens(
+        prompt=as_count(usage.get("inputTokens")) + read + written,
+        completion=as_count(usage.get("outputTokens")),
+        cached=read,
+        cache_write=written,
+    )
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
+    """Return the request for Bedrock. Raises InvalidRequest (see ``Dialect.write_request``)."""
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    if asked.choices > 1:
+        raise InvalidRequest("n: this upstream gives one choice")
+    top_level_extra(asked, losses)
+    system, messages = _messages(asked, losses)
+    if CACHE_POINT in quirks.drops:
+        system = _without_points(system)
+        messages = [{**turn, "content": _without_points(turn["content"])} for turn in messages]
+    document = {
+        "messages": messages,
+        **({"system": system} if system else {}),
+        **_inference(asked, quirks, losses),
+        **_tools(asked, losses),
+        **_output(asked, losses),
+    }
+    fields = _model_fields(asked, quirks, losses)
+    if fields:
+        document["additionalModelRequestFields"] = fields
+    losses.drop_filled(
+        {
+            "frequency_penalty": asked.frequency_penalty,
+            "presence_penalty": asked.presence_penalty,
+            "seed": asked.seed,
+            "user": asked.user,
+            "parallel_tool_calls": asked.parallel_tool_calls is False,
+            "logprobs": asked.logprobs,
+            "top_logprobs": asked.top_logprobs,
+        }
+    )
+    for name in quirks.drops:
+        if document.pop(name, None) is not None:
+            losses.drop(name)
+    operation = "converse-stream" if asked.stream else "converse"
+    return WrittenRequest(
+        path=f"/model/{quote(asked.model, safe='')}/{operation}".encode(),
+        body=msgspec.json.encode(document),
+        dropped=losses.names,
+    )
+
+
+def _without_points(blocks: _Blocks) -> _Blocks:
+    return [block for block in blocks if CACHE_POINT not in block]
+
+
+def _inference(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+    limit = quirks.default_max_tokens if asked.max_tokens is None else asked.max_tokens
+    sampling = {"temperature": asked.temperature, "topP": asked.top_p}
+    if not quirks.sampling:
+        losses.drop_filled({"temperature": asked.temperature, "top_p": asked.top_p})
+        sampling = {}
+    settings = {"maxTokens": limit, **sampling, "stopSequences": list(asked.stop) or None}
+    told = {name: value for name, value in settings.items() if value is not None}
+    return {"inferenceConfig": told} if told else {}
+
+
+def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+    """Return what only some models take; these names are Claude's."""
+    fields: dict[str, Any] = {}
+    if asked.top_k is not None:
+        if quirks.sampling:
+            fields["top_k"] = asked.top_k
+        else:
+            losses.drop("top_k")
+    budget = None if asked.reasoning is None else _budget(asked.reasoning, quirks)
+    if budget is not None:
+        fields["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    return fields
+
+
+def _budget(wish: ReasoningOptions, quirks: Quirks) -> int | None:
+    """Return the tokens for a model that is told a number, and None for one told an effort."""
+    if wish.enabled is False or wish.effort == "none":
+        return None
+    if wish.budget_tokens is not None:
+        return wish.budget_tokens
+    return None if wish.effort is None or quirks.thinking == "effort" else budget_of(wish.effort)
+
+
+def _output(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    wanted = asked.response_format
+    if wanted is not None and wanted.kind != "text":
+        config["textFormat"] = _format(wanted, losses)
+    wish = asked.reasoning
+    if wish is not None:
+        losses.drop_filled({**wish.extra, "display": wish.shown is False})
+        if wish.enabled is False or wish.effort == "none":
+            losses.drop("reasoning")
+        elif wish.effort is not None and wish.budget_tokens is None:
+            config["effort"] = wish.effort
+        elif wish.enabled and wish.budget_tokens is None:
+            losses.drop("reasoning")
+    return {"outputConfig": config} if config else {}
+
+
+def _format(wanted: ResponseFormat, losses: Losses) -> dict[str, Any]:
+    if wanted.schema is None:
+        raise losses.refusal("response_format of type json_object (name a json_schema)")
+    schema = {
+        "schema": msgspec.json.encode(wanted.schema).decode(),
+        "name": wanted.name,
+        "description": wanted.description,
+    }
+    told = {name: value for name, value in schema.items() if value is not None}
+    return {"type": "json_schema", "structure": {"jsonSchema": told}}
+
+
+def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    choice = asked.tool_choice
+    names = () if choice is None else choice.names
+    mode = "auto" if choice is None else choice.mode
+    # A choice limited to some tools is told by leaving out the others.
+    tools = [
+        block
+        for tool in asked.tools
+        if not isinstance(tool, Tool) or not names or tool.name in names
+        for block in _tool(tool, losses)
+    ]
+    if not tools:
+        return {}
+    if mode == "none":
+        if not _holds_calls(asked.messages):
+            return {}
+        losses.drop("tool_choice")  # a conversation with calls needs their tools
+    chosen: dict[str, Any] = {}
+    if mode in ("required", "named"):
+        named = {"tool": {"name": names[0]}} if mode == "named" and len(names) == 1 else {"any": {}}
+        chosen = {"toolChoice": named}
+    return {"toolConfig": {"tools": tools, **chosen}}
+
+
+def _holds_calls(messages: Sequence[Message]) -> bool:
+    parts = (part for message in messages for part in message.parts)
+    return any(isinstance(part, CallPart | ResultPart) for part in parts)
+
+
+def _tool(tool: Tool | ForeignTool, losses: Losses) -> _Blocks:
+    if not isinstance(tool, Tool):
+        return [losses.foreign(tool)]
+    described = {"description": tool.description} if tool.description else {}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    schema = {"json": tool.parameters or {"type": "object", "properties": {}}}
+    spec = {"name": tool.name, **described, "inputSchema": schema, **strict}
+    return [{"toolSpec": spec}, *_cache_point(tool.extra, losses)]
+
+
+# --- messages --------------------------------------------------------------------------------
+
+_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
+_UNSAFE_TITLE = re.compile(r"[^A-Za-z0-9 \-()\[\]]+")
+_FILES = {
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+    "text/markdown": "md",
+    "text/csv": "csv",
+    "text/html": "html",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+}
+_IMAGES = frozenset({"png", "jpeg", "gif", "webp"})
+_SOUNDS = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
+_SOUNDS |= {f"audio/{kind}": kind for kind in ("aac", "flac", "ogg", "opus", "webm", "mp4", "pcm")}
+
+
+def _messages(asked: CanonicalRequest, losses: Losses) -> tuple[_Blocks, _Blocks]:
+    """Return ``system`` and the messages: neighbours of one role are one turn."""
+    system: _Blocks = []
+    turns: list[tuple[str, _Blocks]] = []
+    for message in asked.messages:
+        if message.name is not None:
+            losses.drop("name")
+        losses.drop_filled(message.extra)
+        blocks = [block for part in message.parts for block in _blocks(part, losses)]
+        if message.role in ("system", "developer"):
+            system += blocks
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        elif blocks:
+            turns.append((role, blocks))
+    if not turns:
+        turns, system = [("user", system)], []
+    return system, [{"role": role, "content": blocks} for role, blocks in turns]
+
+
+def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
+    """Return the blocks that say a part, and the mark behind it of a prefix to be cached."""
+    match part:
+        case ReasoningPart():
+            losses.drop_reasoning(part)
+            return []
+        case TextPart():
+            # Bedrock refuses blank texts, and other dialects are full of them.
+            said: _Blocks = [{"text": part.text}] if part.text.strip() else []
+        case MediaPart():
+            said = [_media(part, losses)]
+        case CallPart():
+            said = [{"toolUse": _call(part)}]
+        case ResultPart():
+            said = [{"toolResult": _result(part, losses)}]
+        case ForeignPart():
+            return [losses.foreign(part)]
+    return [*said, *_cache_point(part.extra, losses)]
+
+
+def _cache_point(extra: dict[str, Any], losses: Losses) -> _Blocks:
+    """Return the block that stands for Anthropic's ``cache_control``; other extras are lost."""
+    losses.drop_filled({name: value for name, value in extra.items() if name != "cache_control"})
+    match extra.get("cache_control"):
+        case {"type": "ephemeral", **more}:
+            ttl = {"ttl": more["ttl"]} if more.get("ttl") in ("5m", "1h") else {}
+            return [{CACHE_POINT: {"type": "default", **ttl}}]
+    return []
+
+
+def _call(part: CallPart) -> dict[str, Any]:
+    return {"toolUseId": _id(part.id), "name": part.name, "input": _input(part.arguments)}
+
+
+def _result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+    content = [block for each in part.content for block in _blocks(each, losses)]
+    for block in content:
+        if not block.keys() & {"text", "image", "document"}:
+            raise losses.refusal(f"a tool's result of type {next(iter(block))}")
+    status = {"status": "error"} if part.is_error else {}
+    return {"toolUseId": _id(part.id), "content": content or [{"text": "-"}], **status}
+
+
+def _id(id: str) -> str:
+    """Return a call's id as Bedrock takes it."""
+    return _UNSAFE_ID.sub("_", id)[:64] or "_"
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return the arguments as an object; text that is none goes as ``_raw``."""
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled({"detail": None if part.detail == "auto" else part.detail})
+    if part.data is None and not (part.url or "").startswith("s3://"):
+        raise losses.refusal(f"content of type {part.kind} (by URL)")
+    source: dict[str, Any] = (
+        {"bytes": part.data} if part.data is not None else {"s3Location": {"uri": part.url}}
+    )
+    kind = part.media_type or ""
+    if part.kind == "image":
+        losses.drop_filled({"name": part.name})
+        name = kind.removeprefix("image/").replace("jpg", "jpeg")
+        if name not in _IMAGES:
+            raise losses.refusal(f"content of type image ({kind})")
+        return {"image": {"format": name, "source": source}}
+    if part.kind == "audio":
+        losses.drop_filled({"name": part.name})
+        if kind not in _SOUNDS:
+            raise losses.refusal(f"content of type audio ({kind})")
+        return {"audio": {"format": _SOUNDS[kind], "source": source}}
+    if kind not in _FILES:
+        raise losses.refusal(f"content of type file ({kind})")
+    title = _UNSAFE_TITLE.sub(" ", part.name or "document").strip()[:200] or "document"
+    return {"document": {"format": _FILES[kind], "name": title, "source": source}}
+
+
+BEDROCK_CONVERSE = UpstreamDialect(
+    name=NAME,
+    setting="bedrock",
+    request_id_header=b"x-amzn-requestid",
+    text_fields=frozenset({"text"}),
+    stream_type="application/vnd.amazon.eventstream",
+    cutter=MessageCutter,
+    decoder=ConverseDecoder,
+    decode_body=decode_body,
+    tokens=_tokens,
+    write_request=write_request,
+)

@@ -1,0 +1,298 @@
+"""Asking Bedrock's Converse, and reading its answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headstart.canonical_request import Quirks, WrittenRequest
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.aws_event_stream import MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.errors import InvalidRequest
+from headstart.middleware.reading import EventStream
+from headstart.transcript import Transcript
+from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
+
+DIALECT = BEDROCK_CONVERSE
+PNG = "data:image/png;base64,iVBORw0KGgo="
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+USAGE = {
+    "inputTokens": 10,
+    "outputTokens": 5,
+    "totalTokens": 45,
+    "cacheReadInputTokens": 20,
+    "cacheWriteInputTokens": 10,
+}
+
+
+def written(quirks: Quirks | None = None, **fields: Any) -> WrittenRequest:
+    document = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    asked = OPENAI_CHAT.read_request(OPENAI_CHAT.parse_request(json.dumps(document).encode()))
+    return DIALECT.write_request(asked, quirks or Quirks())
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(written(**fields).body)
+    return found
+
+
+def message(kind: str, **payload: Any) -> bytes:
+    headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    return encode_message(headers, json.dumps({**payload, "p": "abcdefghij"}).encode())
+
+
+def delta(block: int, **said: Any) -> bytes:
+    return message("contentBlockDelta", contentBlockIndex=block, delta=said)
+
+
+def exception(kind: str, text: str) -> bytes:
+    headers = {":exception-type": kind, ":message-type": "exception"}
+    return encode_message(headers, json.dumps({"message": text}).encode())
+
+
+STREAM = [
+    message("messageStart", role="assistant"),
+    delta(0, reasoningContent={"text": "Hm."}),
+    delta(0, reasoningContent={"signature": "c2ln"}),
+    message("contentBlockStop", contentBlockIndex=0),
+    delta(1, text="Hel"),
+    delta(1, text="lo"),
+    message("contentBlockStop", contentBlockIndex=1),
+    message(
+        "contentBlockStart",
+        contentBlockIndex=2,
+        start={"toolUse": {"toolUseId": "t1", "name": "look"}},
+    ),
+    delta(2, toolUse={"input": '{"a"'}),
+    delta(2, toolUse={"input": ":1}"}),
+    message("contentBlockStop", contentBlockIndex=2),
+    message("somethingNew", x=1),
+    message("messageStop", stopReason="tool_use"),
+    message("metadata", usage=USAGE, metrics={"latencyMs": 9}),
+]
+WHOLE = {
+    "output": {
+        "message": {
+            "role": "assistant",
+            "content": [
+                {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
+                {"text": "Hello"},
+                {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"a": 1}}},
+            ],
+        }
+    },
+    "stopReason": "tool_use",
+    "usage": USAGE,
+    "metrics": {"latencyMs": 9},
+}
+PARTS = (
+    Reasoning(text="Hm.", field="reasoningContent", signature="c2ln"),
+    Text(text="Hello"),
+    ToolCall(id="t1", name="look", arguments='{"a":1}'),
+)
+
+
+def read(*pieces: bytes) -> list[StreamEvent]:
+    stream = EventStream(DIALECT, join=False)
+    return [event for piece in pieces for _, found in stream.feed(piece) for event in found]
+
+
+def check(events: Any) -> None:
+    transcript = Transcript()
+    transcript.feed(tuple(events))
+    completion = transcript.completion(now=0)
+    assert completion is not None
+    (choice,) = completion.choices
+    assert choice.parts == PARTS
+    assert (choice.finish, choice.native_finish) == ("tool_calls", "tool_use")
+    assert completion.usage == USAGE
+    counted = DIALECT.tokens(USAGE)
+    assert (counted.prompt, counted.completion) == (40, 5)
+    assert (counted.cached, counted.cache_write) == (20, 10)
+
+
+def test_a_whole_answer_is_read() -> None:
+    events = DIALECT.decode_body(200, json.dumps(WHOLE).encode())
+    assert isinstance(events[-1], Ended)
+    check(events)
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 10_000])
+def test_a_stream_is_read_however_it_arrives(size: int) -> None:
+    whole = b"".join(STREAM)
+    events = read(*(whole[at : at + size] for at in range(0, len(whole), size)))
+    assert isinstance(events[-1], Ended)
+    check(events)
+
+
+@pytest.mark.parametrize(
+    ("native", "reason"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("guardrail_intervened", "content_filter"),
+        ("malformed_tool_use", "error"),
+        ("something_new", "error"),
+    ],
+)
+def test_the_reason_of_the_end_is_translated(native: str, reason: str) -> None:
+    (event,) = read(message("messageStop", stopReason=native))
+    assert (getattr(event, "reason", ""), getattr(event, "native", "")) == (reason, native)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("throttlingException", 429), ("modelStreamErrorException", 424), ("newException", 500)],
+)
+def test_an_exception_in_a_stream_is_an_error(kind: str, status: int) -> None:
+    assert read(*STREAM[:1], exception(kind, "no"))[-1] == ErrorReported(
+        message="no", status=status, code=kind
+    )
+
+
+def test_an_error_has_the_status_of_its_answer() -> None:
+    (event,) = DIALECT.decode_body(400, b'{"message": "The model is wrong"}')
+    assert event == ErrorReported(message="The model is wrong", status=400)
+    (event,) = DIALECT.decode_body(403, b'{"__type":"a#UnknownKey","Message":"x"}')
+    assert event == ErrorReported(message="x", status=403, code="UnknownKey")
+    (event,) = DIALECT.decode_body(500, b"<html>")
+    assert isinstance(event, ErrorReported)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"{}", b"[]", b'{"output": {"message": {"content": [3]}}, "stopReason": "end_turn"}'],
+)
+def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
+    (event,) = DIALECT.decode_body(200, raw)
+    assert isinstance(event, ErrorReported)
+    assert isinstance(read(message("contentBlockDelta", delta={"text": "x"}))[0], ErrorReported)
+
+
+def test_the_model_stands_in_the_path() -> None:
+    arn = "arn:aws:bedrock:us-east-1:1:inference-profile/x"
+    assert written(model="a.b-v1:0").path == b"/model/a.b-v1%3A0/converse"
+    assert written(model=arn, stream=True).path == (
+        b"/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Ainference-profile%2Fx/converse-stream"
+    )
+
+
+def test_a_conversation_is_written() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What?"}, image(PNG)]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c.1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c.1", "content": "seen"},
+        {"role": "user", "content": "And?"},
+    ]
+    assert body(messages=messages, tools=[TOOL], max_tokens=7, stop="x", temperature=0) == {
+        "system": [{"text": "Be brief."}],
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"text": "What?"},
+                    {"image": {"format": "png", "source": {"bytes": "iVBORw0KGgo="}}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": [{"toolUse": {"toolUseId": "c_1", "name": "look", "input": {}}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"toolResult": {"toolUseId": "c_1", "content": [{"text": "seen"}]}},
+                    {"text": "And?"},
+                ],
+            },
+        ],
+        "inferenceConfig": {"maxTokens": 7, "temperature": 0, "stopSequences": ["x"]},
+        "toolConfig": {
+            "tools": [{"toolSpec": {"name": "look", "inputSchema": {"json": {"type": "object"}}}}]
+        },
+    }
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "written_choice"),
+    [
+        ("auto", None),
+        ("required", {"any": {}}),
+        ({"type": "function", "function": {"name": "look"}}, {"tool": {"name": "look"}}),
+    ],
+)
+def test_the_choice_of_a_tool_is_written(choice: Any, written_choice: Any) -> None:
+    config = body(tools=[TOOL], tool_choice=choice)["toolConfig"]
+    assert config.get("toolChoice") == written_choice
+
+
+def test_a_choice_of_no_tool_leaves_the_tools_out() -> None:
+    assert "toolConfig" not in body(tools=[TOOL], tool_choice="none")
+
+
+def test_a_schema_and_an_effort_go_to_the_output() -> None:
+    schema = {"name": "trip", "schema": {"type": "object"}}
+    found = body(
+        response_format={"type": "json_schema", "json_schema": schema}, reasoning_effort="low"
+    )
+    structure = {"jsonSchema": {"schema": '{"type":"object"}', "name": "trip"}}
+    assert found["outputConfig"] == {
+        "textFormat": {"type": "json_schema", "structure": structure},
+        "effort": "low",
+    }
+
+
+def test_a_mark_of_the_prefix_cache_travels() -> None:
+    text = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    document = {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [text],
+        "thinking": {"type": "enabled", "budget_tokens": 2048},
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    asked = ANTHROPIC_MESSAGES.read_request(
+        ANTHROPIC_MESSAGES.parse_request(json.dumps(document).encode())
+    )
+    found = json.loads(DIALECT.write_request(asked, Quirks()).body)
+    assert found["system"] == [{"text": "Long."}, {"cachePoint": {"type": "default", "ttl": "1h"}}]
+    kept = json.loads(DIALECT.write_request(asked, Quirks(drops=("cachePoint",))).body)
+    assert kept["system"] == [{"text": "Long."}]
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    assert found["additionalModelRequestFields"] == {"thinking": thinking}
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("^n:", {"n": 2}),
+        ("by URL", {"messages": [{"role": "user", "content": [image("https://a.org/b.png")]}]}),
+        ("json_object", {"response_format": {"type": "json_object"}}),
+    ],
+)
+def test_what_bedrock_cannot_take_is_refused(message: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        written(**fields)
+
+
+def test_fields_that_only_tune_are_dropped_by_name() -> None:
+    found = written(seed=1, presence_penalty=1, user="u", logprobs=True)
+    assert found.dropped == ("logprobs", "presence_penalty", "seed", "user")
+    assert set(json.loads(found.body)) == {"messages"}
+    assert MessageCutter().cut(b"", 0) is None
