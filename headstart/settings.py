@@ -10,12 +10,8 @@ A component takes the table that it needs, never ``Settings``.
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
-from importlib.resources import files
 from ipaddress import ip_address
-from itertools import pairwise
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -32,7 +28,7 @@ import msgspec
 from headstart.canonical_request import Quirks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from headstart.interfaces import DraftJudge
 
@@ -744,24 +740,6 @@ def is_loopback_host(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-@cache
-def help_texts() -> dict[str, dict[str, str]]:
-    """Return the help of each field, by table and field, as Markdown on one line."""
-    source = files("headstart").joinpath("settings.py").read_text(encoding="utf-8")
-    tables = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
-    return {table.name: dict(_texts_below(table)) for table in tables}
-
-
-def _texts_below(table: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Yield each field that has a text below it, and the text."""
-    for field, below in pairwise(table.body):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                value=ast.Constant(value=str(text))
-            ):
-                yield name, " ".join(text.split())
 
 
 def masked(settings: Settings) -> dict[str, Any]:

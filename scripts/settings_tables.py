@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import msgspec
 
 from headstart import settings
-from headstart.config.names import NONE
-from headstart.settings import Strategy, StrategySettings, help_texts
+from headstart.config.names import NONE, help_texts
+from headstart.settings import Strategy, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from headstart import settings
+from headstart.config.names import help_texts
 from headstart.mount import CacheOptions
-from headstart.settings import RouteSettings, Section, Settings, Strategy, help_texts
+from headstart.settings import RouteSettings, Section, Settings, Strategy
 from scripts import settings_tables
 from support.repository import ROOT
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from headstart.settings import Settings, help_texts
+from headstart.config.names import help_texts
+from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
@@ -168,3 +172,21 @@ def _description(section: str, key: str) -> str | None:
         return None
     notes = getattr(kind, "__metadata__", ())
     return next((note.description for note in notes if note.description), None)
+
+
+@cache
+def help_texts() -> dict[str, dict[str, str]]:
+    """Return the help of each field, by table and field, as Markdown on one line."""
+    source = files("headstart").joinpath("settings.py").read_text(encoding="utf-8")
+    tables = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
+    return {table.name: dict(_texts_below(table)) for table in tables}
+
+
+def _texts_below(table: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield each field that has a text below it, and the text."""
+    for field, below in pairwise(table.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(text))
+            ):
+                yield name, " ".join(text.split())
