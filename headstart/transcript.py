@@ -17,6 +17,7 @@ from headstart.types import (
     ExtraDelta,
     Finished,
     LogprobsDelta,
+    Piece,
     Reasoning,
     ReasoningDelta,
     Refusal,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from headstart.attempts import Tokens
-    from headstart.types import Part, Piece, StreamEvent
+    from headstart.types import Part, StreamEvent
 
     CountTokens: TypeAlias = Callable[[dict[str, Any]], Tokens]
 
@@ -108,15 +109,14 @@ class Transcript:
         self._begun: set[int] = set()
         self._finished: set[int] = set()
 
-    def add(self, piece: Piece) -> None:
-        """Add a piece that goes to the client."""
-        self.size += len(piece.data)
-        if piece.events:
-            self.feed(piece.events)
-
     def feed(self, events: Sequence[StreamEvent]) -> None:
         """Add events, in order."""
-        for event in events:
+        self.add(Piece(b"", tuple(events)))
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece that goes to the client, and its events, in order."""
+        self.size += len(piece.data)
+        for event in piece.events:
             first = self._first
             if (
                 first is not None

@@ -96,11 +96,15 @@ class Client:
         """The client closed its connection."""
         self.abort(ClientGone())
 
-    def expire(self, deadline: float | None) -> None:
-        """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
+    def stop(self) -> None:
+        """Clear the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def expire(self, deadline: float | None) -> None:
+        """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
+        self.stop()
         self._late = False
         if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
@@ -199,15 +203,18 @@ class Flight:
         self._log: list[bytes] = []
         self._dropped = 0
         self._size = 0
-        self._clients: list[Client] = []
+        self.readers: list[Client] = []
+        """Those who have joined and not left."""
         self._payer: Client | None = None
         self._claimed = False
         self._room: asyncio.Future[None] | None = None
 
-    def join(self) -> Client:
-        """Add a reader that starts at the beginning of the answer."""
+    def join(self, deadline: float | None = None) -> Client:
+        """Add a reader that starts at the beginning of the answer, and waits until ``deadline``."""
         client = Client(self)
-        self._clients.append(client)
+        if deadline is not None:
+            client.expire(deadline)
+        self.readers.append(client)
         self._payer = self._payer or client
         return client
 
@@ -216,13 +223,13 @@ class Flight:
 
         If the answer is whole, the pump gets ``REST_S`` to read the end of the body.
         """
-        client.expire(None)
+        client.stop()
         if client is self._payer and not (self.done or client.has_all):
             self._payer = None
-        self._clients.remove(client)
+        self.readers.remove(client)
         if self.full:
             self._trim()
-        if self._clients:
+        if self.readers:
             return False
         if self.pump is not None and not self.done:
             if not self.whole:
@@ -262,7 +269,7 @@ class Flight:
         """
         if client is self._payer and not self.done:
             self._payer = None
-        others = self._clients or self._payer is not None
+        others = self.readers or self._payer is not None
         if self._claimed or not self.done or (client is not self._payer and others):
             return ()
         self._claimed = True
@@ -281,7 +288,7 @@ class Flight:
     @property
     def clients(self) -> int:
         """Number of readers."""
-        return len(self._clients)
+        return len(self.readers)
 
     @property
     def stored(self) -> bool:
@@ -310,23 +317,26 @@ class Flight:
             self.done = True
             self.wake()
 
-    async def push(self, data: bytes) -> None:
-        """Append a piece and wake the readers. Once the log is full, wait for room."""
+    def push(self, data: bytes) -> None:
+        """Append a piece and wake the readers. Once the log is full, wait for room first."""
         self._size += len(data)
-        if self._clients:  # nobody reads the bytes of an audit
+        if self.readers:  # nobody reads the bytes of an audit
             self._log.append(data)
             self.end += 1
-            self.wake()
+            for client in self.readers:
+                waiter = client.waiter
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
         if self._size > self._log_bytes:
             self.full = True
-            await self._make_room()
 
-    async def _make_room(self) -> None:
+    async def room(self) -> None:
+        """Wait until a full log has room for more."""
         self._trim()
         while self._size > self._log_bytes:
-            if not self._clients:
+            if not self.readers:
                 return
-            readers = [client for client in self._clients if not client.aborted]
+            readers = [client for client in self.readers if not client.aborted]
             if len(readers) > 1:
                 slowest = min(readers, key=lambda client: client.position)
                 slowest.abort(SlowClient("this client reads too slowly and was dropped"))
@@ -351,9 +361,9 @@ class Flight:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _trim(self) -> None:
-        if not self.full or not self._clients:
+        if not self.full or not self.readers:
             return
-        passed = min(client.position for client in self._clients) - self._dropped
+        passed = min(client.position for client in self.readers) - self._dropped
         if passed > 0:
             self._size -= sum(map(len, self._log[:passed]))
             del self._log[:passed]
@@ -361,7 +371,7 @@ class Flight:
 
     def wake(self) -> None:
         """Let the pending reads of all clients look again."""
-        for client in self._clients:
+        for client in self.readers:
             waiter = client.waiter
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)

@@ -187,13 +187,13 @@ class PumpedCall:
         flight = self._flight
         unseen: Exception | None = None
         try:
-            await (self._attend() if flight.clients else self._audit())
+            await (self._attend() if flight.readers else self._audit())
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle()
             if isinstance(error, UpstreamRefused) and self._key is not None:
                 flight.not_stored = "status"
             flight.fail(error)
-            if not isinstance(error, HeadstartError) and not flight.clients:
+            if not isinstance(error, HeadstartError) and not flight.readers:
                 unseen = error
         finally:
             self._settle()
@@ -286,7 +286,7 @@ class PumpedCall:
                 reply.transcript.feed((Ended(),))
                 self._sum_up_at_once(reply)
             raise
-        if head.stream:
+        if head.stream and flight.origin is None:
             await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
         transcript = reply.transcript
         if self._reads and not pump.wrapped:
@@ -328,7 +328,9 @@ class PumpedCall:
                         # A client may ask again as soon as it has the terminal event.
                         self._sum_up_at_once(reply)
                 if piece.data:
-                    await flight.push(piece.data)
+                    flight.push(piece.data)
+                    if flight.full:
+                        await flight.room()
         finally:
             flight.is_read = False
         self._raw = None if raw is None else b"".join(raw)

@@ -171,17 +171,16 @@ class Responder:
         client waits for its status at most ``early_200_s``, if its dialect has comments that can
         follow. ``compose`` makes the client's answer of a whole one.
         """
-        client = flight.join()
+        client = flight.join(context.begin_by)
         context.flight = flight
         try:
-            client.expire(context.begin_by)
             watcher = self._spawn(watch, context.receive, client.gone)
             try:
                 await self._send_flight(context, flight, client, early_200_s, compose)
             finally:
                 watcher.cancel()
         finally:
-            if flight.clients == 1 and not flight.done and context.will_retry:
+            if not flight.done and flight.clients == 1 and context.will_retry:
                 context.seat = flight.join()
                 flight.leave(client)
             else:
@@ -221,7 +220,6 @@ class Responder:
     ) -> None:
         if flight.first_content is not None:
             context.timings[b"upstream"] = flight.first_content - flight.began
-        context.stored = flight.stored
         context.mark_first_byte()
         # The length that an app states of its own answer is kept: if it is wrong, it shows.
         length = len(body) if context.route.wire else None
@@ -258,8 +256,6 @@ class Responder:
                 raise
             context.error = error.code
             last = dialect.error_frame(error, context.id)
-        else:
-            context.stored = flight.stored
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
@@ -290,8 +286,6 @@ class Responder:
         except UpstreamError as error:
             context.error = error.code
             last = dialect.error_frame(error, context.id)
-        else:
-            context.stored = flight.stored
         await context.send({**body, "body": last, "more_body": False})
 
     async def through_app(

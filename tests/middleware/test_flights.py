@@ -15,6 +15,11 @@ pytestmark = pytest.mark.anyio
 HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", ())
 
 
+async def push(flight: Flight, data: bytes) -> None:
+    flight.push(data)
+    await flight.room()
+
+
 async def read_to_end(client: object) -> bytes:
     parts = []
     while data := await client.read():  # type: ignore[attr-defined]
@@ -26,8 +31,8 @@ async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> N
     flight = Flight()
     first = flight.join()
     flight.open(HEAD)
-    await flight.push(b"one ")
-    await flight.push(b"two ")
+    await push(flight, b"one ")
+    await push(flight, b"two ")
     assert await first.read() == b"one two "
     late = flight.join()
     assert (await late.head()).status == 200
@@ -35,7 +40,7 @@ async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> N
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(read_to_end(client)) for client in (first, late)]
         await asyncio.sleep(0)
-        await flight.push(b"three")
+        await push(flight, b"three")
         flight.finish()
     assert [task.result() for task in waiting] == [b"three", b"three"]
 
@@ -44,7 +49,7 @@ async def test_a_failure_comes_after_what_arrived_before_it() -> None:
     flight = Flight()
     client = flight.join()
     flight.open(HEAD)
-    await flight.push(b"partial")
+    await push(flight, b"partial")
     flight.fail(UpstreamProtocolError("cut"))
     assert await client.read() == b"partial"
     with pytest.raises(UpstreamProtocolError):
@@ -128,7 +133,7 @@ async def test_the_deadline_ends_a_wait() -> None:
     with pytest.raises(UpstreamTimeout):
         await client.head()
     flight.open(HEAD)
-    await flight.push(b"late")
+    await push(flight, b"late")
     assert await client.read() == b"late"
     with pytest.raises(UpstreamTimeout):
         await client.read()
@@ -139,13 +144,13 @@ async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down(
     client = flight.join()
     flight.open(HEAD)
     async with asyncio.TaskGroup() as group:
-        pushing = group.create_task(flight.push(b"x" * 11))
+        pushing = group.create_task(push(flight, b"x" * 11))
         await asyncio.sleep(0)
         assert not pushing.done()
         assert not flight.joinable
         assert await client.read() == b"x" * 11
     assert pushing.done()
-    await flight.push(b"y")
+    await push(flight, b"y")
     flight.finish()
     assert await read_to_end(client) == b"y"
 
@@ -154,15 +159,15 @@ async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
     flight = Flight(log_bytes=10)
     quick, slow = flight.join(), flight.join()
     flight.open(HEAD)
-    await flight.push(b"a" * 8)
+    await push(flight, b"a" * 8)
     assert await quick.read() == b"a" * 8
     async with asyncio.TaskGroup() as group:
-        group.create_task(flight.push(b"b" * 8))
+        group.create_task(push(flight, b"b" * 8))
         await asyncio.sleep(0)
         assert await quick.read() == b"b" * 8
     with pytest.raises(SlowClient):
         await slow.read()
-    await flight.push(b"c")
+    await push(flight, b"c")
     flight.finish()
     assert await read_to_end(quick) == b"c"
 
@@ -172,7 +177,7 @@ async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
     client = flight.join()
     flight.open(HEAD)
     async with asyncio.TaskGroup() as group:
-        group.create_task(flight.push(b"12345"))
+        group.create_task(push(flight, b"12345"))
         assert await client.read_all() is None
         assert await client.read() == b"12345"
 
@@ -180,8 +185,8 @@ async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
 async def test_nothing_is_kept_of_an_answer_that_nobody_reads() -> None:
     flight = Flight(log_bytes=10)
     flight.open(HEAD)
-    await flight.push(b"x" * 6)
-    await flight.push(b"x" * 6)
+    await push(flight, b"x" * 6)
+    await push(flight, b"x" * 6)
     flight.finish()
     assert flight.full
     assert flight.take(flight.join()) == b""
