@@ -273,6 +273,8 @@ class Flight:
         if self._claimed or not self.done or (client is not self._payer and others):
             return ()
         self._claimed = True
+        # Flight and reader would keep each other in memory, and with them the whole answer.
+        self._payer = None
         return self.attempts
 
     def lasts(self, deadline: float | None) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -200,3 +202,21 @@ async def test_flights_are_found_until_removed_and_never_by_another() -> None:
     assert flights.find("k") is one
     flights.remove("k", one)
     assert flights.find("k") is None
+
+
+async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collector() -> None:
+    flight = Flight()
+    client = flight.join()
+    flight.open(HEAD)
+    await push(flight, b"one")
+    flight.finish()
+    assert await read_to_end(client) == b"one"
+    flight.leave(client)
+    flight.claim(client)
+    answer = weakref.ref(flight)
+    gc.disable()
+    try:
+        del flight, client
+        assert answer() is None
+    finally:
+        gc.enable()
