@@ -202,7 +202,7 @@ class Responder:
                 async with asyncio.timeout(early_200_s):
                     head = await client.head()
         if head is None:
-            return await self._send_early(context, flight, client)
+            return await self._send_early(context, client)
         if context.lookup.outcome is Outcome.JOINED and head.not_stored in _OWN_ALONE:
             raise NotForOthers
         context.upstream = head.upstream
@@ -258,7 +258,7 @@ class Responder:
             last = dialect.error_frame(error, context.id)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
+    async def _send_early(self, context: RequestContext, client: Client) -> None:
         """Send 200 before there is an answer, and comments until there is; errors become events."""
         dialect, heartbeat = context.route.dialect, _heartbeat(context)
         assert dialect is not None
