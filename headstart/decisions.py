@@ -171,6 +171,8 @@ class Outcome(StrEnum):
     BYPASS = "bypass"
     AUDIT = "audit"
     """A call of our own that checks a hit. No client waits for it."""
+    RELAY = "relay"
+    """Its path is not cached. It is no request to the cache, so no rate of hits counts it."""
 
 
 class Lookup(Frozen):

@@ -93,6 +93,10 @@ class Served(Frozen, tag="served"):
     costs."""
     socket: SocketTraffic | None = None
     """The request was a WebSocket, and ``total_s`` is the time that it was open."""
+    bytes_up: int = 0
+    """The length of a relayed request's body."""
+    bytes_down: int = 0
+    """The length of the body of its answer."""
 
 
 class StageFailed(Frozen, tag="stage_failed"):
@@ -102,16 +106,6 @@ class StageFailed(Frozen, tag="stage_failed"):
     error: str
     detail: str = ""
     """A message about the failure that shows nothing of prompts."""
-
-
-class UpstreamFailed(Frozen, tag="upstream_failed"):
-    """A relayed call failed or got a status 5xx. ``Served.attempts`` has the other calls."""
-
-    upstream: str
-    error: str
-    """Our code for the failure."""
-    status: int = 0
-    """The status of the upstream's answer, if there was one."""
 
 
 class Committed(Frozen, tag="committed"):
@@ -152,9 +146,7 @@ class Learned(Frozen, tag="learned"):
     cold_start_serves: float
 
 
-Observation: TypeAlias = (
-    Served | StageFailed | UpstreamFailed | Committed | Encoded | Labelled | Learned
-)
+Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Labelled | Learned
 
 
 class Observer(Protocol):

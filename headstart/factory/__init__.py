@@ -271,6 +271,7 @@ def _make_relay(parts: Parts, router: Router, access: AccessControl) -> Relay:
         rules=tuple(map(route_rule, parts.settings.route)),
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
+        clock=clock,
         new_id=partial(new_ulid, clock),
         access=access,
         deadline_s=server.deadline_s,

@@ -61,6 +61,8 @@ class Stats(Frozen, omit_defaults=False):
     joined: int
     misses: int
     bypasses: int
+    relayed: int
+    """Requests of paths that are not cached; ``requests`` does not count them."""
     now: Levels
 
 
@@ -148,11 +150,12 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
     count = admin.metrics.requests_by_outcome()
     return Stats(
         uptime_s=admin.clock() - admin.started,
-        requests=sum(count.values()),
+        requests=sum(count.values()) - count[Outcome.RELAY],
         hits={kind: count[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC)},
         joined=count[Outcome.JOINED],
         misses=count[Outcome.MISS],
         bypasses=count[Outcome.BYPASS],
+        relayed=count[Outcome.RELAY],
         now=await read_levels(engine),
     )
 

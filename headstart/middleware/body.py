@@ -26,6 +26,10 @@ _DIGITS = b"0" * 100
 """A longer number has at least so many digits in a row, once each digit is a zero."""
 
 
+CLIENT_GONE = 499
+"""The booked status of clients that left before an answer began, as nginx logs them."""
+
+
 class ClientGone(HeadstartError):
     """The client closed the connection: nobody is left to answer."""
 

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, gener
 
 from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
-from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Learned, Served, StageFailed
+from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class PrometheusObserver:
         self._socket_bytes = counter(
             "websocket_bytes", "Bytes of messages on WebSockets.", "upstream", "direction"
         )
+        self._relayed = counter("relayed_bytes", "Bytes of relayed bodies.", "direction")
         self._stored = counter("stored_entries", "Entries that the store acknowledged.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the acknowledged entries.")
 
@@ -191,12 +192,17 @@ class PrometheusObserver:
             self._stage_errors.labels(observation.stage).inc()
         elif isinstance(observation, Labelled):
             self._labels.labels(observation.source.value, _JUDGED[observation.same]).inc()
-        elif isinstance(observation, Learned) and observation.alarm:
+        elif observation.alarm:
             self._alarms.inc()
 
     def _served(self, row: Served) -> None:
+        relayed = row.outcome is Outcome.RELAY and row.socket is None
+        if relayed:
+            self._relayed.labels("up").inc(row.bytes_up)
+            self._relayed.labels("down").inc(row.bytes_down)
         key = (
-            row.endpoint,
+            # Callers may name any path.
+            "relay" if relayed else row.endpoint,
             row.outcome,
             row.status // 100,
             row.upstream,
@@ -337,8 +343,8 @@ class OpenTelemetryObserver:
         )
 
     def notify(self, observation: Observation) -> None:
-        """Record a served request; other observations have no convention."""
-        if not isinstance(observation, Served) or observation.socket is not None:
+        """Record a served request; other observations have no convention, nor have relayed ones."""
+        if not isinstance(observation, Served) or observation.outcome is Outcome.RELAY:
             return
         row = observation
         attributes = {

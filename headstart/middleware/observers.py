@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headstart.attempts import AttemptOutcome
 from headstart.errors import StoreError
-from headstart.observe import Served, StageFailed, UpstreamFailed, logger
+from headstart.observe import Served, StageFailed, logger
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -106,8 +106,6 @@ class FailureLog:
                     self._tell_upstream(cause)
         elif isinstance(observation, StageFailed):
             self._tell_stage(observation)
-        elif isinstance(observation, UpstreamFailed):
-            self._tell_upstream((observation.upstream, observation.error, observation.status))
 
     def _tell_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()

@@ -22,7 +22,7 @@ from headstart.errors import (
     UpstreamError,
 )
 from headstart.middleware.azure_paths import deployment, with_deployment
-from headstart.middleware.body import ClientGone, discard_body, paced, read_body
+from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
@@ -60,8 +60,6 @@ _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
 """Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
 """Reasons of a miss for which the client wants another answer than the last."""
-CLIENT_GONE = 499
-"""The booked status of clients that left before an answer began, as nginx logs them."""
 
 
 @dataclass(frozen=True)

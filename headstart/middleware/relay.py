@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.attempts import AttemptOutcome
+from headstart.decisions import Outcome
 from headstart.dialects.registry import claiming
 from headstart.errors import (
     Forbidden,
@@ -19,19 +23,21 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.azure_paths import deployment, with_deployment
-from headstart.middleware.body import ClientGone, iterate_body, paced, watch
+from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.middleware.router import NO_ROUTE
-from headstart.observe import UpstreamFailed
+from headstart.observe import Served
 from headstart.policies.route_rules import first_rule
+from headstart.policies.routing.failures import FailureKind
 from headstart.types import Call
 from headstart.upload import KEPT_BYTES, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.attempts import Attempt
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
@@ -70,9 +76,10 @@ class RelayPaths:
 class Relay:
     """Passes requests on. A request with a wrong key never reaches the upstream.
 
-    ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` hears of
-    failures. ``gate`` bounds how many requests are relayed at once, ``deadline_s`` how
-    long each may take, and ``body_timeout_s`` the wait for its body. ``paths`` may be relayed.
+    ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
+    the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
+    at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
+    ``paths`` may be relayed.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class Relay:
         rules: Sequence[RouteRule] = (),
         gate: Gate,
         spawn: Spawn,
+        clock: Callable[[], float],
         new_id: Callable[[], str],
         access: AccessControl,
         deadline_s: float | None,
@@ -94,6 +102,7 @@ class Relay:
         self._models_matter = any(rule.model != "*" for rule in rules)
         self._gate = gate
         self._spawn = spawn
+        self._clock = clock
         self._new_id = new_id
         self._access = access
         self._deadline_s = deadline_s
@@ -107,52 +116,42 @@ class Relay:
         Raises the error if an answer that has begun breaks off. The server then breaks off the
         answer to the client, too.
         """
-        request_id = self._new_id()
-        started = False
-
-        async def sending(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        exchange = _Exchange(self._new_id(), scope, send)
         try:
-            await self._relay(request_id, scope, receive, sending)
+            await self._relay(exchange, receive)
         except ClientGone:
-            return
+            exchange.error = "client-gone"
+            exchange.status = exchange.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
-            if started:
+            exchange.error = error.code
+            if exchange.status:
                 raise
-            await _refuse(send, error, request_id, scope)
+            await _refuse(exchange, error)
+        finally:
+            self._observer.notify(exchange.served(self._clock()))
 
-    async def _relay(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._call(request_id, scope)
+    async def _relay(self, exchange: _Exchange, receive: Receive) -> None:
+        call = exchange.call = self._call(exchange.id, exchange.scope)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
         caller: _RelayClient | None = None
-        late = False
         try:
             async with asyncio.timeout(limit_s) as timer:
                 caller = _RelayClient(paced(receive, self._body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
                     async with self._gate:
-                        await self._pass_on(call, caller, send)
+                        await self._pass_on(exchange, call, caller)
                 finally:
                     reading.cancel()
+                    exchange.bytes_up = caller.received
         except TimeoutError:
             assert caller is not None
             if caller.error is not None:
                 raise caller.error from None
-            late = True
             raise UpstreamTimeout(
                 f"the upstream did not finish within {caller.limit_s:g} s: server.deadline_s, the "
                 "route's deadline_s, or the request's X-Headstart-Deadline-Ms, allows no more"
             ) from None
-        finally:
-            for each in call.log.take():
-                error = each.error or ("timeout" if late else None)
-                if error is not None:
-                    failed = UpstreamFailed(upstream=each.upstream, error=error, status=each.status)
-                    self._observer.notify(failed)
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
@@ -182,15 +181,16 @@ class Relay:
             output_tokens=0.0,
         )
 
-    async def _pass_on(self, call: Call, caller: _RelayClient, send: Send) -> None:
+    async def _pass_on(self, exchange: _Exchange, call: Call, caller: _RelayClient) -> None:
         call = await self._with_body(call, caller)
         rule = first_rule(
             self._rules, model=call.model, path=call.path.decode("latin-1"), headers=call.headers
         )
         caller.limit(self._deadline_of(rule.name, call.headers))
-        call = msgspec.structs.replace(call, route=rule.name)
+        call = exchange.call = msgspec.structs.replace(call, route=rule.name)
         upstream = self._router.relayed(call.dialect, call.model, rule.name)
         async with await upstream.send(call) as reply:
+            exchange.upstream, send = reply.upstream, exchange.send
             headers = _headers_down(reply.headers, reply.upstream, call.id)
             if reply.status == 304:  # it may state a length although it has no body
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
@@ -216,6 +216,76 @@ class Relay:
         return deadlines(headers, self._deadline_s if of_route is None else of_route).whole_s
 
 
+class _Exchange:
+    """One relayed request: what becomes of it, for the books."""
+
+    def __init__(self, id: str, scope: Scope, send: Send) -> None:
+        self.id = id
+        self.scope = scope
+        self.call: Call | None = None
+        """None: it may not be relayed."""
+        self.status = 0
+        self.error: str | None = None
+        self.upstream = ""
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._send = send
+        self._started = time.perf_counter()
+
+    async def send(self, message: Message) -> None:
+        """Send a message to the client."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.bytes_down += len(message["body"])
+        await self._send(message)
+
+    def served(self, now: float) -> Served:
+        """Return the row for the books. ``now`` is in Unix seconds."""
+        elapsed_s, call = time.perf_counter() - self._started, self.call
+        attempts = () if call is None else call.log.take()
+        if self.error == UpstreamTimeout.code:
+            # Nobody told the upstreams whose time it was that is over.
+            attempts = tuple(map(_timed_out, attempts))
+        return Served(
+            id=self.id,
+            at=now - elapsed_s,
+            endpoint=resource_of(raw_path(self.scope)),
+            outcome=Outcome.RELAY,
+            status=self.status,
+            stream=False,
+            total_s=elapsed_s,
+            model="" if call is None else call.model,
+            upstream=self.upstream,
+            route="" if call is None else call.route,
+            error=self.error,
+            attempts=attempts,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+        )
+
+
+def _timed_out(attempt: Attempt) -> Attempt:
+    if attempt.outcome is not AttemptOutcome.ABANDONED:
+        return attempt
+    return msgspec.structs.replace(
+        attempt, outcome=AttemptOutcome.FAILED, error=FailureKind.TIMEOUT.value
+    )
+
+
+_RESOURCE = re.compile(rb"/v\d[a-z0-9]{0,8}/[a-z_]{1,32}(?![^/:])")
+_METHOD = re.compile(rb"/v1beta/.*(:[A-Za-z]{1,32})$")
+
+
+def resource_of(path: bytes) -> str:
+    """Return the kind of resource that a path names, without the resource: it may be a name."""
+    found = _RESOURCE.match(path)
+    if found is None:
+        return "other"
+    method = _METHOD.match(path)
+    return (found[0] + (b"" if method is None else method[1])).decode()
+
+
 class _RelayClient:
     """Reads the messages of a client: the body, and then the client's leaving.
 
@@ -224,6 +294,8 @@ class _RelayClient:
 
     def __init__(self, receive: Receive, timer: asyncio.Timeout, limit_s: float | None) -> None:
         self.error: HeadstartError | None = None
+        self.received = 0
+        """Bytes of the body."""
         self._receive = receive
         self._timer = timer
         self.limit_s = limit_s
@@ -233,6 +305,7 @@ class _RelayClient:
         """Read until the client has left. The task is cancelled at the end of the answer."""
         try:
             async for piece in iterate_body(self._receive):
+                self.received += len(piece)
                 await self._pieces.put(piece)
                 self._extend()
             await self._pieces.put(None)
@@ -313,12 +386,13 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
     ]
 
 
-async def _refuse(send: Send, error: HeadstartError, request_id: str, scope: Scope) -> None:
+async def _refuse(exchange: _Exchange, error: RequestError | UpstreamError) -> None:
     """Answer with an upstream's own error, byte for byte, or with ours in the client's dialect."""
     if isinstance(error, UpstreamRefused):
-        headers = _headers_down(error.headers, error.upstream, request_id)
-        return await send_whole(send, error.status, headers, error.body)
-    dialect = claiming(raw_path(scope), tuple(scope["headers"]))
-    status, own, body = error_response(error, dialect, request_id)
-    own.append((b"x-headstart-request-id", request_id.encode()))
-    await send_whole(send, status, own, body)
+        exchange.upstream = error.upstream
+        headers = _headers_down(error.headers, error.upstream, exchange.id)
+        return await send_whole(exchange.send, error.status, headers, error.body)
+    dialect = claiming(raw_path(exchange.scope), tuple(exchange.scope["headers"]))
+    status, own, body = error_response(error, dialect, exchange.id)
+    own.append((b"x-headstart-request-id", exchange.id.encode()))
+    await send_whole(exchange.send, status, own, body)

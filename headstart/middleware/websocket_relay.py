@@ -10,6 +10,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.dialects.registry import ACCOUNT_HEADERS
 from headstart.errors import (
@@ -33,7 +36,7 @@ from headstart.middleware.upstreams.websocket import (
     TOO_BIG,
     Ending,
 )
-from headstart.observe import Served, SocketTraffic, UpstreamFailed
+from headstart.observe import Served, SocketTraffic
 from headstart.policies.callers import is_secret
 from headstart.types import Call
 
@@ -115,8 +118,6 @@ class WebSocketRelay:
         except (RequestError, UpstreamError) as refusal:
             error = refusal
             await relayed.refuse(refusal)
-        for failed in relayed.failed:
-            self._observer.notify(failed)
         self._book(relayed, error)
 
     async def aclose(self) -> None:
@@ -148,18 +149,23 @@ class WebSocketRelay:
 
     def _book(self, relayed: _Relayed, error: HeadstartError | None) -> None:
         total_s = time.perf_counter() - relayed.started
+        at = self._clock() - total_s
         self._observer.notify(
             Served(
                 id=relayed.id,
-                at=self._clock() - total_s,
+                at=at,
                 endpoint=ENDPOINT,
-                outcome=Outcome.BYPASS,
+                outcome=Outcome.RELAY,
                 reason="relayed",
                 status=relayed.status,
                 stream=True,
                 total_s=total_s,
                 upstream=relayed.upstream,
                 error=None if error is None else getattr(error, "code", "error"),
+                attempts=tuple(
+                    msgspec.structs.replace(each, at=at + each.at - relayed.started)
+                    for each in relayed.failed
+                ),
                 socket=relayed.traffic(),
             )
         )
@@ -202,7 +208,8 @@ class _Relayed:
     ) -> None:
         self.id = id
         self.upstream = ""
-        self.failed: list[UpstreamFailed] = []
+        self.failed: list[Attempt] = []
+        """The handshakes that failed; ``at`` is their beginning in this process's time."""
         self.status = 0
         self.started = time.perf_counter()
         self._scope = scope
@@ -261,7 +268,7 @@ class _Relayed:
         """Connect to the first upstream that does not fail."""
         error: HeadstartError | None = None
         for upstream in upstreams:
-            self.upstream = upstream.name
+            self.upstream, began = upstream.name, time.perf_counter()
             try:
                 return self._connected.set_result(await self._shake_hands(upstream, call))
             except UpstreamError as failure:
@@ -269,7 +276,16 @@ class _Relayed:
                 status = failure.status if isinstance(failure, UpstreamRefused) else 0
                 if status and status < 500 and status != 429:
                     break  # the caller's fault: another upstream would say the same
-                failed = UpstreamFailed(upstream=upstream.name, error=failure.code, status=status)
+                failed = Attempt(
+                    upstream=upstream.name,
+                    model="",
+                    role=AttemptRole.FALLBACK if self.failed else AttemptRole.FIRST,
+                    outcome=AttemptOutcome.FAILED,
+                    at=began,
+                    total_s=time.perf_counter() - began,
+                    status=status,
+                    error=failure.code,
+                )
                 self.failed.append(failed)
             except HeadstartError as failure:
                 error = failure

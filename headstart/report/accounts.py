@@ -23,6 +23,7 @@ from headstart.report.values import (
     Group,
     Holdout,
     OutputExperiment,
+    RelayStats,
     Report,
     ReshapedTokens,
     Savings,
@@ -217,7 +218,7 @@ class GroupTally:
             outcomes={
                 outcome.value: self.outcomes[outcome.value]
                 for outcome in Outcome
-                if outcome is not Outcome.AUDIT
+                if outcome not in (Outcome.AUDIT, Outcome.RELAY)
             },
             failures=self.failures,
             hit_rate=self._rate(exact + semantic),
@@ -350,9 +351,15 @@ class Accounts:
         self._experiment = HoldoutExperiment()
         self._calls = CallAccounts()
         self._trials = OutputExperiments()
+        self._relays: dict[str, RelayTally] = {}
 
     def add(self, row: Served) -> None:
-        """Count a request."""
+        """Count a request. One of a path that is not cached counts by itself alone."""
+        if row.outcome is Outcome.RELAY:
+            name = f"{row.endpoint} {row.upstream}".strip()
+            known = name in self._relays or len(self._relays) < MAX_GROUPS
+            self._relays.setdefault(name if known else "other", RelayTally()).add(row)
+            return
         self._overall.add(row)
         _member(self._models, row.model or "(none)").add(row)
         _member(self._endpoints, row.endpoint).add(row)
@@ -387,6 +394,44 @@ class Accounts:
             extra=self._calls.extra(),
             reshaped=self._calls.reshaped(),
             trials=self._trials.trials(),
+            relays=tuple(
+                sorted(
+                    (tally.relays(name) for name, tally in self._relays.items()),
+                    key=lambda each: -each.requests,
+                )
+            ),
+        )
+
+
+class RelayTally:
+    """Sums the relayed requests of one kind of path to one upstream."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._others_asked = 0
+        self._bytes_up = 0
+        self._bytes_down = 0
+        self._total_s = array("d")
+
+    def add(self, row: Served) -> None:
+        """Count a request."""
+        self._failures += row.error is not None or row.status >= 500
+        self._others_asked += len(row.attempts) > 1
+        sizes = row if row.socket is None else row.socket
+        self._bytes_up += sizes.bytes_up
+        self._bytes_down += sizes.bytes_down
+        self._total_s.append(row.total_s)
+
+    def relays(self, name: str) -> RelayStats:
+        """Return the sums under a name."""
+        return RelayStats(
+            name=name,
+            requests=len(self._total_s),
+            failures=self._failures,
+            others_asked=self._others_asked,
+            bytes_up=self._bytes_up,
+            bytes_down=self._bytes_down,
+            total=quantiles(self._total_s),
         )
 
 

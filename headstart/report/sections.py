@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Interval,
         LatencyQuantiles,
         OutputExperiment,
+        RelayStats,
         Report,
         ReshapedTokens,
         Savings,
@@ -82,6 +83,9 @@ def sections(report: Report) -> Iterator[ReportSection]:
         yield ReportSection(
             "Shorter answers, measured by holdout", _table(_EXPERIMENTS, report.trials)
         )
+    if report.relays:
+        note = "Paths that are not cached. No other number counts these requests."
+        yield ReportSection("Relayed requests", _table(_RELAYS, report.relays), note)
     if report.reasons:
         rows = [(why, f"{number:,}") for why, number in report.reasons.items()][:MAX_REASONS]
         yield ReportSection("Why requests were no hits", Table(("reason", "requests"), rows))
@@ -129,6 +133,16 @@ _RESHAPED: Mapping[str, Callable[[ReshapedTokens], str]] = {
     "saved": lambda each: percent(
         1 - each.tokens_after / each.tokens_before if each.tokens_before else None
     ),
+}
+_RELAYS: Mapping[str, Callable[[RelayStats], str]] = {
+    "path, upstream": lambda each: each.name,
+    "requests": lambda each: f"{each.requests:,}",
+    "failed": lambda each: f"{each.failures:,}",
+    "others asked": lambda each: f"{each.others_asked:,}",
+    "KB up": lambda each: f"{each.bytes_up / 1000:,.1f}",
+    "down": lambda each: f"{each.bytes_down / 1000:,.1f}",
+    "p50": lambda each: _quantiles(each.total)[0],
+    "p95": lambda each: _quantiles(each.total)[1],
 }
 _EXPERIMENTS: Mapping[str, Callable[[OutputExperiment], str]] = {
     "saved an answer, 95 %": lambda each: each.name,

@@ -141,6 +141,19 @@ class Holdout(ReportValue):
     disagree: bool | None
 
 
+class RelayStats(ReportValue):
+    """The relayed requests to one kind of path and one upstream."""
+
+    name: str
+    requests: int
+    failures: int
+    others_asked: int
+    """The requests for which more than one upstream was asked."""
+    bytes_up: int
+    bytes_down: int
+    total: LatencyQuantiles | None
+
+
 class Point(ReportValue):
     """A point of a distribution: this share of requests took at most this time."""
 
@@ -175,3 +188,4 @@ class Report(ReportValue):
     extra: ExtraCalls | None
     reshaped: tuple[ReshapedTokens, ...]
     trials: tuple[OutputExperiment, ...]
+    relays: tuple[RelayStats, ...]

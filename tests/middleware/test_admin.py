@@ -205,6 +205,7 @@ async def test_stats_count_requests_and_entries(local: Sidecar) -> None:
     assert stats["requests"] == 3
     assert stats["hits"] == {"exact": 1, "semantic": 0}
     assert (stats["misses"], stats["joined"], stats["bypasses"]) == (1, 0, 1)
+    assert stats["relayed"] == 0
     assert stats["now"]["entries"] == 1
     assert stats["now"]["bytes"] > 0
     assert stats["now"]["in_flight"] == stats["now"]["encoder_queue"] == 0

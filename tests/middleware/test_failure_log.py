@@ -7,7 +7,7 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.middleware.observers import MOST_CAUSES, QUIET_S, UPSTREAM_QUIET_S, FailureLog
-from headstart.observe import Observation, Served, StageFailed, UpstreamFailed
+from headstart.observe import Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
 
 FULL = StageFailed(stage="store", error="OperationalError", detail="database or disk is full")
@@ -83,14 +83,6 @@ def attempt(
         ),
         (served(error="client-gone"), []),
         (served(), []),
-        (
-            UpstreamFailed(upstream="a", error="upstream_timeout"),
-            ["upstream a failed: upstream_timeout"],
-        ),
-        (
-            UpstreamFailed(upstream="a", error="server-error", status=503),
-            ["upstream a failed: server-error (status 503)"],
-        ),
     ],
 )
 def test_what_is_told_of_an_upstream(
@@ -127,5 +119,5 @@ def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
 def test_causes_are_bounded_in_memory() -> None:
     log = FailureLog(lambda: 0.0)
     for status in range(3 * MOST_CAUSES):
-        log.notify(UpstreamFailed(upstream="a", error="server-error", status=status))
+        log.notify(served(attempt(FailureKind.SERVER, status)))
     assert len(log._causes) <= MOST_CAUSES

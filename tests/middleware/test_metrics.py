@@ -171,6 +171,15 @@ def test_what_is_asked_twice_stands_beside_its_budget() -> None:
     }
 
 
+def test_relayed_requests_are_counted_with_their_bytes_and_without_their_path() -> None:
+    row = changed(outcome=Outcome.RELAY, endpoint="/v1/files", bytes_up=5, bytes_down=70)
+    samples = counted(row, row)
+    assert samples["headstart_relayed_bytes_total", "up"] == 10
+    assert samples["headstart_relayed_bytes_total", "down"] == 140
+    assert samples["headstart_requests_total", "relay", "relay", "2xx"] == 2
+    assert not any("/v1/files" in key for key in samples)
+
+
 def test_a_models_name_is_no_label() -> None:
     assert not any("a-model" in key for key in counted(HIT))
 
@@ -179,7 +188,7 @@ def test_requests_are_summed_by_outcome() -> None:
     observer = PrometheusObserver(CollectorRegistry())
     for row in (HIT, changed(status=500), changed(outcome=Outcome.JOINED)):
         observer.notify(row)
-    expected = {"exact": 2, "semantic": 0, "joined": 1, "miss": 0, "bypass": 0}
+    expected = {"exact": 2, "semantic": 0, "joined": 1, "miss": 0, "bypass": 0, "relay": 0}
     assert observer.requests_by_outcome() == expected
 
 

@@ -7,13 +7,16 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from headstart.config.loading import load_settings
+from headstart.decisions import Outcome
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.relay import resource_of
 from headstart.mount import build_gateway
-from headstart.observe import Observers
+from headstart.observe import Observers, Served
 from headstart.upload import KEPT_BYTES, Upload
 from support.fakes import Recorder
 from support.raw_upstream import RawUpstream, ask_raw, open_raw, raw_upstream
@@ -21,7 +24,7 @@ from support.serving import bind_free_port, serving
 from support.simulated import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from headstart.factory import Parts
 
@@ -52,8 +55,12 @@ def request(
 class House:
     """A gateway before several upstreams."""
 
-    def __init__(self, url: str, parts: list[Parts]) -> None:
-        self.url, self.parts = url, parts
+    def __init__(self, url: str, parts: list[Parts], seen: Sequence[object]) -> None:
+        self.url, self.parts, self._seen = url, parts, seen
+
+    @property
+    def served(self) -> list[Served]:
+        return [row for row in self._seen if isinstance(row, Served)]
 
     async def ask(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, str], bytes]:
         answer = await ask_raw(self.url, request(*args, **kwargs))
@@ -97,11 +104,12 @@ async def house(
             },
         )
         parts: list[Parts] = []
+        recorder = Recorder()
         app = build_gateway(
-            settings, not_found, observers=Observers([Recorder()]), on_start=parts.append
+            settings, not_found, observers=Observers([recorder]), on_start=parts.append
         )
         url = await stack.enter_async_context(serving(app, http=BoundedHeadProtocol))
-        yield House(url, parts)
+        yield House(url, parts, recorder.seen)
 
 
 @pytest.mark.parametrize(
@@ -369,3 +377,79 @@ async def test_an_upload_is_read_again_from_its_beginning_while_it_arrives() -> 
     pieces.put_nowait(None)
     assert [piece async for piece in second] == [b"e"]
     assert (upload.whole, upload.size) == (False, 5)
+
+
+async def test_each_relayed_request_is_a_row_of_the_books_with_its_attempts_and_bytes() -> None:
+    first, second = RawUpstream(BUSY), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        await gate.ask("/v1/files/file-abc?purpose=x", EMBED, "Authorization: Bearer secret\r\n")
+        store = gate.parts[0].store
+        await until(lambda: len(gate.served) == 1)
+        (row,) = gate.served
+        rows: list[Served] = []
+        while not rows:
+            rows = [each async for each in store.books()]
+            await asyncio.sleep(0.01)
+    assert rows == [row]
+    assert (row.outcome, row.endpoint, row.status) == (Outcome.RELAY, "/v1/files", 200)
+    assert (row.upstream, row.route, row.model) == ("b", "both", "embed")
+    assert (row.bytes_up, row.bytes_down) == (len(EMBED), len(b'{"data":[]}'))
+    told = [(each.upstream, each.outcome, each.status, each.role) for each in row.attempts]
+    assert told == [("a", "failed", 503, "first"), ("b", "won", 200, "fallback")]
+    assert row.total_s > 0
+    assert b"secret" not in (text := msgspec.json.encode(row))
+    assert b"file-abc" not in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [
+        (says("404 Not Found"), 404, None),
+        (BUSY, 503, "upstream_error"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", 200, "upstream_protocol_error"),
+    ],
+)
+async def test_the_books_say_how_a_relayed_request_ended(
+    answer: bytes, status: int, error: str | None
+) -> None:
+    upstream = RawUpstream(answer, breaks_off=True)
+    async with house(upstream, routes=()) as gate:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await ask_raw(gate.url, request())
+        await until(lambda: len(gate.served) == 1)
+    (row,) = gate.served
+    assert (row.status, row.error, row.upstream) == (status, error, "a")
+
+
+async def test_the_books_say_that_the_client_left_or_that_the_time_was_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upstream = RawUpstream(None)
+    async with house(upstream, routes=()) as gate:
+        _, writer = await open_raw(gate.url, request())
+        await until(lambda: len(upstream.requests) == 1)
+        writer.close()
+        await until(lambda: len(gate.served) == 1)
+        assert caplog.messages == []
+        await gate.ask(headers="X-Headstart-Deadline-Ms: 50\r\n")
+        await until(lambda: len(gate.served) == 2)
+    left, late = gate.served
+    assert (left.status, left.error, left.attempts[0].outcome) == (499, "client-gone", "abandoned")
+    assert (late.status, late.error, late.attempts[0].error) == (504, "upstream_timeout", "timeout")
+    assert caplog.messages == ["upstream a failed: timeout"]
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        (b"/v1/files/file-abc/content", "/v1/files"),
+        (b"/v1/files", "/v1/files"),
+        (b"/v1beta/models/gemini-x:embedContent", "/v1beta/models:embedContent"),
+        (b"/v1/models/ft:gpt:acme:mine:abc", "/v1/models"),
+        (b"/v1/MyName", "other"),
+        (b"/v1/%20", "other"),
+        (b"/v1/" + b"a" * 40, "other"),
+    ],
+)
+async def test_the_books_name_kinds_of_resources_alone(path: bytes, named: str) -> None:
+    assert resource_of(path) == named

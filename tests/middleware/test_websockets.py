@@ -513,7 +513,7 @@ async def test_a_websocket_is_in_the_books_with_messages_bytes_and_time() -> Non
     [row] = gate.booked
     assert (row.endpoint, row.outcome.value, row.status, row.upstream) == (
         "websocket",
-        "bypass",
+        "relay",
         101,
         "sim",
     )

@@ -224,3 +224,25 @@ def test_report_survives_json() -> None:
     report = report_on(hit(), served(holdout=True))
     decoded = msgspec.json.decode(msgspec.json.encode(report), type=Report)
     assert decoded == report
+
+
+def test_relayed_requests_are_counted_apart() -> None:
+    files = served(
+        Outcome.RELAY, endpoint="/v1/files", upstream="a", bytes_up=10, bytes_down=3000, at=9000.0
+    )
+    failed = msgspec.structs.replace(files, status=503, error="upstream_error")
+    report = report_on(served(), files, files, failed)
+    assert report.overall.requests == 1
+    assert report.last == 1000.0
+    assert [group.name for group in report.endpoints] == ["/v1/chat/completions"]
+    (relays,) = report.relays
+    assert (relays.name, relays.requests, relays.failures) == ("/v1/files a", 3, 1)
+    assert (relays.bytes_up, relays.bytes_down) == (30, 9000)
+    assert "relay" not in report.overall.outcomes
+
+
+def test_any_number_of_relayed_paths_may_be_asked_for() -> None:
+    rows = (served(Outcome.RELAY, endpoint=f"/v1/p{number}") for number in range(100))
+    report = report_on(*rows)
+    assert len(report.relays) <= 21
+    assert sum(each.requests for each in report.relays) == 100
