@@ -1,10 +1,10 @@
-"""Fit and measure the judge of ``docs/agreement.md`` on answers that people judged.
+"""Fit and measure the agreement judge (``docs/agreement.md``) on answers that people judged.
 
     python -m benchmarks.agreement NQ.json [--vectors CACHE.npz] [--json]
 
-Questions with an even place fit, the others measure. It prints the constants of
-``headstart/policies/agreement/judge.py``. ``agreement_pairs`` tells the kinds of pairs. Encoding
-takes two minutes; ``--vectors`` keeps the vectors for the next run.
+Questions with an even number are used to fit the judge, the others to measure it. The command
+prints the constants of ``headstart/policies/agreement/judge.py``. ``agreement_pairs`` describes the
+kinds of pairs. Encoding takes two minutes; ``--vectors`` saves the vectors for the next run.
 """
 
 from __future__ import annotations

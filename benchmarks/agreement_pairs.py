@@ -1,4 +1,4 @@
-"""Pairs of answers that say the same, or not, from questions whose answers people judged.
+"""Pairs of equal and of different answers, made of questions whose answers people judged.
 
 The data are EVOUNA's NQ.json (wangcunxiang/QA-Eval, Apache-2.0): questions, their right answers,
 and the answers of four models. Kinds of pairs:

@@ -4,9 +4,9 @@
 
 DIRECTORY holds RouteLLM's outcome tables (github.com/lm-sys/RouteLLM, Apache-2.0, under
 ``routellm/evals``): ``gsm8k_responses.csv`` and ``mmlu/*.csv``. Prompt scores are cross-fitted:
-five folds, three seeds. ``--fit`` prints the constants of ``difficulty.py`` in
-``headstart/policies/cascade`` and the measured prior of ``calibration.py``. Log-probabilities are
-not in the tables: they are simulated, and the table says so.
+five folds, three seeds. ``--fit`` prints the constants of ``headstart/policies/drafts.py``: the
+weights of ``expected_gain`` and the measured ``CALIBRATION_PRIORS``. The tables have no
+log-probabilities, so they are simulated, and the printed table says so.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ WEAK, STRONG = "mistralai/Mixtral-8x7B-Instruct-v0.1", "gpt-4-1106-preview"
 FOLDS, SEEDS = 5, 3
 RIDGE = 100.0
 SEPARATIONS = (0.5, 1.0, 1.5)
-"""Of simulated certainty: distance of right and wrong drafts in standard deviations (their AUCs are
-.64, .76 and .86)."""
+"""The distances of the simulated certainty of right and wrong drafts, in standard deviations. They
+give an AUC of .64, .76 and .86."""
 TOKENS = 40
 
 
 class Outcomes(NamedTuple):
-    """One set of prompts, with what both models made of them."""
+    """One set of prompts, with the outcomes of both models."""
 
     prompts: list[str]
     features: NDArray[np.float64]

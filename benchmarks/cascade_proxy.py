@@ -1,13 +1,13 @@
-"""Run cascades through the real proxy, between two simulated providers, and count what it costs.
+"""Run cascades through the real proxy, over two simulated providers, and count their cost.
 
     python -m benchmarks.cascade_proxy [--calls N] [--json]
 
-Two simulators on real sockets: ``groq`` (Mixtral) drafts, ``openai`` (GPT-4 Turbo) answers what
-does not pass; their delays and prices are those of ``profiles.toml``. What is made up is how the
-fast one fails: it refuses, miscalculates or breaks off stated shares of its answers, more of the
-hard prompts than of the easy ones. So latency, cost and shares are what the machinery makes of
-that; quality is no measurement of these models. Times are simulated seconds: clocks run
-``SPEED`` times faster, and so does what the proxy itself takes weigh ``SPEED`` times as much.
+Two simulators on real sockets: ``groq`` (Mixtral) makes drafts, and ``openai`` (GPT-4 Turbo)
+answers if a draft is rejected. Delays and prices are those of ``profiles.toml``. The failures of
+the fast model are made up: it refuses, miscalculates or breaks off stated shares of its answers,
+more for hard prompts than for easy ones. So latency, cost and shares measure the proxy, and quality
+says nothing about these models. Times are simulated seconds: clocks run ``SPEED`` times faster, and
+so does what the proxy itself takes weigh ``SPEED`` times as much.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Compression, measured: what survives, what is saved, what it does to the prefix cache.
+"""Measure compression: kept evidence, saved tokens, and the effect on the prefix cache.
 
     python -m benchmarks.compression DATA [evidence|types|cache|fuzz ...] [--headroom PYTHON]
                                      [--conversations N] [--json]
 
 ``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub and htmlarticles. ``--headroom``
-is the interpreter of an environment that headroom-ai is installed in. Times are CPU time.
+is the interpreter of an environment with headroom-ai. Times are CPU time.
 """
 
 from __future__ import annotations

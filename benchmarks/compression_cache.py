@@ -1,9 +1,9 @@
-"""What compression does to the provider's prefix cache, over real agent transcripts.
+"""The effect of compression on the provider's prefix cache, over real agent transcripts.
 
-Each assistant message of a transcript was one request; its prompt is all that stands before. The
-cache is warm and holds the session's previous prompt: what both begin with, in blocks of 128
-tokens, is read at a tenth of the price, the rest is written at 1.25 times. Tool schemas are not
-part of the transcripts and not counted.
+Each assistant message of a transcript was one request; its prompt is all that comes before it. The
+cache is warm and has the session's previous prompt. The common beginning, in blocks of 128 tokens,
+is read at a tenth of the price; the rest is written at 1.25 times the price. The transcripts
+contain no tool schemas, so these are not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random conversations with everything in them that compression must leave alone or may shorten."""
+"""Random conversations with all kinds of text that compression must keep or may shorten."""
 
 from __future__ import annotations
 

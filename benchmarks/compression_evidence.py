@@ -1,9 +1,9 @@
-"""How much of the evidence survives selection, on NQ with twenty passages and on HotpotQA.
+"""The share of the evidence that selection keeps, on NQ with twenty passages and on HotpotQA.
 
-Quality here is survival of the sentences that hold the answer; no model is asked. NQ-20 is built
-as in the literature ("Lost in the Middle", Liu et al., 2023), but from what is at hand: the gold
-passage among the nineteen others that a TF-IDF search over all gold passages finds first, without
-those that hold the answer too.
+Quality is the share of kept sentences that contain the answer; no model is asked. NQ-20 is built as
+in "Lost in the Middle" (Liu et al., 2023), but from the data of this benchmark: the gold passage
+among nineteen others that a TF-IDF search over all gold passages finds first, without passages that
+contain the answer, too.
 """
 
 from __future__ import annotations

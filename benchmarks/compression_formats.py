@@ -1,4 +1,4 @@
-"""Texts that programs answer with, and what of each must survive: known from how it was made."""
+"""Typical outputs of programs, with the parts that compression must keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the compressed form of any conversation, judged without asking the product.
+"""Checks that hold for the compressed form of any conversation, without using the package.
 
 Used by ``benchmarks.compression`` (ten thousand conversations) and by the tests (some hundred).
 """

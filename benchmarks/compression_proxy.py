@@ -2,10 +2,10 @@
 
     python -m benchmarks.compression_proxy DATA [KIND ...] [--requests N] [--json]
 
-``DATA`` as in ``benchmarks.compression``. Simulated providers take a time for every prompt token
-that is not in their prefix cache; their own variation is switched off, so that what remains is
-ours. Each mode has a proxy and providers of its own, in processes of their own, and every prompt
-is sent to all of them, one after the other in random order.
+``DATA`` as in ``benchmarks.compression``. Simulated providers take time for each prompt token
+that is not in their prefix cache. Their random variation is switched off, so that the remaining
+variation is ours. Each mode has its own proxy and providers, in their own processes. Every prompt
+is sent to all proxies, one after the other in random order.
 """
 
 from __future__ import annotations

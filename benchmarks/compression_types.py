@@ -1,4 +1,4 @@
-"""JSON, HTML and logs: tokens saved, CPU spent, and what is not lost."""
+"""JSON, HTML and logs: saved tokens, CPU time, and kept content."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     python benchmarks/convert.py text2sql geography.json scholar.json > questions.jsonl
     python benchmarks/convert.py paws train.tsv --part 1/4 > reordered.jsonl
 
-Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, but for Banking77 and
-CLINC150: what was measured on a sample of them can be measured again.
+Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, except in Banking77
+and CLINC150, so that earlier samples of these can be made again.
 
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent

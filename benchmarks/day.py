@@ -1,11 +1,11 @@
-"""A provider's bad day, in minutes: four simulated providers, each unwell in its own way.
+"""A bad day of four simulated providers, each with another fault, compressed to minutes.
 
     python -m benchmarks.day [--calls 20000] [--minutes 10] [--strategies race,hedge] [--json FILE]
 
-One grows slow and refuses more and more, one comes and goes, one is rate-limited, one breaks off
-its answers and then dies. Every strategy gets the same day through ``headstart serve``; round robin
-is a client that takes turns among the providers, with one try and with two. Costs are what the
-providers charge for all that they were asked, which is more than was answered.
+One provider becomes slow and refuses more and more calls, one fails for some time again and again,
+one is rate-limited, and one breaks off its answers and then fails. Every strategy gets the same day
+through ``headstart serve``. Round robin is a client that takes turns among the providers, with one
+try and with two. Costs are the providers' charges for all calls, also for calls without an answer.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m benchmarks.edits [REPOSITORY] [--at HEAD] [--pairs 200] [--faults 0.3] [--json]
 
 Pairs are versions of .py and .md files in the repository's history before and after a commit. A
-simulated model answers what the real ``AskForEdits`` step sends it: blocks made from the real
-change, spoiled in the stated share of the answers, or the whole file where it is not asked for
-blocks. Tokens are counted as gpt-4o counts them; seconds are those of a model that needs
+simulated model answers the calls of the real ``AskForEdits`` step with blocks made from the real
+change, with errors in the stated share of the answers, or with the whole file if it is not asked
+for blocks. Tokens are counted as gpt-4o counts them; seconds are those of a model that needs
 ``--ttft`` seconds to its first token and writes ``--speed`` tokens a second, plus our own.
 """
 

@@ -1,4 +1,4 @@
-"""File pairs from a git history, and the search/replace blocks that a model would answer."""
+"""Pairs of file versions from a git history, and the search/replace blocks between them."""
 
 from __future__ import annotations
 

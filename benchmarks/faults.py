@@ -1,10 +1,10 @@
-"""What callers get when their provider misbehaves: the sixteen faults of failoverbench, and more.
+"""Answers that callers get when a provider fails: the sixteen faults of failoverbench, and more.
 
     python -m benchmarks.faults [NAME ...] [--json]
 
 All cases run at once, streaming and at their published timings (under two minutes), through one
-``headstart serve``. Each has a simulated provider with one fault and a healthy one behind it,
-which goes by another model's name; the route is ``fallback`` with two retries, a first-token limit
+``headstart serve``. Each case has a simulated provider with one fault and a healthy fallback,
+whose model has another name; the route is ``fallback`` with two retries, a first-token limit
 of 10 s and a stall limit of 30 s. ``docs/evidence/faults.md`` has a table that this printed.
 """
 

@@ -1,4 +1,4 @@
-"""The cases of ``benchmarks.faults``: what a provider does, and when the caller was served well."""
+"""The cases of ``benchmarks.faults``: a fault of a provider, and the result that a caller needs."""
 
 from __future__ import annotations
 

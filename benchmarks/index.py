@@ -1,11 +1,11 @@
-"""What the vector index costs: a warm start, bytes an entry, and the time of a lookup.
+"""Measure the vector index: the time of a warm start, bytes for each entry, time of a lookup.
 
     python -m benchmarks.index [--entries N] [--partitions N] [--json]
 
 Two shapes of the same cache: all entries in one partition, and partitions of one to three entries.
 Entries lie in a real SQLite store; each measurement starts in a process of its own. Allocated
-bytes are those of the index alone (glibc can tell); resident ones include what the allocator and
-SQLite keep. Encoding takes no time here: lookups are all else.
+bytes are those of the index alone, as glibc counts them; resident bytes include the memory of the
+allocator and of SQLite. The times of lookups do not include encoding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small HTTP load generator: keep-alive connections, closed loop, per-request times.
 
-It parses with httptools on a bare asyncio protocol, so that at equal concurrency the server, not
-the client, is what the figures show.
+It parses with httptools on a bare asyncio protocol, so that the figures show the server and not the
+client.
 """
 
 from __future__ import annotations

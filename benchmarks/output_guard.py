@@ -1,4 +1,4 @@
-"""What limits on answers do to clients: the real guard in front of a simulated model.
+"""The effect of limits on answers: the real step in front of a simulated model.
 
     python -m benchmarks.output_guard [--answers N] [--seed N] [--json FILE]
 

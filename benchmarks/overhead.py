@@ -1,9 +1,9 @@
-"""What Headstart costs: hits and misses beside a no-op app and a do-nothing relay, in one run.
+"""CPU time of hits and misses, beside a no-op app and a relay that does nothing, in one run.
 
     python -m benchmarks.overhead [--requests N] [--json]
 
-Each server runs in a process of its own. CPU is that process's user and system time per request,
-which other work on the machine moves little; wall times are only comparable within the run.
+Each server runs in a process of its own. CPU is the user and system time of the process per
+request, which other work on the machine changes little; compare wall times only within one run.
 """
 
 from __future__ import annotations

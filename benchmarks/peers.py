@@ -4,7 +4,7 @@
 
 It prints the address of a simulated provider, waits until every peer answers (they are started by
 hand with that address as their upstream: docs/evidence/peers.md has the commands), and then goes
-from target to target in small rounds, so that whatever else the machine does falls on all alike.
+from target to target in small rounds, so that other work on the machine affects all targets alike.
 Added times are differences of quantiles to the direct call of the same run.
 """
 

@@ -1,4 +1,4 @@
-"""What a gateway does when a client leaves a stream, and when its upstream breaks one off."""
+"""The behaviour of a gateway when a client leaves a stream, and when an upstream breaks one off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What ``benchmarks.peers`` runs: a provider on a known port, a relay and two sidecars.
+"""The processes of ``benchmarks.peers``: a provider on a known port, a relay and two sidecars.
 
-The provider answers by the case that a system prompt names, so that a case reaches it through any
-gateway, whatever headers or model names that passes on.
+A system prompt names the case for the provider, so that each case works through any gateway,
+whatever headers and model names the gateway passes on.
 """
 
 from __future__ import annotations

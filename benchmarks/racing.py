@@ -1,10 +1,11 @@
-"""Races and hedges through the real proxy, against what theory and the providers say of them.
+"""Races and hedges through the real proxy, compared with theory and with the providers' records.
 
     python -m benchmarks.racing [--calls N] [--json FILE]
 
-Simulated providers answer over sockets from a process of their own, ``headstart serve`` stands
-before them. A race is held to the least of the very draws that its providers made; losers are
-timed by the providers, on one clock; what was booked is held to what they would bill.
+Simulated providers answer over sockets from a process of their own, ``headstart serve`` calls them.
+The time of a race is compared with the smallest of the delays that its providers drew. The
+providers time the cancelled calls, on one clock. The booked costs are compared with the bills of
+the providers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What racing, hedging and routing gain, simulated with the policies that the proxy runs.
+"""The gain of racing, hedging and routing, simulated with the policies of the proxy.
 
     python -m benchmarks.racing_model [--calls N] [--seed N] [--json FILE]
 

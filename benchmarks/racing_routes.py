@@ -1,10 +1,11 @@
-"""Routing through the real proxy: whom short and long answers go to, and what that gains.
+"""Routing through the real proxy: the providers of short and long answers, and the gain.
 
     python -m benchmarks.racing_routes [--calls N] [--json FILE]
 
-One provider has its first token soon and decodes slowly, one starts late and decodes fast, one is
-in between. Two routes tell short answers from long ones. The two simple policies of the field are
-the provider with the lowest time to first token for all, and the one with the most tokens a second.
+One provider has an early first token and decodes slowly, one starts late and decodes fast, one is
+in between. Short and long answers have a route each. The two simple policies for comparison send
+all calls to the provider with the lowest time to first token, or to the one with the most tokens
+per second.
 """
 
 from __future__ import annotations

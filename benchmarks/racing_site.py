@@ -1,4 +1,4 @@
-"""Simulated providers, a sidecar before them and a client, each in a process of its own."""
+"""Simulated providers, a sidecar that calls them, and a client, each in its own process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What safe hits cost: CPU time of each part, bytes of an entry and of a learning domain.
+"""The cost of safe hits: CPU time of each part, bytes of an entry and of a learning domain.
 
     python -m benchmarks.safe_hits_costs [--cache FOLDER]
 
-Plays the synthetic slots once, then times each part on their pairs: the least of five rounds, in
-microseconds of CPU, on one thread. The encoder is not among them.
+Plays the synthetic slots once, then times each part on their pairs: the shortest of five rounds, in
+microseconds of CPU, on one thread. The encoder is not measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``benchmarks.safe_hits_http`` reads and writes."""
+"""The files of ``benchmarks.safe_hits_http``."""
 
 from __future__ import annotations
 

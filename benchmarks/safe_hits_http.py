@@ -1,4 +1,4 @@
-"""Is the error promise kept? A sidecar over HTTP, answers that vary, and a truth it cannot see.
+"""Measure whether the error promise is kept: a sidecar over HTTP, varying answers, hidden classes.
 
     python -m benchmarks.safe_hits_http STREAM.jsonl OUT_FOLDER [--requests N] [--rate R]
         [--max-error E] [--duration-s S] [--kill-after N] [--named] [--json]

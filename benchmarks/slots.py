@@ -1,8 +1,8 @@
-"""Synthetic questions whose answer hangs on one slot: an entity, a number, an order, a "not".
+"""Synthetic questions whose answer depends on one slot: an entity, a number, an order, a "not".
 
-Every question of a family is worded like its siblings, so near neighbours are often traps; every
-answer is asked for in several wordings, so that genuine semantic hits exist. Seeded: the same
-seed gives the same stream on any machine.
+All questions of a family have similar words, so near neighbours are often traps. Every answer is
+asked for in several wordings, so that genuine semantic hits exist. Seeded: the same seed gives the
+same stream on any machine.
 """
 
 from __future__ import annotations

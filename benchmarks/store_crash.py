@@ -1,11 +1,10 @@
-"""kill -9 during 1,000 writes: is everything acknowledged still there, and the file whole?
+"""Kill a writer (kill -9) during 1,000 writes, and check that no acknowledged write is lost.
 
     python -m benchmarks.store_crash [--writes N] [--kills N] [--seed N] [--json]
 
-A process of its own appends entries of 1 to 20 KB and a label of each to a SQLite store, eight at
-a time, and prints the id when both are acknowledged. It is killed at a random place and begun again
-on the same file. What was stored but not yet acknowledged when the process died may be there; it
-need not be.
+A separate process appends entries of 1 to 20 KB, each with a label, to a SQLite store, eight at a
+time, and prints the id when both are acknowledged. It is killed at random places and restarted on
+the same file. A write that was not acknowledged when the process died may be in the file or not.
 """
 
 from __future__ import annotations

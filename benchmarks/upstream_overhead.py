@@ -1,10 +1,10 @@
-"""What a strategy costs: CPU a call of ``headstart`` beside a relay that does nothing.
+"""CPU time of strategies: each call of ``headstart`` beside a relay that does nothing.
 
     python -m benchmarks.upstream_overhead [--requests N] [--json FILE]
 
 Three simulated providers answer at once in a process of their own. Each row is the user and system
-time of one server process per call; a race's own calls to three providers are part of its price,
-so it stands beside the relay and beside three calls of it. Every prompt is new and misses.
+time of one server process per call; the calls of a race to three providers are part of its cost,
+so it is compared with one and with three calls of the relay. Every prompt is new and misses.
 """
 
 from __future__ import annotations
