@@ -73,9 +73,9 @@ class HeadstartMiddleware(Gateway):
     ``POST /v1beta/models/…:generateContent`` (Gemini's) and of your ``endpoints`` from the cache;
     on a miss it calls the wrapped app. ``settings`` are Settings, the path of a
     ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
-    ``scope`` maps the ASGI scope to who may share answers (None: bypass); by default the
-    Authorization, Cookie and key headers do. A hit skips whatever stands behind the middleware:
-    mount it inside authentication.
+    ``scope`` returns the name of the group that shares answers, from the ASGI scope; None bypasses
+    the cache. By default the Authorization, Cookie and key headers decide. On a hit the code behind
+    the middleware does not run, so mount it inside authentication.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ def _takes(arguments: inspect.Signature, count: int) -> bool:
 def _checked_scope(
     scope: Callable[[Scope], str | None] | None,
 ) -> Callable[[Scope], str | None] | None:
-    """Return a function that says so where the user's gives something else than a name."""
+    """Return the user's function with a check that it returns a name or None."""
     if scope is None:
         return None
     if not callable(scope):

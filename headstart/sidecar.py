@@ -55,7 +55,7 @@ def build_sidecar(settings: Settings) -> Gateway:
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
     refused = RefusedKeys({name: own for name, own in variables.items() if own})
     observers: list[Observer] = [metrics, recent, refused]
-    with contextlib.suppress(MissingExtra):  # without the extra ``otel`` nobody asked for it
+    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
         observers.append(OpenTelemetryObserver())
     sidecar = build_gateway(
         settings,
@@ -70,8 +70,8 @@ def build_sidecar(settings: Settings) -> Gateway:
 def _rules(server: ServerSettings, instead: str) -> OriginRules:
     """Return the rules for web pages.
 
-    Off loopback the server may have any name, unless its names are listed. There a caller needs a
-    key of his own for each request that costs money or tells something.
+    Off loopback the server may have any name, unless its names are listed. There callers need a key
+    for each request that costs money or returns data.
     """
     names = frozenset(name.lower() for name in server.allowed_hosts)
     is_open = "*" in names or not (names or server.is_loopback)

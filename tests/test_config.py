@@ -294,7 +294,7 @@ def test_refusals_show_no_secret() -> None:
 )
 def test_a_key_in_place_of_its_variable_is_refused_and_not_shown(toml: str, tmp_path: Path) -> None:
     said = refusal(toml.format(SECRET), tmp_path)
-    assert "_env: names an environment variable" in said
+    assert "_env: write the name of an environment variable" in said
     assert SECRET not in said
     looks_like_a_name = SECRET.replace("-", "_")
     settings = load(toml.format(looks_like_a_name), tmp_path)

@@ -139,7 +139,10 @@ def test_a_preset_can_leave_the_key_to_the_caller(empty: str, tmp_path: Path) ->
         ({"preset": "azure"}, ["upstream[0].base_url", "RESOURCE.openai.azure.com"]),
         ({"preset": "groq", "dialect": "anthropic"}, ["upstream[0].dialect", "speaks 'openai'"]),
         ({"preset": "gemini", "dialect": "openai"}, ["upstream[0].dialect", "speaks 'gemini'"]),
-        ({"preset": "groq", "api_key_env": ("A", "")}, ["upstream[0].api_key_env", "names an"]),
+        (
+            {"preset": "groq", "api_key_env": ("A", "")},
+            ["upstream[0].api_key_env", "the name of an"],
+        ),
         ({"preset": "groq", "first_token_s": 0.0}, ["upstream[0].first_token_s", "> 0.0"]),
         ({"preset": "groq", "price_multiplier": 0.0}, ["price_multiplier", "> 0.0"]),
     ],
@@ -294,7 +297,7 @@ def refused(members: tuple[UpstreamSettings, ...], chosen: RouteSettings) -> str
         (route("together", strategy="race"), ['"race" needs at least two']),
         (route(strategy="fallback"), ['"fallback" needs at least two']),
         (route("together", "fireworks", "groq", strategy="cascade"), ["fast model and then"]),
-        (route("together", "together", strategy="race"), ["'together' stands there twice"]),
+        (route("together", "together", strategy="race"), ["'together' is listed twice"]),
         (
             route("together", StrategySettings(upstreams=("groq", "fireworks")), strategy="race"),
             ["route[0].upstreams[1].upstreams", "there are 2"],

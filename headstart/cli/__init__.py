@@ -38,7 +38,7 @@ LAB = Path(__file__).parents[1] / "lab" / "commands"
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of the package, imported on use."""
+    """A group of commands. The module of a command is imported when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands that are installed, the everyday ones first."""

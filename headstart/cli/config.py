@@ -189,7 +189,7 @@ def _find_record(settings: Settings) -> None:
 
 
 class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream as it will be used."""
+    """The settings in force of one upstream."""
 
     name: str
     preset: str | None
@@ -197,26 +197,26 @@ class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
     also_speaks: tuple[str, ...]
     base_url: str
     keys: dict[str, bool]
-    """Is it set? By variable; none: callers' keys pass."""
+    """Whether each key variable is set; empty if the upstream gets the callers' keys."""
     models: dict[str, str]
     cancels_billing: bool | None
     priced: int
-    """Models whose price is known."""
+    """The number of models with a known price."""
 
 
 class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One route as it will be taken."""
+    """The settings in force of one route."""
 
     name: str
     strategy: str
-    """Its name, with the members where they are strategies themselves."""
+    """The strategy's name. Nested strategies are written with their members."""
     model: str
     members: dict[str, str]
-    """The model that each upstream is asked for, or the pattern of a route for several models."""
+    """The model that each upstream gets, or the pattern of a route for several models."""
 
 
 class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report. A configuration without problems works as far as can be known offline."""
+    """The whole report. It has all problems that can be found offline."""
 
     upstreams: tuple[UpstreamReport, ...]
     routes: tuple[RouteReport, ...]
@@ -225,7 +225,7 @@ class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
-    """Return what is known, without asking anybody."""
+    """Return the report, without asking an upstream."""
     by_name = {upstream.name: upstream for upstream in settings.upstream}
     return ConfigReport(
         upstreams=tuple(_upstream(each, environ) for each in settings.upstream),
@@ -265,7 +265,7 @@ def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Rou
 
 
 def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
-    """Yield facts about a valid route that change its bill or its answers."""
+    """Yield notes on a valid route whose settings change its cost or its answers."""
     strategy, table = strategy_of(route), model_table()
     compares = "cheapest(" in strategy.composition
     if not _WILD & set(route.match.model):

@@ -1,6 +1,6 @@
-"""One tiny call to each upstream: is its key accepted, does it know its model, how fast is it?
+"""One small call to each upstream, to check its key, its model and its speed.
 
-The call goes the way of every request: the same connection, translation and headers.
+The call takes the same path as every request: the same connection, translation and headers.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ if TYPE_CHECKING:
     from headstart.types import Headers, StreamEvent
 
 LIMIT_S = 10.0
-"""For one upstream, the listing of its models included."""
+"""The time for one upstream, with the list of its models."""
 _SHOWN = 5
 _LIST_BYTES = 4 * 1024 * 1024
-_SAID = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
+_CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
 _WILD = frozenset("*?[")
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
 
 
 class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one upstream answered."""
+    """The result for one upstream."""
 
     upstream: str
     model: str | None
     ttft_s: float | None = None
     error: str | None = None
-    """Kind of the failure, and the provider's message; None: it answered."""
+    """The kind of the failure and the provider's message; None: it answered."""
     models: tuple[str, ...] = ()
-    """Some models that it offers, where the one asked for is unknown."""
+    """Some models of the upstream, if it does not know the requested model."""
 
 
 async def ask_all(settings: Settings) -> list[LiveResult]:
-    """Ask every upstream at once; results stand in the order of the settings."""
+    """Ask all upstreams at the same time; return the results in the order of the settings."""
     results: dict[str, LiveResult] = {}
 
     async def ask(upstream: Upstream, chosen: UpstreamSettings) -> None:
@@ -76,7 +76,7 @@ async def ask_all(settings: Settings) -> list[LiveResult]:
 
 
 def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
-    """Return the model to ask for: a route's, else an alias of the user's, else the cheapest."""
+    """Return the model to ask for: a route's, else one of the user's aliases, else the cheapest."""
     for route in settings.route:
         pattern = route.match.model
         if upstream.name in strategy_of(route).members and not _WILD & set(pattern):
@@ -104,7 +104,7 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
                 listed = listed or await _models(upstream, chosen.speaks)
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
-        except RequestError as refused:  # ours: the upstream's dialect cannot say it
+        except RequestError as refused:  # the upstream's dialect cannot express the call
             error = error_line(FailureKind.BAD_REQUEST, str(refused))
     return LiveResult(
         upstream=chosen.name,
@@ -116,7 +116,7 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
 
 
 def error_line(kind: str, words: str) -> str:
-    """Return kind and the provider's words, on one line of bounded length."""
+    """Return the kind and the provider's message in one short line."""
     return f"{kind}: {' '.join(words.split())[:200]}"
 
 
@@ -129,13 +129,13 @@ async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, st
             for event in piece.events:
                 if isinstance(event, ErrorReported):
                     return None, _reported(event, reply.status, reply.headers)
-                if isinstance(event, _SAID) and not _silent(event):
+                if isinstance(event, _CONTENT) and not _is_empty(event):
                     return time.perf_counter() - began, None
     empty = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
     return None, error_line(empty, f"status {reply.status} without an answer")
 
 
-def _silent(event: StreamEvent) -> bool:
+def _is_empty(event: StreamEvent) -> bool:
     return isinstance(event, TextDelta) and not event.text
 
 
@@ -151,7 +151,7 @@ def _reported(event: ErrorReported, status: int, headers: Headers) -> str:
 
 
 async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
-    """Return the models that it lists; none if it does not list any. Raises UpstreamError."""
+    """Return the models that an upstream lists, if any. Raises UpstreamError."""
     path = BY_SETTING[dialect].models_path
     if path is None:
         return ()

@@ -98,7 +98,7 @@ def command(
     """Return a decorator that makes a command of a function which takes an ``options`` dataclass.
 
     Every field of the dataclass is an ``option``, a ``flag`` or an ``argument``. The help is the
-    function's docstring; its part from the line ``Examples:`` on stands below the options.
+    function's docstring; the part from the line ``Examples:`` on is printed below the options.
     ``attributes`` go to ``click.command``.
     """
 

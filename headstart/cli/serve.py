@@ -1,4 +1,4 @@
-"""``headstart serve``: runs the sidecar, with a route from the command line where one is named."""
+"""``headstart serve``: runs the sidecar. Options can name the upstreams and a first route."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def serve(options: ServeOptions) -> None:
 def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:
     """Return the settings with a first route over the named upstreams.
 
-    A name is an ``[[upstream]]`` of the file, else a preset. Whoever names providers to race has
-    chosen to pay them all, also one that bills cancelled calls. Raises click.BadParameter.
+    A name is an ``[[upstream]]`` of the file, else a preset. A user who names providers for a race
+    accepts the cost of all, even if one bills cancelled calls. Raises click.BadParameter.
     """
     members = [name.strip() for name in names.split(",") if name.strip()]
     known = {upstream.name: upstream for upstream in settings.upstream}
@@ -128,7 +128,7 @@ def with_route(settings: Settings, kind: Kind, names: str, model: str | None) ->
 
 
 def billed_notes(settings: Settings) -> list[str]:
-    """Return a line on each member of the first route that may bill what is cancelled."""
+    """Return a line for each member of the first route that may bill cancelled calls."""
     members = set(settings.route[0].upstreams)
     notes = [billing_note(each) for each in settings.upstream if each.name in members]
     return [f"note: {note}" for note in notes if note is not None]
@@ -144,7 +144,7 @@ def _from_preset(kind: Kind, name: str) -> UpstreamSettings:
 
 
 def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamSettings:
-    """Let the upstream know the model by the name that clients will use."""
+    """Add the name that clients use for a model to the aliases of an upstream."""
     table = model_table()
     if upstream.preset is None or model in upstream.models or table.weights(model) is None:
         return upstream
@@ -159,7 +159,7 @@ def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamS
 
 
 def _discovered(settings: Settings) -> tuple[Settings, list[str]]:
-    """Return settings with the providers whose keys are set, else with servers on this machine."""
+    """Return settings with the providers that have a key set, else with servers on this machine."""
     found, notes = discover_upstreams(os.environ)
     if not found:
         found, local_notes = discover_local()
@@ -201,8 +201,8 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
                 failures.append(error)
                 self.should_exit = True
                 return
-            # What lives as long as the process is not worth a look at each full collection, which
-            # stops the loop for a tenth of a second.
+            # These objects live as long as the process. Without freeze, each full collection would
+            # visit them and stop the loop for a tenth of a second.
             gc.collect()
             gc.freeze()
             await super().startup(sockets)
@@ -213,9 +213,9 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             sidecar,
             log_level=log_level,
             access_log=False,
-            # Who may speak for a client is server.trusted_proxies' to say, by the real peer.
+            # server.trusted_proxies decides about proxy headers, by the real peer.
             proxy_headers=False,
-            # The upstream's own Date and Server headers pass; ours would double them.
+            # The upstream's Date and Server headers pass, so uvicorn must not add its own.
             date_header=False,
             server_header=False,
             http=Protocol,
@@ -223,8 +223,8 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             ws_max_size=settings.server.max_body_bytes,
             ws_per_message_deflate=False,  # it costs more time than it saves, and much memory
             lifespan="on",
-            # Longer than clients keep idle connections (httpx: 5 s, uvicorn's default): whoever
-            # closes first must not be us, just as a request is on its way.
+            # Longer than clients keep idle connections (httpx: 5 s). If the server closed a
+            # connection first, a request could be on its way already.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
         )
@@ -255,7 +255,7 @@ def banner(settings: Settings, port: int) -> str:
 
 
 def _routes(settings: Settings) -> Iterator[str]:
-    """Yield how upstreams answer together, and for which models."""
+    """Yield the strategy and the models of each route with several upstreams."""
     for route in settings.route:
         strategy = strategy_of(route)
         if len(strategy.members) > 1:

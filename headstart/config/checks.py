@@ -37,12 +37,12 @@ _VERSION = re.compile(r"/v\d\w*(/|$)")
 
 
 def notes_on(settings: Settings) -> Iterator[str]:
-    """Yield facts about checked settings that the operator should know at the start."""
+    """Yield notes on checked settings, for the operator to read at the start."""
     cache = settings.cache
     if cache.enabled and cache.scope.startswith("header:") and not settings.server.trusted_proxies:
         yield (
-            f"cache.scope: {cache.scope!r} is believed from server.trusted_proxies alone, and none "
-            "is set: nothing is cached"
+            f"cache.scope: {cache.scope!r} is accepted only from server.trusted_proxies, and none "
+            "is set, so nothing is cached"
         )
     yield from _key_notes(settings)
     for upstream in settings.upstream:
@@ -50,7 +50,7 @@ def notes_on(settings: Settings) -> Iterator[str]:
 
 
 def _key_notes(settings: Settings) -> Iterator[str]:
-    """Yield the upstreams that get callers' own keys, where a key may reach another provider."""
+    """Yield a note if a caller's key may reach the provider of another key."""
     taking = [each for each in settings.upstream if not each.has_own_key]
     if settings.server.client_keys or len(taking) < 2:
         return
@@ -58,9 +58,9 @@ def _key_notes(settings: Settings) -> Iterator[str]:
     if len(hosts) > 1 and not all(map(is_loopback_host, hosts)):
         names = ", ".join(repr(each.name) for each in taking)
         yield (
-            f"upstreams {names} have no key of their own: a caller's key goes to the one that its "
-            "model, or its route, asks for, whoever gave the key out; set api_key_env for each, or "
-            "tell callers which models their key is for"
+            f"upstreams {names} have no key of their own, so a caller's key goes to any of them, "
+            "as the model or the route decides; set api_key_env for each, or tell callers for "
+            "which models their key is"
         )
 
 
@@ -71,8 +71,8 @@ def _address_notes(upstream: UpstreamSettings) -> Iterator[str]:
     known = next((each for each in providers().values() if host_of(each.base_url) == host), None)
     if known is not None and known.variable is not None:
         yield (
-            f"upstream {upstream.name!r}: {known.name} is known at {known.base_url}; what is known "
-            f"of it is not used with this base_url unless you add preset = {known.name!r}"
+            f"upstream {upstream.name!r}: {known.name} is known at {known.base_url}; its preset "
+            f"is not used with this base_url unless you add preset = {known.name!r}"
         )
         return
     below = BY_SETTING[upstream.speaks].path_below_version
@@ -113,8 +113,8 @@ def safety_problems(settings: Settings) -> Iterator[str]:
 def _match_problems(cache: CacheSettings) -> Iterator[str]:
     if cache.match == "verified" and cache.threshold is not None:
         yield (
-            'cache.threshold: verified matching finds its own; set cache.match = "static", or '
-            "state the share of wrong hits you accept as cache.max_error"
+            'cache.threshold: verified matching learns its own; set cache.match = "static", or '
+            "set the accepted share of wrong hits as cache.max_error"
         )
     if cache.effective_match == "static":
         for name in _LEARNED:
@@ -143,7 +143,7 @@ def _price_problems(setting: str, upstreams: Sequence[UpstreamSettings]) -> Iter
     for index, upstream in enumerate(upstreams):
         if not upstream.price:
             yield (
-                f"{setting}: what {upstream.name!r} costs is not known; set "
+                f"{setting}: the price of {upstream.name!r} is not known; set "
                 f"upstream[{index}].price, or cap the calls with max_calls_per_hour"
             )
 
@@ -156,14 +156,14 @@ def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings])
     for upstream in chosen:
         if BY_SETTING[upstream.speaks] is not OPENAI_CHAT:
             yield (
-                f"cache.judge.upstream: {upstream.name!r} does not speak OpenAI's dialect, in "
-                "which the judge is asked; name another upstream"
+                f"cache.judge.upstream: {upstream.name!r} does not speak OpenAI's dialect, which "
+                "calls to the judge use; name another upstream"
             )
         host = urlsplit(upstream.base_url).hostname or ""
         if not upstream.has_own_key and not is_loopback_host(host):
             yield (
-                f"cache.judge.upstream: {upstream.name!r} has no key of its own, and a caller's "
-                "is never spent on judging; set its api_key_env"
+                f"cache.judge.upstream: {upstream.name!r} has no key of its own, and callers' "
+                "keys are never used for judging; set its api_key_env"
             )
     if judge.max_usd_per_day is not None:
         yield from _price_problems("cache.judge.max_usd_per_day", chosen)
@@ -190,7 +190,7 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
 
 
 _CONCURRENT = frozenset({"race", "hedge"})
-"""Strategies in which two may answer one request at once, and one is cancelled."""
+"""Strategies that make several calls for one request and cancel the slower ones."""
 _WILD = frozenset("*?[")
 
 
@@ -230,16 +230,16 @@ def _shape_problems(setting: str, strategy: Strategy) -> Iterator[str]:
     place = f"{setting}.upstreams"
     if kind == "single" and count > 1:
         yield (
-            f"{place}: there are {count} of them; say with {setting}.strategy how they work "
-            'together, such as "fallback" or "hedge"'
+            f"{place}: there are {count} upstreams; set {setting}.strategy, "
+            'such as "fallback" or "hedge"'
         )
     elif kind == "cascade" and count != 2:
-        yield f"{place}: a cascade has two, the fast model and then the slow one"
+        yield f"{place}: a cascade needs two upstreams, first the fast model and then the slow one"
     elif kind != "single" and count < 2:
-        yield f'{place}: strategy "{kind}" needs at least two'
+        yield f'{place}: strategy "{kind}" needs at least two upstreams'
     repeated = {each for each in strategy.upstreams if strategy.upstreams.count(each) > 1}
     for name in sorted(map(str, repeated)):
-        yield f"{place}: {name!r} stands there twice"
+        yield f"{place}: {name!r} is listed twice"
     for index, each in enumerate(strategy.upstreams):
         if isinstance(each, Strategy):
             yield from _shape_problems(f"{place}[{index}]", each)
@@ -248,15 +248,15 @@ def _shape_problems(setting: str, strategy: Strategy) -> Iterator[str]:
 def _key_problems(
     setting: str, members: Sequence[UpstreamSettings], settings: Settings
 ) -> Iterator[str]:
-    """A caller's key goes to the one upstream that it came for."""
+    """Yield upstreams of a route that would get a caller's key for another upstream."""
     if settings.server.client_keys:
         return
     for upstream in members:
         if not upstream.has_own_key and not is_loopback_host(host_of(upstream.base_url)):
             yield (
-                f"{setting}.upstreams: {upstream.name!r} has no key of its own, and a caller's is "
-                "never handed from one upstream to the next; set its api_key_env, or name callers "
-                "in server.client_keys"
+                f"{setting}.upstreams: {upstream.name!r} has no key of its own, and a caller's key "
+                "is never sent to a second upstream; set its api_key_env, or give callers keys "
+                "with server.client_keys"
             )
 
 
@@ -264,8 +264,8 @@ def _regulated_problems(setting: str, members: Sequence[UpstreamSettings]) -> It
     for upstream in members:
         if not upstream.quirks.refuse:
             yield (
-                f'{setting}.use: "regulated" changes no request, but {upstream.name!r} drops what '
-                'its provider can not take; set its unsupported = "refuse"'
+                f'{setting}.use: "regulated" must change no request, but {upstream.name!r} drops '
+                'fields that its provider does not support; set its unsupported = "refuse"'
             )
 
 
@@ -306,7 +306,7 @@ def billing_note(upstream: UpstreamSettings) -> str | None:
 def _model_problems(
     setting: str, kind: str, pattern: str, members: Sequence[UpstreamSettings]
 ) -> Iterator[str]:
-    """Yield the models of which the members do not certainly serve the same weights."""
+    """Yield the models that may have different weights at the members."""
     for model in asked_models(pattern, members):
         names = {upstream.name: model_at(upstream, model) for upstream in members}
         if len({_identity(upstream, names[upstream.name]) for upstream in members}) > 1:
@@ -320,9 +320,9 @@ def _model_problems(
 
 
 def asked_models(pattern: str, members: Sequence[UpstreamSettings]) -> tuple[str, ...]:
-    """Return the names that are known to reach the members: the route's own, or users' aliases.
+    """Return the model names to check: the name of the route, or the aliases of the members.
 
-    On every other name the model table makes them agree.
+    For all other names the model table chooses equal models.
     """
     if not _WILD & set(pattern):
         return (pattern,)
@@ -337,7 +337,7 @@ def asked_models(pattern: str, members: Sequence[UpstreamSettings]) -> tuple[str
 
 
 def _identity(upstream: UpstreamSettings, model: str) -> str:
-    """Name the weights; of an unknown model its name is all there is."""
+    """Name the weights; an unknown model is identified by its name."""
     table = model_table()
     found = table.weights(model, upstream.preset)
     if found is not None:
@@ -391,8 +391,8 @@ def _problems(settings: Settings) -> Iterator[str]:
     for index, name in enumerate(settings.cache.ignore_headers):
         if name.lower().encode() in KEY_HEADERS:
             yield (
-                f"cache.ignore_headers[{index}]: {name!r} holds callers' keys, which tell who may "
-                "share an answer"
+                f"cache.ignore_headers[{index}]: {name!r} contains callers' keys, which decide "
+                "who may share an answer"
             )
     names: set[str] = set()
     for index, upstream in enumerate(settings.upstream):
@@ -405,7 +405,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from strategy_problems(settings)
     if settings.record.enabled and not settings.cache.enabled:
         yield (
-            "record.enabled: answers are only read for the cache; set cache.enabled = true, and "
+            "record.enabled: a record needs the cache; set cache.enabled = true, and "
             'cache.mode = "shadow" to serve nothing but exact repeats'
         )
     if settings.server.is_loopback or settings.server.client_keys:
@@ -438,14 +438,14 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
         if not _ORIGIN.fullmatch(origin):
             yield (
                 f"server.allowed_origins[{index}]: {origin!r} is not an origin such as "
-                "https://app.example, http://localhost:3000 or chrome-extension://ID; a * stands "
-                "for any part of what follows ://, and to allow all set server.client_keys"
+                "https://app.example, http://localhost:3000 or chrome-extension://ID; a * matches "
+                "any part after ://, and to allow all set server.client_keys"
             )
     for index, path in enumerate(server.relay_paths):
         if not _RELAYED.fullmatch(path):
             yield (
                 f"server.relay_paths[{index}]: {path!r} is not a path such as /v1/models or "
-                '"GET /v1/files/*"; a * stands for any characters'
+                '"GET /v1/files/*"; a * matches any characters'
             )
     if server.admin_token_env is not None:
         yield from _variable_problems("server.admin_token_env", (server.admin_token_env,))
@@ -465,7 +465,7 @@ def _store_problems(store: str) -> Iterator[str]:
                 f"its own by an entry point in the group {STORES}"
             )
     elif scheme == "memory" and rest:
-        yield "cache.store: a store in memory is memory: with nothing behind it"
+        yield "cache.store: the URL of a store in memory is memory: and nothing more"
     elif scheme == "sqlite" and (not rest.startswith("///") or rest == "///"):
         yield "cache.store: a SQLite store is sqlite:///relative/path or sqlite:////absolute/path"
 
@@ -507,11 +507,11 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
 
 
 def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:
-    """Never repeat a text that is no name of a variable: it may be the key itself."""
+    """Yield a problem for a text that is not a variable's name. The text may be a key: hide it."""
     if not all(map(_VARIABLE.fullmatch, variables)):
         yield (
-            f"{setting}: names an environment variable, such as OPENAI_API_KEY; put the key into "
-            "one, and its name here"
+            f"{setting}: write the name of an environment variable, such as OPENAI_API_KEY, and "
+            "put the key into that variable"
         )
 
 

@@ -148,7 +148,7 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
 
 
 def _address(upstream: UpstreamSettings, known: Preset) -> str:
-    """Return the base URL; a host alone stands for the provider's usual path there."""
+    """Return the base URL; a host alone means the provider's usual path."""
     url = upstream.base_url or known.base_url
     if not known.path or url.rstrip("/").count("/") > 2:
         return url

@@ -39,7 +39,7 @@ _EXAMPLES = {
     "route": 'such as [{"name": "faq", "match": {"model": "gpt-4o*"}, "max_error": 0.005}]',
 }
 _GUESSED = ("server", "cache")
-"""Sections whose settings people name without the section."""
+"""The sections that people often leave out of a variable's name."""
 _KUBERNETES = re.compile(
     r"\w*(_service_(host|port)\w*=|port_\d+_(tcp|udp|sctp)\w*=|port=(tcp|udp|sctp)://)"
 )
@@ -52,7 +52,7 @@ def read_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
 
     Raises ConfigError that names the variable.
     """
-    for variable, name, text in _ours(environ):
+    for variable, name, text in _own_variables(environ):
         steps = name.split("__")
         if steps[0] in LISTS:
             yield steps[0], _tables_from(variable, steps[0], text)
@@ -68,24 +68,24 @@ def check_single_names(environ: Mapping[str, str], named: Collection[str]) -> No
 
     Others of the prefix may be the user's own; those that a setting names, in ``named``, are.
     """
-    for variable, name, text in _ours(environ):
+    for variable, name, text in _own_variables(environ):
         own = "__" in name or name in LISTS or variable in named
         if own or _KUBERNETES.match(f"{name}={text}"):
             continue
-        if (meant := _meant(name)) is not None:
+        if (meant := _intended(name)) is not None:
             raise ConfigError(f"{variable}: unknown variable; did you mean {meant}?")
 
 
-def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield each variable of ours that is not empty: its name, what follows the prefix, text."""
+def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the variables with our prefix that are not empty: name, name without prefix, text."""
     for variable in sorted(environ):
         text = environ[variable].strip()
         if variable.startswith(PREFIX) and text:
             yield variable, variable.removeprefix(PREFIX).lower(), text
 
 
-def _meant(name: str) -> str | None:
-    """Return the variable that a name stands for, if it begins like a section or is a setting."""
+def _intended(name: str) -> str | None:
+    """Return the variable that the user probably meant, if the name is like a setting."""
     section = name.partition("_")[0]
     if section.removesuffix("s") in LISTS:
         return f"{PREFIX}{section.removesuffix('s').upper()}"
@@ -155,7 +155,7 @@ def load_settings(
 
     ``overrides`` maps dotted names to values, such as ``{"server.port": 8080}``; a value of None
     leaves the setting as it is; ``upstream`` and ``route`` take lists of tables. ``defaults``
-    hold for settings that nothing else sets. Raises ConfigError that names the setting, what is
+    are used for settings without another value. Raises ConfigError that names the setting, what is
     wrong with it, and for a misspelt name the nearest valid one.
     """
     document = _read(path) if path is not None else {}
@@ -205,11 +205,11 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
         if isinstance(table, dict):
             table = table.setdefault(section, {})
     if isinstance(table, dict) and (replace or key not in table):
-        table[key] = value  # what is no table msgspec refuses
+        table[key] = value  # msgspec refuses a section that is not a table
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts of a document, among which are the variables that it names."""
+    """Yield all texts of a document. Some are names of variables."""
     if isinstance(value, str):
         yield value.removeprefix(KEY_FROM_ENVIRONMENT)
     elif isinstance(value, dict | list | tuple):
@@ -218,7 +218,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Put the variable's value in the place of each ``env:NAME``."""
+    """Replace each ``env:NAME`` by the value of the variable."""
     server = document.get("server")
     keys = server.get("client_keys") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(keys, list | tuple):
@@ -235,7 +235,7 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
 
 
 def _resolve_none(struct: type[msgspec.Struct], table: object) -> None:
-    """Read ``"none"`` as no value where a setting allows it."""
+    """Replace ``"none"`` by no value, where a setting may have none."""
     if isinstance(table, list | tuple):
         for each in table:
             _resolve_none(struct, each)

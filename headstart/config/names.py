@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NONE = "none"
-"""Stands for no value where a setting may have none: TOML cannot write null."""
+"""The text for "no value": TOML has no null."""
 LISTS = frozenset({"upstream", "route"})
 """Sections that are lists of tables."""
 
@@ -55,19 +55,19 @@ def fields_of(section: str) -> dict[str, Any]:
 
 
 def table_type(kind: object) -> type[msgspec.Struct] | None:
-    """Return the type of a setting's table or tables, None if it holds no table."""
+    """Return the type of a setting's table or tables; None for a setting without a table."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
     return next(filter(None, map(table_type, get_args(kind))), None)
 
 
 def may_be_none(kind: object) -> bool:
-    """May a setting of this type have no value?"""
+    """Return whether a setting of this type may have no value."""
     return type(None) in get_args(kind)
 
 
 def may_be_empty(kind: object) -> bool:
-    """May a setting of this type be a list without items?"""
+    """Return whether a setting of this type may be an empty list."""
     return any(get_origin(each) is tuple for each in (kind, *get_args(kind)))
 
 
@@ -165,10 +165,10 @@ def expectation(section: str, key: str, message: str) -> str:
 
 
 def _description(section: str, key: str) -> str | None:
-    """Return the words for the values that a setting takes; None: its type says it."""
+    """Return a description of a setting's values; None if the type describes them."""
     try:
         kind = fields_of(section)[key]
-    except KeyError:  # within a table whose keys are the user's
+    except KeyError:  # a key of a table in which users choose the keys
         return None
     notes = getattr(kind, "__metadata__", ())
     return next((note.description for note in notes if note.description), None)

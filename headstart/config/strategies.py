@@ -1,4 +1,4 @@
-"""Strategies: how code composes them, and which values are in force on a route."""
+"""Strategies: functions that compose them, and the values that are in force on a route."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headstart.interfaces import DraftJudge
 
     Member = str | StrategySettings
-    """The name of an upstream, or a strategy in its own right."""
+    """The name of an upstream, or another strategy."""
 
 
 def fallback(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the next member where one fails. ``options`` are the settings of a route's strategy."""
+    """Ask the next member if one fails. ``options`` are other settings of the strategy."""
     return _composed("fallback", members, options)
 
 
@@ -37,26 +37,26 @@ def race(*members: Member, **options: Any) -> StrategySettings:
 
 
 def hedge(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the next member too where the first is slower than it usually is, within a budget."""
+    """Also ask the next member if the first is slower than usual, within a budget."""
     return _composed("hedge", members, options)
 
 
 def fastest(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the member that is expected to be done first."""
+    """Ask the member with the shortest expected time."""
     return _composed("fastest", members, options)
 
 
 def cheapest(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the cheapest member, with ``within_s`` of those that are expected to be done by then."""
+    """Ask the cheapest member. ``within_s`` excludes members that are expected to take longer."""
     return _composed("cheapest", members, options)
 
 
 def cascade(
     fast: Member, slow: Member, *, judges: Sequence[DraftJudge] = (), **options: Any
 ) -> StrategySettings:
-    """Ask ``fast`` for a draft, and ``slow`` where the judges do not let it pass.
+    """Ask ``fast`` for a draft, and ``slow`` if the judges reject it.
 
-    ``judges`` are functions of yours, beside those that the setting ``judge`` names.
+    ``judges`` are your own functions, in addition to the judges of the setting ``judge``.
     """
     own = tuple(map(JudgeInCode, judges)) or None
     return _composed("cascade", (fast, slow), {"judges": own, **options})
@@ -88,7 +88,7 @@ def _composed(
 
 
 def strategy_of(route: RouteSettings) -> Strategy:
-    """Return what a route asks for. One upstream, or none, needs no strategy: ``single``."""
+    """Return the strategy of a route: ``single`` for one upstream or none."""
     defaults = dict(uses()[route.use]) if route.use else {}
     if len(route.upstreams) < 2:
         defaults.pop("strategy", None)

@@ -1,6 +1,6 @@
 """The admin API under ``/_headstart/``: health, metrics, the cache's contents, explanations.
 
-``docs/headers.md`` lists the paths. Prompts and answers are shown on ``?texts=1`` alone.
+``docs/headers.md`` lists the paths. Prompts and answers are shown only with ``?texts=1``.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def health() -> dict[str, str]:
 
 @get("/ready", opt={"public": True})
 async def ready(admin: Admin) -> Response[dict[str, Any]]:
-    """Answer 200 when requests can be served, else 503. ``reasons`` say what is missing.
+    """Answer 200 when requests can be served, else 503. ``reasons`` lists the causes.
 
     ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
     without its store the server still answers, from memory and from the upstreams.
@@ -146,7 +146,7 @@ async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
 
 @get("/stats")
 async def stats(admin: Admin, engine: Engine) -> Stats:
-    """Count requests, and say how much there is now."""
+    """Show the counts of requests, and the present sizes."""
     count = admin.metrics.requests_by_outcome()
     return Stats(
         uptime_s=admin.clock() - admin.started,
@@ -191,7 +191,7 @@ def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -
 
 
 def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginRules) -> None:
-    """Refuse what another site's page asks for, and what a proxy on this machine passes on."""
+    """Refuse requests of other sites' pages, and requests through a proxy on this machine."""
     headers = tuple(connection.scope["headers"])
     through = forwarded(headers, connection.scope["http_version"])
     if through is not None:

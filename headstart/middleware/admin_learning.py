@@ -69,14 +69,15 @@ Since = Annotated[float, QueryParameter(description="Unix seconds.", ge=0)]
 Limit = Annotated[int, QueryParameter(ge=1, le=200)]
 
 LOADED_AT_ONCE = 20
-"""Pairs whose texts are read in one go."""
+"""The number of pairs whose texts are read together."""
 
 
 class Feedback(Frozen, forbid_unknown_fields=True):
-    """A user's word on an answer: ``id`` is the request's ``x-headstart-request-id``.
+    """A user's feedback on an answer: ``id`` is the request's ``x-headstart-request-id``.
 
-    A wrong hit's entry answers no rewording any more, and its question is asked anew, until the
-    same request is called correct; with ``pair_only`` the one does not answer the other.
+    After "wrong", the entry of the hit answers no rewordings, and no other entry answers the
+    question, until feedback on the same request is "correct". With ``pair_only`` only this entry
+    does not answer this question.
     """
 
     id: str
@@ -85,7 +86,7 @@ class Feedback(Frozen, forbid_unknown_fields=True):
 
 
 class Reviewed(Frozen, forbid_unknown_fields=True):
-    """A person's word on a pair: would one answer do for both questions?"""
+    """A person's judgement on a pair: whether one answer is right for both questions."""
 
     id: str
     entry: str
@@ -108,7 +109,8 @@ class Side(Frozen, omit_defaults=False):
 class ReviewPair(Frozen, omit_defaults=False):
     """Two questions side by side: ``asked`` came later, ``stored`` was, or might have been, used.
 
-    ``judged`` is the judge's word, null where it was unsure; ``score`` is that of now.
+    ``judged`` is the judgement of the agreement judge, null if it was unsure; ``score`` is the
+    present score.
     """
 
     id: str
@@ -164,14 +166,14 @@ async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
 
 @get("/audit")
 async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
-    """Show what audits prove, by domain and week, and the hits they found wrong."""
+    """Show the bounds that audits prove, by domain and week, and the wrong hits that they found."""
     promise = _oversight(engine).promise
     return await audit_report(engine.store, promise, since=since)
 
 
 @post("/feedback", status_code=200)
 async def feedback(data: JSONBody[Feedback], engine: Engine) -> LabelWritten:
-    """Take a user's word on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
+    """Take feedback on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
     learner = _oversight(engine).learner
     if not await learner.feedback(data.id, same=data.correct, pair_only=data.pair_only):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
@@ -194,7 +196,7 @@ async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[
 
 @post("/review", status_code=200)
 async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> LabelWritten:
-    """Take a person's word on a pair that ``GET`` listed."""
+    """Take a person's judgement on a pair that ``GET`` listed."""
     oversight = _oversight(engine)
     await admin.reviews.follow(engine.store)
     label = admin.reviews.find(data.id, data.entry)
@@ -206,7 +208,7 @@ async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Labe
 
 @get("/explain/{id:str}")
 async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, Any]:
-    """Say how a recent request was answered and why: ids, reasons, features; no texts."""
+    """Explain the answer to a recent request: ids, reasons and features, no texts."""
     row = admin.recent.find(id)
     if row is None:
         raise NotFoundException(
@@ -242,7 +244,7 @@ def _oversight(engine: EngineParts) -> Oversight:
 async def _with_texts(
     admin: AdminState, engine: EngineParts, doubts: Sequence[DoubtfulPair]
 ) -> list[ReviewPair]:
-    """Return the pairs of which both answers are still stored; the others are not asked again."""
+    """Return the pairs whose answers are both stored. Other pairs are dropped."""
     ids = [id for doubt in doubts for id in (doubt.label.id, doubt.label.entry)]
     entries = await engine.store.load(ids)
     pairs = []

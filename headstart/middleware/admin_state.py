@@ -75,7 +75,7 @@ class AdminState:
     started: float
     """When this process started, in Unix seconds."""
     draining: Callable[[], bool] = lambda: False
-    """True once the server was told to stop."""
+    """True after the server got the signal to stop."""
     reviews: Reviews = field(default_factory=Reviews)
 
 
@@ -145,7 +145,7 @@ class EntryView(Frozen, omit_defaults=False):
     age_s: float
     expires: float | None
     scope: str
-    """The ``scope`` that ``explain`` shows for requests of callers who may share it."""
+    """The scope whose callers share the entry; ``explain`` shows the same name for requests."""
     partition: str
     model: str
     upstream: str
@@ -160,7 +160,7 @@ class EntryView(Frozen, omit_defaults=False):
 
 
 class EntryList(Frozen, omit_defaults=False):
-    """The oldest matching entries; ``more`` says that others exist."""
+    """The oldest matching entries; ``more``: there are others."""
 
     entries: list[EntryView]
     more: bool

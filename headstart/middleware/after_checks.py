@@ -2,7 +2,7 @@
 
 The middleware passes such a request into the app first. Dependencies, guards and decorators run,
 and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
-response of its framework, so all that stands around the handler sees it. On a miss the handler
+response of its framework, so the code around the handler sees it. On a miss the handler
 runs, and what the app sends is its answer to the engine's call.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 LEFT = 499
-"""The status for the framework if the client has left. Nobody will read it."""
+"""The status for the framework if the client has left. It is never sent."""
 _PLACES = ("path", "raw_path", "root_path")
 """Fields of a scope that frameworks change before the handler. The cache uses the client's."""
 
@@ -73,7 +73,7 @@ class Visit:
         """Others may wait for the app's answer, so that this client's leaving does not end it."""
         self._decided = asyncio.Event()
         self._released = asyncio.Event()
-        """Nobody waits for the app's answer any more."""
+        """Set when no client waits for the app's answer any more."""
         self._over = asyncio.Event()
         self._error: BaseException | None = None
         self._refusal: Exception | None = None
@@ -96,7 +96,7 @@ class Visit:
         if self._to_engine is not None and self._refusal is not None:
             raise self._refusal
         if self._engine_side is None and self._status == 200:
-            _say_once(
+            _warn_once(
                 f"{self._route.name} has an Endpoint with after_checks=True, but its handler is "
                 "not decorated with headstart.after_checks, next to def: nothing is cached"
             )
@@ -108,7 +108,7 @@ class Visit:
             self._give.close()
             return
         if self._to_engine is None and not self._answered:
-            side.cancel()  # the framework has answered in another way: nobody reads this answer
+            side.cancel()  # the framework has sent another answer
         await asyncio.wait((side,))
 
     async def look_up(self) -> Answer | None:
@@ -195,7 +195,7 @@ class Visit:
                 nonlocal found
                 message = await self._incoming.for_app()
                 if message["type"] == "http.disconnect" and self._shared:
-                    return  # it is told once nobody waits any more
+                    return  # the app is told later, when no client waits any more
                 found = message
                 group.cancel_scope.cancel()
 
@@ -255,7 +255,7 @@ class _Incoming:
 
 _current: ContextVar[Visit | None] = ContextVar("headstart_visit", default=None)
 _before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
-_said: set[str] = set()
+_warned: set[str] = set()
 """The log lines about wrong handlers that were written already."""
 
 
@@ -272,11 +272,11 @@ def looked_up_before(route: Route) -> Iterator[None]:
 def after_checks(handler: Callable[P, R]) -> Callable[P, R]:
     """Decorate a handler so that the cache is asked when the app's own checks have passed.
 
-    It stands next to the function, below the framework's decorators and those that check, such as
-    ``login_required``. ``HeadstartMiddleware`` needs ``Endpoint(path, after_checks=True)`` for the
-    path. On a hit the handler does not run; dependencies, guards and middleware do. It works in
-    FastAPI, Starlette, Litestar, Quart and Django; with ``async def``, and with ``def`` where the
-    framework runs it in a thread.
+    Put it next to the function, below the framework's decorators and below decorators that check,
+    such as ``login_required``. ``HeadstartMiddleware`` needs ``Endpoint(path, after_checks=True)``
+    for the path. On a hit the handler does not run; dependencies, guards and middleware do. It
+    works in FastAPI, Starlette, Litestar, Quart and Django; with ``async def``, and with ``def``
+    where the framework runs it in a thread.
     """
     if not (inspect.isroutine(handler) or isinstance(handler, functools.partial)):
         raise ConfigError(
@@ -322,7 +322,7 @@ def _visit_of(handler: Callable[..., Any]) -> Visit | None:
             f"Endpoint({route.name!r}) after_checks=True"
         )
     if visit is None:
-        _say_once(
+        _warn_once(
             f"{name} is decorated with after_checks, but no HeadstartMiddleware around it has an "
             "Endpoint(..., after_checks=True) for its path: nothing is cached"
         )
@@ -333,10 +333,10 @@ def _name(handler: Callable[..., Any]) -> str:
     return getattr(handler, "__qualname__", repr(handler))
 
 
-def _say_once(what: str) -> None:
-    if what not in _said:
-        _said.add(what)
-        logger.warning("%s", what)
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        logger.warning("%s", message)
 
 
 def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
@@ -368,7 +368,7 @@ def _response(scope: Scope, args: tuple[object, ...], answer: Answer) -> object:
 
 
 def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers as text; of two with one name, both values in one line."""
+    """Return headers as text; the values of equal names are joined in one line."""
     texts: dict[str, str] = {}
     for name, value in headers:
         key, text = name.decode("latin-1"), value.decode("latin-1")

@@ -1,6 +1,7 @@
-"""Do two histories mean the same, as far as the last question can tell?
+"""Decides whether two histories of a conversation mean the same for its last question.
 
-Turns that are equal except for case, spaces and punctuation are set aside. Of the other turns
+Turns that are equal except for case, spaces and punctuation are ignored. For the other turns these
+rules hold:
 
 - no number, date or name of one history may replace another one of the other history, and no number
   or date may stand in one history alone;

@@ -1,6 +1,6 @@
-"""May a cheap model's draft be the answer? Vetoes, scores, their calibration, and the decision.
+"""Decides whether a cheap model's draft may be the answer: vetoes, scores and their calibration.
 
-A veto rejects a draft that nobody should get, whatever its score. A score is from 0 to 1. Scores of
+A veto rejects a draft, whatever its score. A score is from 0 to 1. Scores of
 different judges are not comparable: each has its own Calibration. ``docs/cascade.md`` has the
 measurements, ``benchmarks/cascade.py`` makes them.
 """

@@ -1,4 +1,4 @@
-"""Match policies: may the answer of a similar prompt be served?
+"""Match policies decide whether the answer of a similar prompt may be served.
 
 The static policy asks for a similarity threshold. The verified policy applies the learned rule of a
 domain. In both, guards veto.

@@ -109,7 +109,7 @@ def book_audit(
     clock: Callable[[], float],
     id: str,
 ) -> None:
-    """Book the cost and the outcome of an audit, whose pump is done, under an ``id`` of its own.
+    """Book the cost and the outcome of an audit under a new ``id``, after its pump has ended.
 
     No client waits for such a call, but it costs money.
     """
@@ -146,7 +146,7 @@ def book_audit(
 
 
 def _status(flight: Flight) -> int:
-    """Return what the upstream answered; an error ends a call before it has a head of its own."""
+    """Return the status of the upstream's answer, or of the last attempt if there was none."""
     if flight.head is not None:
         return flight.head.status
     return flight.attempts[-1].status if flight.attempts else 0

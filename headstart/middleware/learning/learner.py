@@ -35,8 +35,8 @@ T = TypeVar("T")
 CLEAR = (0.02, 0.95)
 """Probabilities by words alone below and above which the answers are not encoded.
 
-On pairs judged by people they settle three of four unrelated answers and a third of the equal ones,
-0.4 % of these wrongly. An encoding is the most expensive part of a comparison."""
+On pairs judged by people, words alone decide three of four unrelated answers and a third of the
+equal ones, 0.4 % of these wrongly. An encoding is the most expensive part of a comparison."""
 MOST_VECTORS = 2048
 """Number of answers whose vectors are kept: 3 MB."""
 OPINION_S = 60.0
@@ -189,7 +189,7 @@ class Learner:
         self._observer = observer
         self._recent: OrderedDict[str, FeedbackSample] = OrderedDict()
         self._rated: dict[str, tuple[bool, bool]] = {}
-        """The last feedback on each request: was it right, and about the pair alone?"""
+        """The last feedback on each request: whether the answer was right, and ``pair_only``."""
         self._waiting_chars = 0
         self._send, self._receive = anyio.create_memory_object_stream[PendingComparison](
             MOST_WAITING

@@ -1,4 +1,4 @@
-"""Decides whether a hit is served, audited or asked anew; explains it; finds doubtful pairs."""
+"""Decides whether a hit is served, audited or asked upstream; explains it; finds doubtful pairs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Does a fresh answer say the same as a cached one? Decided without a language model.
+"""Decides whether a fresh answer means the same as a cached one, without a language model.
 
 Answers with a canonical form (labels, numbers, JSON, tool calls, code) are compared by it. Free
 text goes through a logistic regression over the cosine of the texts and the words they share, with
-a band of doubt. ``docs/agreement.md`` tells how it was measured and fitted, and
-``python -m benchmarks.agreement DATA`` does that.
+a range in which it is unsure. ``docs/agreement.md`` describes the measurement, which
+``python -m benchmarks.agreement DATA`` repeats.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _LONGEST_OPENING_S = 20.0
 _LONGEST_BACKOFF_S = 30.0
 """The longest closure for a rate limit that never says when it ends."""
 _NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
-"""People have to mend these. A call that is made all the same gets the provider's own error, at
-once and for nothing."""
+"""A person must fix these. If a call is made anyway, the provider refuses it at once and without
+cost."""
 _PROBE_S = 60.0
 """A probe that has not reported by then counts as lost, and another may go."""
 _NEXT_LOOK_S = 1.0
@@ -47,7 +47,7 @@ class Permit(NamedTuple):
     number: int
     at: float
     insisted: bool = False
-    """No other upstream was left. An answer is good news, and a failure is no news."""
+    """No other upstream was left. A success counts, and a failure does not."""
 
 
 class CircuitBreaker:
@@ -64,7 +64,7 @@ class CircuitBreaker:
     refuses every third call would seem to refuse them all. So a call counts from its admission on,
     and calls are in a row if they began in a row.
 
-    Reports of an older generation change nothing: they come from a call that began before the
+    Reports of an older generation have no effect: they come from a call that began before the
     breaker opened, or from a probe that was given up.
     """
 
@@ -106,7 +106,7 @@ class CircuitBreaker:
         return max(self.ready_in_s(now), self._avoided_until - now)
 
     def limited(self, now: float) -> bool:
-        """Tell whether nothing but a rate limit keeps a call from being admitted."""
+        """Tell whether only a rate limit prevents a call."""
         return now < self._limited_until and not self._open
 
     def admit(self, now: float) -> Permit | None:
@@ -142,11 +142,11 @@ class CircuitBreaker:
             self._openings = 0
 
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
-        """Report a failure. If it does not charge, it only closes for as long as it says."""
+        """Report a failure. One that does not charge only closes for the time that it names."""
         if failure.closes_s is not None and failure.kind in _NEEDS_PEOPLE:
             self._avoided_until = now + failure.closes_s
         elif failure.closes_s is not None:
-            # For every generation: the provider itself said when to ask again.
+            # This holds for every generation: the provider itself named the time.
             self.close_for(self._closure_s(failure, failure.closes_s), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._closed_until
@@ -165,7 +165,7 @@ class CircuitBreaker:
             self._trip(now)
 
     def neutral(self, permit: Permit) -> None:
-        """Report a call that says nothing. Failures before and after it are still in a row."""
+        """Report a call that neither succeeded nor failed. It does not end a row of failures."""
         self.superseded(permit)
         if permit.generation == self._generation and not permit.insisted:
             self._keep(permit.number, failed=False)
@@ -176,7 +176,7 @@ class CircuitBreaker:
             self._probe_until = -math.inf
 
     def close_for(self, seconds: float, now: float) -> None:
-        """Admit nothing for so long. This is no mark against the provider."""
+        """Admit no call for so long. This does not count as a failure."""
         self._closed_until = max(self._closed_until, now + seconds)
 
     def degraded(self, now: float) -> bool:
@@ -195,7 +195,7 @@ class CircuitBreaker:
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
-            return 1.0  # only one call is let through, which tells whether it has recovered
+            return 1.0  # only one call is admitted, to test whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _closure_s(self, failure: Failure, closes_s: float) -> float:
@@ -276,8 +276,8 @@ class RetryBudget:
     def spend(self, now: float, *, last: bool) -> bool:
         """Take a retry out of the budget; False: there is none left.
 
-        Half of the budget is kept for calls whose ``last`` hope is a retry. While others can still
-        be asked, a retry saves time at most.
+        Half of the budget is reserved for calls with no other member left (``last``). For other
+        calls a retry only saves time.
         """
         self._level = self._refilled(now)
         if self._level < (1.0 if last else self._burst / 2.0):

@@ -1,6 +1,6 @@
-"""What a failed call means: is it worth a retry, another upstream, a mark against the provider?
+"""The consequences of a failed call: a retry, another upstream, a charge against the provider.
 
-The tables below hold the words of the providers; ``docs/failover.md`` explains them row by row.
+The tables below have the providers' error texts; ``docs/failover.md`` explains them row by row.
 """
 
 from __future__ import annotations
@@ -166,9 +166,9 @@ _FAILURES = {
 }
 
 _LONGEST_WAITS_S = {
-    # Asking once an hour costs nothing, whatever the header says.
+    # One call an hour costs little, even if the header asks for a longer wait.
     FailureKind.RATE_LIMITED: 3600.0,
-    # Nobody knows how long trouble will last: a recovery must be noticed soon.
+    # The length of an outage is unknown, and a recovery must be noticed soon.
     FailureKind.OVERLOADED: 30.0,
     FailureKind.SERVER: 30.0,
     FailureKind.TIMEOUT: 30.0,
@@ -234,7 +234,7 @@ def classify(
 def failure_of(error: UpstreamError, now: float) -> Failure:
     """Judge an error that an upstream raised. ``now`` is in Unix seconds.
 
-    If the error itself names its kind, that holds.
+    An error may name its kind itself.
     """
     if error.kind is not None:
         return failure(FailureKind(error.kind))
@@ -261,7 +261,7 @@ _ABOUT_RESOURCES = (403, 404, 405, 409, 410)
 def fails_relayed(status: int, found: Failure) -> bool:
     """Tell whether an error is a failure of the upstream of a relayed call, or else its answer.
 
-    Fewer errors are failures than for a chat call: many say something about a file or a job.
+    Fewer errors are failures than for a chat call: many are about a file or a job.
     """
     if status in _ABOUT_RESOURCES:
         # Only if the error names the model, another upstream may have what is missing.
@@ -272,7 +272,7 @@ def fails_relayed(status: int, found: Failure) -> bool:
 def closing_relayed(found: Failure) -> Failure:
     """Return what a failure means to later relayed calls.
 
-    A caller can ask for any path and any model, so that a refusal closes nothing for others.
+    A caller can ask for any path and any model, so a refusal must not close an upstream for others.
     """
     if found.kind in (FailureKind.UNAUTHORIZED, FailureKind.NO_SUCH_MODEL):
         return msgspec.structs.replace(found, closes_s=None)
@@ -335,7 +335,7 @@ def _refused(text: str) -> Failure:
 
 
 def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
-    """Tell a limit that time lifts from one that money lifts and from one that nothing lifts."""
+    """Distinguish limits that end with time, that end with a payment, and that never end."""
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
     # Rate limits, too, speak of plans and billing (Gemini, Groq), and end after a wait.

@@ -211,8 +211,8 @@ _MIDDLES_S = [SHORTEST_S * math.exp((place + 0.5) / _SCALE) for place in range(H
 class Ratio:
     """A ratio of two sums whose old terms fade: tokens to seconds, or a mean (terms to ones).
 
-    A ratio of sums weighs each call by its size, so a call of ten tokens says less of a speed than
-    one of a thousand.
+    A ratio of sums weighs each call by its size, so a call of ten tokens has less influence on a
+    speed than one of a thousand.
     """
 
     __slots__ = ("_at", "_half_life_s", "above", "below")
@@ -240,8 +240,8 @@ class Peak:
     """How many times slower than usual calls are now: 1 or more.
 
     Peak-EWMA, as in Finagle's load balancer of that name: it rises with a slow call at once and
-    sinks back with time constant ``TAU_S``. Models stall now and then for seconds, which says
-    nothing of the next call. So it takes three slow calls in a row (one chance in 8,000 while all
+    sinks back with time constant ``TAU_S``. Models sometimes stall for seconds without a reason
+    that affects the next call. So it takes three slow calls in a row (one chance in 8,000 while all
     is as usual), and the least slow one counts.
     """
 
@@ -436,7 +436,7 @@ class Measures:
         self._learn(key, prompt_tokens, waited_s, now, censored=True)
 
     def speed(self, key: UpstreamModel, tokens: int, seconds: float, now: float) -> None:
-        """So many tokens came in the time after the first. A burst says nothing and is ignored."""
+        """So many tokens came in the time after the first. A burst is ignored."""
         if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
             self._of(key).speed.add(tokens, seconds, now)
 
@@ -519,7 +519,7 @@ class Measures:
         """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more.
 
         It is at least 30 s while gaps are unknown, and where tools may be called: some providers
-        say nothing while they write a call, and send it whole.
+        send nothing while they write a call, and then send it whole.
         """
         return self.stall_limits_s(key)[calls_tools]
 

@@ -71,9 +71,9 @@ def _late_s(late_s: Sequence[float], share: float) -> float:
 def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, float]:
     """Return the dollars that a request earns for the budget, and those that its hedge may waste.
 
-    Either of the two calls may be cancelled. A share of nothing is nothing, so if the first
-    upstream is free, a request earns its cost at the second. If a price is unknown, dollars limit
-    nothing, and only calls are counted.
+    Either of the two calls may be cancelled. If the first upstream is free, a share of its cost
+    would be zero, so a request then earns its cost at the second. If a price is unknown, dollars
+    limit nothing, and only calls are counted.
     """
     if first.cost_usd is None or second.cost_usd is None:
         return 0.0, 0.0
@@ -184,16 +184,16 @@ class AttemptRules(NamedTuple):
 class AttemptSchedule:
     """The attempts of one call: a state machine for one upstream, fallbacks, races and hedges.
 
-    It is told what happens, and says which member to ask and when, until one of them wins; then it
-    is asked no more. Times are seconds of one monotonic clock.
+    The caller reports events to it, and it returns the members to ask and the time, until a member
+    wins. Times are seconds of one monotonic clock.
 
     ``order`` holds members, best first. If a member fails, it is asked again if that may help, else
     the next one is asked, but not while others are running. When no other is left, the schedule
     waits for members that asked for time, if the wait fits the ``deadline``. A member that was
     passed over because it fails these days is then asked anyway, once: a doubtful answer is better
     than none. ``may_retry`` and ``may_hedge`` take from budgets, so they are called last of all
-    conditions; ``may_retry`` is told whether no other member is left. ``contexts`` are the members'
-    largest prompts.
+    conditions; The argument of ``may_retry`` tells whether no other member is left. ``contexts``
+    are the members' largest prompts.
     """
 
     def __init__(
