@@ -54,14 +54,10 @@ class HotTier:
         self._clock = clock
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, Entry] = {}
-        self._bytes = 0
+        self.bytes = 0
+        """The estimated bytes of all entries here."""
         self._used: set[str] = set()
         self._encoder = msgspec.msgpack.Encoder()
-
-    @property
-    def bytes(self) -> int:
-        """The estimated bytes of all entries here."""
-        return self._bytes
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -82,8 +78,8 @@ class HotTier:
             return
         self._by_id[entry.id] = HotEntry(entry, size)
         self._by_exact[entry.key.exact] = entry
-        self._bytes += size
-        while self._bytes > self._max_bytes:
+        self.bytes += size
+        while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
     def find(self, exact: str) -> Entry | None:
@@ -123,7 +119,7 @@ class HotTier:
             hot = self._by_id.pop(id, None)
             if hot is not None:
                 del self._by_exact[hot.entry.key.exact]
-                self._bytes -= hot.size
+                self.bytes -= hot.size
 
     def clear(self) -> None:
         """Remove all entries."""

@@ -245,14 +245,14 @@ def _make_preparer(
     accepted: AcceptedCredentials,
     secret: bytes,
 ) -> Preparer:
-    settings, cache = parts.settings, parts.settings.cache
+    settings, cache, app = parts.settings, parts.settings.cache, AppUpstream.name
     return Preparer(
         sharing,
         admission,
         accepted,
         secret=secret,
-        upstream=_the_app if router is None else router.identity,
-        answerers=_the_app_alone if router is None else router.names,
+        upstream=(lambda *_: app) if router is None else router.identity,
+        answerers=(lambda *_: frozenset((app,))) if router is None else router.names,
         wrapped=router is None,
         observer=parts.observers,
         semantic=cache.mode != "exact-only",
@@ -303,11 +303,3 @@ def _make_sockets(
         paths=RelayPaths(server.relay_paths),
         clock=clock,
     )
-
-
-def _the_app(dialect: str, model: str, rule: str) -> str:  # noqa: ARG001 - it alone
-    return AppUpstream.name
-
-
-def _the_app_alone(dialect: str, model: str, rule: str) -> frozenset[str]:  # noqa: ARG001 - it alone
-    return frozenset((AppUpstream.name,))

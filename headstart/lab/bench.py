@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections import Counter, defaultdict
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -105,9 +106,9 @@ def figures_of(subject: Subject, samples: Iterable[Sample]) -> ProviderFigures:
         ttft_s=quantiles(each.ttft_s for each in warm),
         tokens_per_s=quantiles((each.tokens_per_s for each in warm), highest_first=True),
         total_s=quantiles(each.total_s for each in warm),
-        completion_tokens=_mean([each.completion_tokens for each in warm]),
+        completion_tokens=fmean(each.completion_tokens for each in warm) if warm else 0.0,
         cached_share=sum(s.cached_tokens for s in warm) / prompt_tokens if prompt_tokens else 0.0,
-        cost_usd=_mean(costs) if costs else None,
+        cost_usd=fmean(costs) if costs else None,
         estimated=any(each.estimated for each in warm),
     )
 
@@ -121,10 +122,6 @@ def quantiles(
         return None
     p50, p95, p99 = (ranked[math.ceil(len(ranked) * q) - 1] for q in (0.5, 0.95, 0.99))
     return SampleQuantiles(p50=p50, p95=p95, p99=p99)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 class BenchPrompt(Frozen):
@@ -240,12 +237,13 @@ class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
     def toml(self) -> str:
         """Return the ``[[route]]`` table, with the reasons as comments."""
-        names = ", ".join(_quoted(name) for name in self.upstreams)
-        lines = [line for reason in self.why for line in _commented(reason)]
+        names = ", ".join(json.dumps(name, ensure_ascii=False) for name in self.upstreams)
+        comment = textwrap.TextWrapper(78, initial_indent="# ", subsequent_indent="#   ")
+        lines = [line for reason in self.why for line in comment.wrap(reason)]
         lines += [
             "[[route]]",
             'name = "bench"',
-            f"match = {{ model = {_quoted(self.model)} }}",
+            f"match = {{ model = {json.dumps(self.model, ensure_ascii=False)} }}",
             f'strategy = "{self.strategy}"',
             f"upstreams = [{names}]",
         ]
@@ -441,11 +439,3 @@ def _cheapest(group: Sequence[_Rated]) -> _RouteChoice | None:
         order = (rated, *(other for other in group if other is not rated))
         return _RouteChoice("cheapest", order, reason, within_s)
     return None
-
-
-def _commented(reason: str) -> list[str]:
-    return textwrap.wrap(reason, 78, initial_indent="# ", subsequent_indent="#   ")
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -16,6 +16,7 @@ MIN_SAMPLE = 5
 CURVE_POINTS = 200
 _Z = NormalDist().inv_cdf(0.975)
 """The two-sided 95 % quantile of the normal distribution."""
+_DOUBT = 0.05
 _STEPS = 50
 """Halvings of the range in which the exact bound lies."""
 
@@ -113,18 +114,17 @@ def wilson_interval(count: float, of: float) -> ShareInterval | None:
     return ShareInterval(max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale))
 
 
-def least_share(count: int, of: int, doubt: float = 0.05) -> float:
+def least_share(count: int, of: int) -> float:
     """Return the exact one-sided lower bound of a share (Clopper and Pearson 1934).
 
-    A true share below the bound would give ``count`` or more with a probability of at most
-    ``doubt``.
+    A true share below the bound would give ``count`` or more with a probability of at most 5 %.
     """
     if count <= 0:
         return 0.0
     low, high = 0.0, count / of
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if _at_least(count, of, middle) > doubt:
+        if _at_least(count, of, middle) > _DOUBT:
             high = middle
         else:
             low = middle
