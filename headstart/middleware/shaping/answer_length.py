@@ -77,19 +77,19 @@ _JOINABLE = (Started, TextDelta, ReasoningDelta, ExtraDelta, *_ENDINGS)
 
 @dataclass(frozen=True)
 class AskBriefly:
-    """Adds a wish for a short answer to the prompt. Such answers bear ``concise:LEVEL``.
+    """Adds an instruction for a short answer to the prompt. Answers bear ``concise:LEVEL``.
 
-    The cache key is that of the request as it came; ``refuses_concise`` keeps the answers from
-    routes that did not ask for them.
+    The cache key is made of the request without the instruction; ``refuses_concise`` keeps such
+    answers from routes that did not ask for short answers.
     """
 
     stage: ClassVar[str] = "output"
     output: OutputSettings
-    """``concise``, ``concise_examples`` and ``holdout``, the share of the conversations that get no
-    wish, which shows how much the others save."""
+    """``concise``, ``concise_examples`` and ``holdout``: the share of the conversations without the
+    instruction, with which the saving is measured."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if a wish would harm its answer."""
+        """Return how to send the call; None if the instruction would harm its answer."""
         asked = context.read(call, request)
         if asked is None or refuse_concise(asked) is not None:
             return None
@@ -116,9 +116,9 @@ class AskBriefly:
 class LimitAnswers:
     """Limits answers to requests that name no limit. Such answers bear ``guard`` or ``tight``.
 
-    ``guard`` stops runaways, ``tight`` keeps all answers short. Lengths are learned from the
-    answers that pass. Where an upstream refuses a limit, the call is made without one, and no
-    other call of its kind gets one.
+    ``guard`` stops answers without end, ``tight`` keeps all answers short. Lengths are learned from
+    answers. If an upstream refuses a limit, the call is made without one, and later calls of the
+    same route and model get none.
     """
 
     stage: ClassVar[str] = "output"
@@ -127,9 +127,9 @@ class LimitAnswers:
     lengths: Lengths
     output: OutputSettings
     """``max_tokens``, and for ``tight`` ``holdout``: the share of the conversations without a
-    limit, which shows how much the others save."""
+    limit, with which the saving is measured."""
     prefill: Mapping[str, Prefill] = field(default_factory=dict)
-    """How upstreams, by name, continue a last assistant message; the others do not."""
+    """How upstreams, by name, continue a last assistant message; the others cannot."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return how to send the call; None if its answer could not be limited and continued."""
@@ -162,17 +162,17 @@ class _LimitedCall(NamedTuple):
         return DIALECTS[self.call.dialect]
 
     async def send_freely(self, rest: RestOfSteps) -> Reply:
-        """Return an answer without a limit, of which the length is learned."""
+        """Return an answer without a limit, and learn its length."""
         reply = await rest.send(self.call)
         measure(reply, self.dialect, self.learn)
         return reply
 
     async def send(self, limit: int, rest: RestOfSteps) -> Reply:
-        """Return an answer with a limit, or without where the upstream takes none."""
+        """Return an answer with a limit, or without one if the upstream accepts none."""
         try:
             reply = await rest.send(self.limit(self.call, limit), self.kind)
         except AnswerWithheld as withheld:
-            # A model that thinks unseen says nothing until the limit cuts it.
+            # A model with hidden reasoning may reach the limit before its first text.
             reply = withheld.reply
         except UpstreamRefused as error:
             if not refuses_limits(error.status, error.body):
@@ -186,10 +186,11 @@ class _LimitedCall(NamedTuple):
         return reply
 
     async def _send_anew(self, rest: RestOfSteps, *, takes_limits: bool) -> Reply:
-        """Return an answer without a limit, in the place of one that is not usable."""
+        """Return an answer without a limit, in place of one that cannot be used."""
         await rest.leave()
         reply = await self._replace(kind=GUARD).send_freely(rest)
-        # Only now: a request that is refused either way says nothing about limits.
+        # Only after a success: if the request is refused without a limit, too, the limit is no
+        # reason.
         if not takes_limits:
             self.step.lengths.refuse(self.key)
             self.context.observer.notify(StageFailed(stage="output", error="LimitRefused"))
@@ -202,7 +203,7 @@ class _LimitedCall(NamedTuple):
         return with_document(call, document, max_tokens=tokens)
 
     def learn(self, length: AnswerLength) -> None:
-        """Learn the length of an answer, and book what a limit did to it."""
+        """Learn the length of an answer, and book the effect of the limit."""
         if not length.cut:
             self.step.lengths.add(self.key, length.tokens)
         if length.parts > 1 or self.kind != GUARD:
@@ -224,8 +225,8 @@ class _LimitedAnswer:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield the answer.
 
-        The end of the first part is held back until it is known whether our limit made it. Raises
-        UpstreamProtocolError where the answer cannot be continued: it is never cut silently.
+        The end of the first part waits until it is known whether our limit caused it. Raises
+        UpstreamProtocolError if the answer cannot be continued: it is never cut silently.
         """
         asked, shown = self.asked, Transcript()
         held: list[Piece] = []
@@ -262,7 +263,7 @@ class _LimitedAnswer:
     async def _continuation(
         self, shown: Transcript, held: Sequence[Piece]
     ) -> AsyncGenerator[Piece]:
-        """Yield what follows the pieces that the client has. Raises HeadstartError."""
+        """Yield the pieces after those that the client has. Raises HeadstartError."""
         asked, dialect, upstream = self.asked, self.asked.dialect, self.reply.upstream
         prefill = asked.step.prefill.get(upstream, "no") if dialect.form.prefills else "no"
         answer = _ContinuedAnswer(shown, [event for piece in held for event in piece.events])
@@ -285,7 +286,7 @@ class _LimitedAnswer:
                 return
             if rest:
                 yield write(rest)
-        raise UpstreamProtocolError("it runs in circles")
+        raise UpstreamProtocolError("it repeats itself without end")
 
     def _next_call(self, limit: int | None, said: str, prefill: Prefill) -> Call:
         """Return the call for the missing part; ``said`` is the answer's text so far."""
@@ -301,7 +302,7 @@ class _LimitedAnswer:
 
 
 def _must_wait(piece: Piece, request: ChatRequest) -> bool:
-    """Tell whether a piece is held back: a part of a body, or an end that a limit may have made."""
+    """Tell whether a piece must wait: a part of a body, or an end that a limit may have caused."""
     return not request.stream or any(
         isinstance(event, Finished) and event.reason == "length" for event in piece.events
     )
@@ -311,17 +312,17 @@ class _ContinuedAnswer:
     """The text of an answer so far, and the text that its next part adds."""
 
     def __init__(self, shown: Transcript, held: Sequence[StreamEvent]) -> None:
-        """Raises UpstreamProtocolError for an answer that nothing can follow."""
+        """Raise UpstreamProtocolError for an answer that cannot be continued."""
         events = [*shown.events, *held]
         texts = [event for event in events if isinstance(event, TextDelta) and event.text]
         joinable = shown.is_continuable and all(isinstance(event, _JOINABLE) for event in events)
         if not (joinable or shown.is_empty):
             raise UpstreamProtocolError("it is not plain text")
         self._anew = shown.is_empty and not (joinable and texts)
-        """The client has nothing, and nothing is worth keeping: the next part is the answer."""
+        """The client has nothing, and no text can be kept: the next part is the whole answer."""
         self.said = ""
         self.unshown: list[StreamEvent] = []
-        """Events of the first part that the client has yet to get."""
+        """Events of the first part that the client does not have yet."""
         self._block: int | None = None
         if not self._anew:
             self.said = "".join(each.text for each in texts)
@@ -330,11 +331,11 @@ class _ContinuedAnswer:
         self._join = Join("", prefilled=False)
 
     def begin(self, *, prefilled: bool) -> None:
-        """Expect the next part."""
+        """Start to read the next part."""
         self._join = Join(self.said, prefilled=prefilled)
 
     def take(self, events: Sequence[StreamEvent]) -> list[StreamEvent]:
-        """Return what a piece of the part adds. Raises UpstreamProtocolError."""
+        """Return the new events of a piece of the part. Raises UpstreamProtocolError."""
         news: list[StreamEvent] = []
         for event in events:
             match event:
@@ -347,13 +348,13 @@ class _ContinuedAnswer:
                 case _ if self._anew:
                     news.append(event)
                 case Started() | ReasoningDelta() | ExtraDelta():
-                    continue  # the client has those of the first part
+                    continue  # the client has these events of the first part
                 case _:
                     raise UpstreamProtocolError("its continuation is not plain text")
         return news
 
     def rest(self) -> list[StreamEvent]:
-        """Return what was held back of a part that is over."""
+        """Return the text that was held back at the end of a part."""
         return self._say(self._join.end())
 
     def _say(self, text: str) -> list[StreamEvent]:

@@ -28,12 +28,12 @@ class AnswerLength(NamedTuple):
     estimated: bool = False
     """The upstream did not report it."""
     cut: bool = False
-    """The model was stopped before its own end."""
+    """The model was stopped before the end of its answer."""
     parts: int = 1
     """The number of calls that the answer took."""
 
     def as_shaped(self, kind: str) -> Shaped:
-        """Return the observation of an experiment, which knows one length only."""
+        """Return the observation of an experiment, which has only one length."""
         return Shaped(
             kind=kind,
             tokens_before=self.tokens,
@@ -43,7 +43,7 @@ class AnswerLength(NamedTuple):
 
 
 def length_of(parts: Sequence[Transcript], dialect: Dialect) -> AnswerLength:
-    """Return the length of an answer that came in these parts, each from a call of its own."""
+    """Return the length of an answer in several parts, each from another call."""
     tokens, estimated = 0, False
     for part in parts:
         used = _used(part, dialect)
@@ -56,7 +56,7 @@ def length_of(parts: Sequence[Transcript], dialect: Dialect) -> AnswerLength:
 
 
 def was_cut(part: Transcript, dialect: Dialect, limit: int | None) -> bool:
-    """Tell whether a limit of ours ended a part."""
+    """Tell whether our limit ended a part."""
     used = _used(part, dialect)
     return limit is not None and cut_by(limit, part.finish, used and used.completion)
 

@@ -1,9 +1,9 @@
 """Documents changed by search/replace blocks: the model writes changes, we write the document.
 
-The client gets nothing before the whole answer was read and every block found its one place. An
-answer that leaves a doubt is thrown away, and the call is made again in the caller's own words.
-``docs/output-edits.md`` tells the costs, and why nothing is streamed earlier. The document may also
-be sent as a *predicted output*, with which some providers write the answer faster.
+The client gets the answer after it was read to its end and every block has exactly one place in the
+document. If there is a doubt, the answer is discarded, and the call is made again without our
+instruction. ``docs/output-edits.md`` describes the costs, and why nothing is streamed earlier. The
+document may also be sent as a *predicted output*, with which some providers write faster.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _DELTA_CHARS = 2000
 class AskForEdits:
     """Asks for search/replace blocks where one document is to be changed.
 
-    Answers bear ``edits``: blocks were applied; ``edits:whole``: the model wrote the document
-    after all, and it passed as it came; or ``edits:again``: the blocks left a doubt. Models with
+    Answers bear ``edits``: blocks were applied; ``edits:whole``: the model wrote the whole
+    document, which passed unchanged; or ``edits:again``: the blocks left a doubt. Models with
     which blocks do not pay (``SavingsByModel``) are not asked for them. With ``by="prediction"``
     the document becomes the call's prediction instead.
     """
@@ -93,7 +93,7 @@ class AskForEdits:
     savings: SavingsByModel = field(default_factory=SavingsByModel)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; entering its answer waits for all blocks."""
+        """Return how to send the call. Its answer starts after all blocks were read."""
         edit = find_edit(request.query, min_tokens=self.min_tokens) if request.query else None
         if edit is None:
             return None
@@ -118,7 +118,7 @@ class _EditCall:
     edit: EditRequest
 
     async def send(self, rest: RestOfSteps) -> Reply:
-        """Return an answer made of blocks, or one to the call as it came."""
+        """Return an answer made of blocks, or the answer to the unchanged call."""
         asked = _with_instruction(self.call, self.request)
         reply = None if asked is None else await self._ask_for_blocks(asked, rest)
         if reply is None:
@@ -127,7 +127,7 @@ class _EditCall:
         return reply
 
     async def _ask_for_blocks(self, asked: Call, rest: RestOfSteps) -> Reply | None:
-        """Return the answer for the client; None where the call must be made anew."""
+        """Return the answer for the client; None if the call must be made again."""
         try:
             reply = await rest.send(asked)
         except UpstreamRefused as error:
@@ -141,12 +141,12 @@ class _EditCall:
         if self._change(reply, answer):
             return reply
         await rest.leave()
-        # This branch is over: its cost is booked, as that of a draft that did not pass.
+        # The cost of this call is booked like the cost of a rejected draft.
         asked.log.rule(AttemptOutcome.REJECTED)
         return None
 
     def _change(self, reply: Reply, answer: _ReadAnswer) -> bool:
-        """Make the client's answer of what was read; False if there is a doubt."""
+        """Make the client's answer of the events that were read; False if there is a doubt."""
         if not answer.begun:
             reply.transforms = (WHOLE, *reply.transforms)
             reply.filter(replayed(answer.pieces, reply.pieces))
@@ -189,7 +189,7 @@ class _ReadAnswer(NamedTuple):
 
 
 async def _read(reply: Reply, edit: EditRequest) -> _ReadAnswer:
-    """Read an answer, as much of it as may be held. Raises UpstreamError."""
+    """Read an answer, up to the size that may be kept in memory. Raises UpstreamError."""
     reader, text = EditReader(edit.document), None
     pieces: list[Piece] = []
     size, own_s = 0, 0.0
@@ -213,7 +213,7 @@ async def _read(reply: Reply, edit: EditRequest) -> _ReadAnswer:
 
 
 def _is_plain_text(said: Transcript) -> bool:
-    """Tell whether an answer came to its own end, and holds nothing but text."""
+    """Tell whether an answer ended by itself and has only text."""
     return (
         said.finish is not None
         and said.finish.reason == "stop"
@@ -223,7 +223,7 @@ def _is_plain_text(said: Transcript) -> bool:
 
 
 def _with_text(events: Sequence[StreamEvent], text: str) -> list[StreamEvent]:
-    """Return the events with another text in the place of theirs."""
+    """Return the events with another text."""
     kept: list[StreamEvent] = []
     said = False
     for event in events:
@@ -241,8 +241,8 @@ def _with_text(events: Sequence[StreamEvent], text: str) -> list[StreamEvent]:
 def _with_instruction(call: Call, request: ChatRequest) -> Call | None:
     """Return the call with our instruction after the caller's words, in the last message.
 
-    The system text stands before all of the conversation: a provider's cache of it would be lost
-    to an instruction that comes and goes.
+    The system text comes before the conversation. An instruction there that changes from call to
+    call would invalidate the provider's cache of the conversation.
     """
     document = DIALECTS[call.dialect].form.with_last_text(request.document, INSTRUCTION)
     if document is None:
@@ -285,7 +285,8 @@ class SendPrediction:
                 if error.status not in _PREDICTION_REFUSED:
                     raise
                 reply = await rest.send(msgspec.structs.replace(call, role=AttemptRole.RETRY))
-                # The provider refused the prediction: it takes the same call without.
+                # The same call was accepted without the prediction, so the provider refused the
+                # prediction.
                 if len(self.refusing) < MOST_REFUSING_MODELS:
                     self.refusing.add(request.model)
             else:
@@ -296,7 +297,7 @@ class SendPrediction:
 
 
 def _book_prediction(call: Call, said: Transcript) -> None:
-    """Book how much of the prediction was right, where the provider tells."""
+    """Book the accepted share of the prediction, if the provider reports it."""
     counts = None if said.usage is None else predicted_tokens(said.usage)
     if counts is None or not any(counts):
         return

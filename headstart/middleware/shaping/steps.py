@@ -40,7 +40,7 @@ class StepContext:
             return None
 
     def note_failure(self, stage: str, error: Exception) -> None:
-        """Count a failure by the type of its error, whose text may hold a piece of the prompt."""
+        """Count a failure by the type of its error, because its text may contain the prompt."""
         self.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
 
 
