@@ -44,7 +44,8 @@ WEIGHTS = {
     "exchanged by another": 0.2,
     "upstream": 0.1,
 }
-"""Of the kinds in the fit: a neighbour is a cache's typical error, an upstream's error is not."""
+"""The weights of the kinds in the fit: a cache's typical error is a neighbour, not an upstream's
+error."""
 BAND = {True: (0.015, 0.12), False: (0.02, 0.25)}
 """Aim with and without a cosine: share of ``same`` judged different, and share left unsure."""
 RIDGE = 1.0

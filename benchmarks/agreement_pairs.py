@@ -33,7 +33,7 @@ MODELS = ("gpt35", "chatgpt", "gpt4", "newbing")
 NEAR = 0.7
 REWORDED = 0.8
 NEIGHBOURS = 60
-"""Of so many nearest questions, one gives the foreign answer of an exchange."""
+"""The number of nearest questions of which one gives the other answer of an exchange."""
 SEED = 4
 
 

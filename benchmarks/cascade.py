@@ -145,7 +145,7 @@ def figures(own: Outcomes, need: Callable[[int], NDArray[np.float64]]) -> Figure
 
 
 def measure(own: Outcomes, other: Outcomes) -> dict[str, Figures]:
-    """Measure all scores on one set; ``other`` fits what is to transfer."""
+    """Measure all scores on one set. Scores that must transfer are fitted on ``other``."""
     lengths = np.array([float(len(prompt)) for prompt in own.prompts])
     transferred = predict(fit_gain([other]), own.features)
     shipped = np.array([expected_gain(prompt) for prompt in own.prompts])

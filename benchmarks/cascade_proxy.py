@@ -99,7 +99,7 @@ def prompts(count: int) -> list[str]:
 
 @dataclass
 class Tally:
-    """What the clients and the books saw of one mode."""
+    """The results of one mode, for the clients and in the books."""
 
     first_s: list[float] = field(default_factory=list)
     total_s: list[float] = field(default_factory=list)

@@ -38,7 +38,7 @@ def evidence(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def types(args: argparse.Namespace) -> dict[str, Any]:
-    """Tokens saved by kind of content, beside headroom-ai if it is at hand."""
+    """Saved tokens by kind of content, compared with headroom-ai if it is installed."""
     out: dict[str, Any] = {}
     for kind, texts in compression_types.payloads(args.data).items():
         rows = {mode: compression_types.ours(texts, mode) for mode in ("safe", "balanced")}

@@ -32,12 +32,12 @@ READ, WRITE, BLOCK = 0.1, 1.25, 128
 
 
 class Bill(NamedTuple):
-    """Of a session: prompt tokens, how many came from the cache, and how many could have."""
+    """The prompt tokens of a session: all, the cached ones, and the most that could be cached."""
 
     tokens: int
     cached: int
     shared: int
-    """Without rounding to blocks: what a provider with exact breakpoints reads."""
+    """Without rounding to blocks: the tokens that a provider with exact breakpoints reads."""
 
     @property
     def cost(self) -> float:
@@ -127,7 +127,7 @@ def halve_causally(messages: Sequence[Message]) -> list[Message]:
 
 @lru_cache(maxsize=100_000)
 def _half(text: str, question: str) -> str:
-    """Cut at commas; a stand-in for lossy compressors that splice JSON."""
+    """Text that is cut at commas, in place of lossy compressors that splice JSON."""
     query = parse_query(question)
     pieces = text.split(",")
     if not query.terms or len(pieces) < 4:

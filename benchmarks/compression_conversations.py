@@ -38,7 +38,7 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.own_words: list[str] = []
-        """What stands outside of documents, for each of the user's messages."""
+        """The text outside of documents, for each of the user's messages."""
         self.made: dict[str, Made] = {}
         """Texts of known formats, by text."""
         self._texts: list[str] = []
@@ -121,7 +121,7 @@ class Generator:
         return question
 
     def payload(self) -> str:
-        """Return what a tool may answer with; now and then the same again, or a part of it."""
+        """Return an output of a tool; sometimes an earlier one again, or a part of it."""
         if self._texts and self.random.random() < 0.3:
             text: str = self.random.choice(self._texts)
             return text if self.random.random() < 0.5 else text[len(text) // 3 :] + self.prose(1)

@@ -39,7 +39,7 @@ class Passage(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A question, what is retrieved for it, and the sentences that answer it."""
+    """A question, its retrieved passages, and the sentences that answer it."""
 
     question: str
     passages: list[Passage]

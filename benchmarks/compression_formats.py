@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from random import Random
 
 Kind: TypeAlias = Literal["log", "json", "data", "lines"]
-"""``json`` keeps its values; ``data`` stays or goes whole; ``lines`` may point to equal lines."""
+"""The kinds: ``json`` keeps its values; ``data`` stays or goes whole; ``lines`` may point to equal
+lines."""
 
 
 class Made(NamedTuple):
-    """A text, its kind, and the lines of a log that tell of trouble."""
+    """A text, its kind, and the lines of a log that report problems."""
 
     text: str
     kind: Kind

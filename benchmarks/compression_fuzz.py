@@ -135,7 +135,7 @@ def _broken(made: Made, new: str, above: str) -> Iterator[str]:
 
 
 def _same_lines(text: str, new: str, above: str) -> bool:
-    """Is each line there, or does it stand above within as many as a pointer says?"""
+    """Return whether each line is there, or is above within the range of a pointer."""
     at = 0
     pieces = _LINES.split(new)
     for piece, count in zip(pieces[::2], [*pieces[1::2], "0"], strict=True):
@@ -150,7 +150,7 @@ def _same_lines(text: str, new: str, above: str) -> bool:
 
 
 def _out_of_order(text: str, new: str) -> Iterator[str]:
-    """What stays of a text is verbatim and in order, but for white space at line ends."""
+    """Check that the kept text is verbatim and in order, except for white space at line ends."""
     at = 0
     plain = re.sub(r"\s+", " ", text)
     for piece in _MARK.split(new):
@@ -169,7 +169,7 @@ def _is_json(text: str) -> bool:
 
 
 def _decoded(text: str) -> Any:
-    """Decode one document, or one a line, with literals and repeated keys as they stand.
+    """Decode one document, or one in each line, with literals and repeated keys unchanged.
 
     Lists are lists, objects are tuples of pairs.
     """

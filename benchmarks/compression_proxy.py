@@ -80,7 +80,10 @@ def proxy(mode: str, ports: dict[str, int]) -> Any:
 
 
 def prompts(data: Path) -> dict[str, Iterator[Prompt]]:
-    """Return prompts by kind; no two begin alike, but for the turns of one session."""
+    """Return prompts by kind.
+
+    No two prompts have the same beginning, except for the turns of one session.
+    """
     return {
         "small": small(),
         "agent": agent(data),

@@ -65,9 +65,9 @@ def providers(calls: int, minutes: float) -> tuple[Provider, ...]:
 
 
 async def in_turn(at: Site, number: int, due: float, tries: int) -> Sample:
-    """Ask the providers in turn, as a client without a proxy does; whoever fails is passed over.
+    """Ask the providers in turn, like a client without a proxy: a provider that fails is skipped.
 
-    An answer that has begun cannot be taken back.
+    An answer that has begun cannot be withdrawn.
     """
     urls = list(at.urls.values())
     for attempt in range(tries):

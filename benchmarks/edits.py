@@ -50,7 +50,7 @@ CHAT = OPENAI_CHAT
 
 
 class Row(NamedTuple):
-    """What became of one change."""
+    """The result of one change."""
 
     size: str
     fault: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     """The transform of the answer."""
     right: bool
     whole_tokens: int
-    """Of the answer that holds the whole new file."""
+    """The tokens of the answer with the whole new file."""
     tokens: int
     """That the model wrote, over all calls."""
     whole_s: float
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     first_s: float
     """Until the client saw text."""
     ahead_s: float
-    """How much sooner it could have, had the first block been believed as it came."""
+    """The time that could be saved if the first block was streamed at once, unchecked."""
     regretted: bool
     """That would have been a mistake: a later block left a doubt."""
 

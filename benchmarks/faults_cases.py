@@ -50,7 +50,7 @@ RECOVERY_S = 30.0
 
 @dataclass
 class Heard:
-    """What the caller got of one call. Seconds since it was made."""
+    """The caller's result of one call. Seconds are since the call was made."""
 
     status: int = 0
     text: str = ""
@@ -83,7 +83,7 @@ class Seen:
     after: Heard | None
     """A call right after them."""
     primary: Sequence[Record]
-    """What the provider saw until then, the call right after not counted."""
+    """The calls that the provider got until then, without the call after the test."""
     fallback: Sequence[Record]
     costs: dict[str, float] = field(default_factory=dict)
     """Dollars booked, by upstream."""
@@ -115,7 +115,7 @@ class Case:
     name: str
     what: str
     judge: Callable[[Seen], str | None]
-    """Returns what was wrong, or None."""
+    """Returns the problem, or None."""
     fault: Fault | None = None
     weather: tuple[Spell, ...] = ()
     calls: int = 1
@@ -125,7 +125,8 @@ class Case:
     lone: bool = False
     """There is no fallback."""
     base_url: str | None = None
-    """The primary's, where it is none of ours; ``{port}`` is that of a plain HTTP server."""
+    """The address of the primary provider if it is not a simulated one; ``{port}`` is that of a
+    plain HTTP server."""
     keys: tuple[str, ...] = ()
     """The keys of which the provider takes the last."""
     model: str = "m"
@@ -133,7 +134,7 @@ class Case:
     """Settings of the upstream."""
     fallback: dict[str, Any] = field(default_factory=dict)
     oracle: Oracle = ORACLE
-    """What the fallback says."""
+    """The text of the fallback."""
 
     def simulators(self, speed: float) -> tuple[Simulator, Simulator]:
         """Return the provider and the one behind it, this many times as fast as they would be."""

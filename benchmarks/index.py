@@ -141,7 +141,7 @@ class NearEnough:
 
 
 async def measure_memory(path: Path) -> dict[str, float]:
-    """Return what a warm start leaves allocated, with the number of entries and partitions."""
+    """Return the allocated memory after a warm start, and the numbers of entries and partitions."""
     store, index = SQLiteStore(path), FaissIndex(DIMENSION)
     index.search("", bytes(2 * DIMENSION), 1)
     await store.open()

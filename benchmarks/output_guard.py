@@ -49,7 +49,7 @@ CHAT = OPENAI_CHAT
 TTFT_S = 0.4
 TOKENS_PER_S = 80.0
 CHARACTERS = 4
-"""Of a token, so limits cut words in two."""
+"""The characters of a token; limits may cut words in two."""
 MOST_TOKENS = 8192
 """The model's own maximum."""
 PROSE = (
@@ -65,12 +65,12 @@ LEADS = (
     "```python\n", "...", "\u2026 ", '"', "**", "Continuing from where I left off:\n\n",
     "Sure! Here is the rest of the answer:\n\n```\n",
 )  # fmt: skip
-"""What models say before they repeat the last words."""
+"""The words of models before they repeat the last words."""
 
 
 @dataclass
 class Meant:
-    """What the model means to say."""
+    """The whole answer of the model."""
 
     text: str
     kind: str
@@ -116,7 +116,7 @@ def _reply_of(pieces: list[Piece], content_type: bytes) -> Reply:
 
 @dataclass
 class Model:
-    """Says what it means, until a limit cuts it."""
+    """Answers until a limit cuts the answer."""
 
     draw: random.Random
     answers: dict[str, Meant]
@@ -158,7 +158,7 @@ class Model:
     def _rest(
         self, question: str, answer: Meant, so_far: str, more: list[dict[str, Any]]
     ) -> tuple[str, str]:
-        """Return what is still to be said, and what is said again before it."""
+        """Return the rest of the answer, and the words that are repeated before it."""
         if not so_far:
             return answer.text, ""
         if answer.kind == "runaway" and self.draw.random() < 0.5:
@@ -250,7 +250,7 @@ async def served(guard: ShapedCandidate | Model, call: Call) -> tuple[str, str, 
 
 
 async def run(budget: MaxOutput | None, answers: int, seed: int) -> dict[str, Any]:
-    """Return what clients got, and what it cost."""
+    """Return the clients' answers and their cost."""
     draw = random.Random(seed)
     calls = [ask(draw, number) for number in range(answers)]
     meanings = {f"Question {number}": meant(draw) for number in range(answers)}

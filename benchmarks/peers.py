@@ -36,7 +36,7 @@ _serial = itertools.count(1000)
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of call, and how many of them a round has at each target."""
+    """One kind of call, and the number of calls in each round at each target."""
 
     name: str
     calls: int
@@ -67,7 +67,7 @@ _ROUND = CASES[0].calls
 
 @dataclass
 class Samples:
-    """What a case measured at a target, over all rounds. Seconds."""
+    """The measurements of a case at a target, over all rounds. Seconds."""
 
     first_s: list[float] = field(default_factory=list)
     total_s: list[float] = field(default_factory=list)
@@ -94,7 +94,10 @@ class Samples:
 
 
 async def one_round(case: Case, target: Target, samples: Samples) -> None:
-    """Make a round of calls of one case to one target. It fails as a whole if that closes on us."""
+    """Make a round of calls of one case to one target.
+
+    The round fails as a whole if the target closes the connection.
+    """
     bodies = [target.request(case.prompts, n, stream=case.stream) for n in case.numbers()]
     before = target.cpu_s()
     timings = Timings()
@@ -135,13 +138,13 @@ async def measure(site: Site, peers: Sequence[Target], rounds: int) -> list[dict
 
 
 async def _warm(target: Target) -> None:
-    """Make some calls of every kind, which has the known prompts stored."""
+    """Make some calls of every kind, so that the known prompts are stored."""
     for case in CASES:
         await one_round(case, target, Samples())
 
 
 async def _caches(site: Site, target: Target) -> bool:
-    """Ask what it knows by now. False: all of that reached the provider."""
+    """Ask the known prompts again. False: all of them reached the provider."""
     before = await site.calls(WHOLE)
     await one_round(_KNOWN_ONCE, target, Samples())
     return await site.calls(WHOLE) - before <= _KNOWN
@@ -177,7 +180,7 @@ async def _answers(peer: Target, patience_s: float) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Start what is ours, wait for the peers, measure."""
+    """Start our own processes, wait for the peers, and measure."""
     pids = dict(arguments.pid)
     peers = [
         Target(

@@ -29,12 +29,12 @@ def _now() -> float:
 
 @dataclass
 class Heard:
-    """What a client got of a stream."""
+    """The part of a stream that a client got."""
 
     status: int = 0
     text: str = ""
     error: str = ""
-    """In the stream, as a status, or of the connection."""
+    """The place of the error: in the stream, as a status, or of the connection."""
     finish: str = ""
     """The finish reason, if one came."""
     done: bool = False
@@ -59,11 +59,11 @@ class Heard:
 
     @property
     def tokens(self) -> int:
-        """How many came: the provider's are words."""
+        """The number of words that came; the provider sends words."""
         return len(self.text.split())
 
     def verdict(self, right: str) -> str:
-        """What a client makes of it, ``right`` being the whole answer."""
+        """The client's view of the result; ``right`` is the whole answer."""
         if self.error:
             return self.error.partition(":")[0]
         if self.text == right:
@@ -127,7 +127,7 @@ async def _cancelled_at(site: Site, seen: int) -> float | None:
 
 
 async def breaks(site: Site, target: Target, numbers: range) -> dict[str, dict[str, Any]]:
-    """Have the upstream break off in each way, and say what the client got."""
+    """Have the upstream break off in each way, and describe the client's result."""
     rows = {}
     for case, number in zip(BREAKS, numbers, strict=False):
         before = await site.calls(case)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 CHAT = "/v1/chat/completions"
 TOKENS = 120
-"""Of every answer; a streamed one has a chunk for each."""
+"""The tokens of every answer; a streamed one has a chunk for each."""
 ORACLE = Oracle(answer_tokens=TOKENS)
 BROKEN_AFTER = 40
 """Tokens that arrive before an upstream breaks off."""
 SLOW_S = 6.0
-"""What an answer takes from which a client walks away."""
+"""The time of an answer from which a client walks away."""
 WHOLE, STREAM, SLOW = "whole", "stream", "slow"
 BREAKS = {
     "reset": "connection reset",
@@ -49,9 +49,10 @@ _QUICK = ProviderProfile(model="bench", ttft_ms=_FIRST_MS, tokens_per_s=(1000.0,
 
 
 class Provider:
-    """Simulated providers at one address; the case in a system prompt says which answers.
+    """Simulated providers at one address.
 
-    An answer breaks off where its question is asked first; who asks again gets the whole of it.
+    The case in the system prompt chooses the provider. An answer breaks off when its question is
+    asked the first time; later calls get the whole answer.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Provider:
         self._broken: set[bytes] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Read the body and hand the request on. ``?case=`` picks one for its books."""
+        """Read the body and forward the request. ``?case=`` selects a provider's statistics."""
         body, more = b"", True
         while more:
             message = await receive()
@@ -95,9 +96,9 @@ class Provider:
 
 
 def chat(case: str, number: int, *, stream: bool) -> dict[str, Any]:
-    """Return the body of a call: a question of its own for each number.
+    """Return the body of a call, with another question for each number.
 
-    The case stands in the system prompt, lest questions resemble one another by it. Without a
+    The case is in the system prompt, so that it does not make questions similar. Without a
     temperature of zero some peers cache nothing.
     """
     system = f"You are a helpful assistant of a large public library. case={case}"
@@ -111,7 +112,7 @@ def chat(case: str, number: int, *, stream: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Target:
-    """What is measured. ``pid`` None: its CPU time is not known."""
+    """A measured target. ``pid`` None: its CPU time is not known."""
 
     name: str
     url: str
@@ -150,7 +151,7 @@ def _cpu_ns(pid: int) -> int:
 
 @dataclass
 class Site:
-    """What runs beside the peers. ``provider`` is the direct way."""
+    """The processes beside the peers. ``provider`` is the address for direct calls."""
 
     provider: Target
     relay: Target
@@ -159,7 +160,7 @@ class Site:
     session: aiohttp.ClientSession
 
     async def records(self, case: str) -> list[Record]:
-        """Return what the provider saw of a case: the calls that have ended."""
+        """Return the ended calls of a case, as the provider recorded them."""
         url = f"{self.provider.url}/_sim/requests?case={case}"
         async with self.session.get(url) as response:
             return msgspec.json.decode(await response.read(), type=list[Record])

@@ -33,7 +33,7 @@ _HIT = (
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Return all tables, and a line for each row that is not what it says it is."""
+    """Return all tables, and a line for each target that is not the expected one."""
     rows: Rows = {(row["case"], row["target"]): row for row in figures["rows"]}
     endings = figures["endings"]
     names = [name for case, name in rows if case == "miss"]

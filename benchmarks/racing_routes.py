@@ -42,7 +42,7 @@ POLICIES = {
 
 
 def is_long(number: int) -> bool:
-    """Tell what kind of answer a call asks for: a function of its number."""
+    """Return the kind of answer that a call asks for, which depends on its number."""
     return random.Random(f"length/{number}").random() < LONG_SHARE
 
 

@@ -78,7 +78,7 @@ class Provider:
         return profile.draw(self.seed, number).ttft_s / self.speed
 
     def bill_usd(self, record: Record) -> float:
-        """Return what it charges for a call."""
+        """Return the provider's charge for a call."""
         prompt, completion = record.billed(cancels_billing=self.cancels_billing)
         return (prompt * self.price[0] + completion * self.price[1]) / 1e6
 
@@ -110,7 +110,7 @@ class Sample:
 
 @dataclass
 class Site:
-    """What runs. ``url`` is the sidecar's; ``urls`` the providers', by name."""
+    """The running processes. ``url`` is the sidecar's; ``urls`` are the providers', by name."""
 
     session: aiohttp.ClientSession
     providers: tuple[Provider, ...]
@@ -120,7 +120,7 @@ class Site:
     samples: list[Sample] = field(default_factory=list)
 
     async def records(self) -> dict[str, list[Record]]:
-        """Return what each provider saw."""
+        """Return the records of each provider."""
         seen = {}
         for name, url in self.urls.items():
             async with self.session.get(url + "/_sim/requests") as response:

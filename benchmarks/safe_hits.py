@@ -50,12 +50,15 @@ if TYPE_CHECKING:
 
 STATIC = ("bare:0.80", "bare:0.90", "bare:0.95", "static:0.90")
 SHIFT_AT = 4000
-"""Requests of the first kind in the shift test."""
+"""The number of requests before the shift."""
 AFTER_SHIFT = 1000
 
 
 class Entrant(NamedTuple):
-    """A policy and who labels for it; in ``oracle@real`` it takes the oracle for the real judge."""
+    """A policy and its judge.
+
+    With ``oracle@real`` the policy assumes the errors of the real judge, but the oracle labels.
+    """
 
     policy: str
     judge: str
@@ -79,7 +82,7 @@ class Entrant(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where streams come from. ``files`` are streams by name."""
+    """The sources of the streams. ``files`` are streams by name."""
 
     clinc: Path | None
     banking: Path | None
@@ -193,7 +196,7 @@ def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[st
 
 
 class _Inherited:
-    """What forked workers need not read again: streams by name and ordering, parsed prompts."""
+    """Data that forked workers share: streams by name and ordering, parsed prompts."""
 
     prompts: Prompts
     streams: Mapping[tuple[str, int], Sequence[LabelledPrompt]]

@@ -61,7 +61,7 @@ def pairs_of(prompts: Prompts, texts: Sequence[str]) -> list[Pair]:
 
 
 def filled(policy: VerifiedMatch, domain: Domain, pairs: Sequence[Pair]) -> list[Label]:
-    """Fill a domain's memory and its entries' standings; return the labels of the last pairs."""
+    """Fill a domain's memory and its entry records; return the labels of the last pairs."""
     labels: list[Label] = []
     while domain.status().candidates < MEMORY or len(labels) < MOST_ENTRY_RECORDS:
         for pair in pairs:

@@ -64,7 +64,7 @@ KEY = {"authorization": "Bearer bench"}
 
 @dataclass
 class Bench:
-    """A run: the two programs, what was asked and what came of it."""
+    """A run: the two programs, the questions and the results."""
 
     arguments: argparse.Namespace
     http: aiohttp.ClientSession
@@ -86,7 +86,7 @@ class Bench:
             return await (reply.text() if path == "metrics" else reply.json())
 
     async def ask(self, n: int, question: Question, **headers: str) -> Asked:
-        """Ask one question; what the reply's headers say of the decision."""
+        """Ask one question; return the decision from the headers of the reply."""
         body = {"model": "bench", "messages": [{"role": "user", "content": question.prompt}]}
         if self.arguments.named and question.query is not None:
             headers["x-headstart-query"] = quote(question.query)
@@ -124,14 +124,14 @@ class Bench:
         self.rows.append(row)
 
     async def score(self, row: Asked) -> None:
-        """Say whose answer was served, and whether it was the right one."""
+        """Find the prompt whose answer was served, and whether the answer is right."""
         told = await self.admin(f"explain/{row.id}")
         row.entry, row.rule = told["entry"], told["rule"]
         row.score, row.threshold = told["score"], told["threshold"]
         row.wrong = self.truth[told["entry"]] != row.label
 
     async def sample(self) -> None:
-        """Note how the sidecar stands."""
+        """Record the present state of the sidecar."""
         metrics = await self.admin("metrics")
         audit = await self.admin("audit")
         hits = [row for row in self.rows if row.outcome == "semantic"]

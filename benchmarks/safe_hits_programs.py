@@ -39,7 +39,7 @@ class Program:
 
 
 def thresholds(learning: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the rule of each learning domain is."""
+    """Return the rule of each learning domain."""
     return {
         view["domain"][:8]: {
             name: view["status"][name] for name in ("rule", "threshold", "labels", "audits")

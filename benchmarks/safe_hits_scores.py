@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DECISION = (
     "outcome", "reason", "veto", "neighbor", "similarity", "rule", "score", "threshold",
 )  # fmt: skip
-"""Fields of ``explain`` that say what was decided and why."""
+"""The fields of ``explain`` with the decision and its reasons."""
 
 
 class Asked(msgspec.Struct, omit_defaults=True):
@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, omit_defaults=True):
 
 
 class Sample(msgspec.Struct):
-    """How the sidecar stood after ``n`` requests."""
+    """The state of the sidecar after ``n`` requests."""
 
     n: int
     at_s: float
@@ -103,7 +103,7 @@ def _quarter(rows: Sequence[Asked], place: int) -> dict[str, Any]:
 
 
 def _judge(labels: Iterable[Label], truth: dict[str, str]) -> dict[str, dict[str, int]]:
-    """Count the agreement judge's words by what is true: source -> truth/word -> count."""
+    """Count the judge's judgements by the truth: source -> truth/judgement -> count."""
     found: dict[str, dict[str, int]] = {}
     for label in labels:
         one, other = truth.get(label.id), truth.get(label.entry)

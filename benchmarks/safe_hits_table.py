@@ -36,7 +36,7 @@ class Run(Frozen, frozen=True, kw_only=True):
 
     @property
     def broken(self) -> bool:
-        """Did it break its promise, beyond chance?"""
+        """Return whether the run broke its promise, beyond chance."""
         return self.target is not None and least_share(self.wrong, self.hits) > self.target
 
     @property
@@ -121,7 +121,7 @@ def print_table(runs: Sequence[Run]) -> None:
 
 
 def print_shift(runs: Sequence[Run]) -> None:
-    """Print what was served wrongly after the traffic changed."""
+    """Print the wrong hits after the traffic changed."""
     for each in runs:
         if each.after_shift is not None:
             print(
@@ -132,7 +132,7 @@ def print_shift(runs: Sequence[Run]) -> None:
 
 
 def print_pairs(pairs: Mapping[str, PairReport]) -> None:
-    """Print what was served of pairs, by category."""
+    """Print the served pairs by category."""
     for policy, report in pairs.items():
         print(
             f"pairs {policy:15} genuine {report.genuine_served}/{report.genuine},"

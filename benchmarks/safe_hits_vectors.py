@@ -39,7 +39,7 @@ class Prompts:
         return self._prepared[text]
 
     def encoding(self, text: str) -> Encoding:
-        """Return what the encoder made of a prompt."""
+        """Return the encoding of a prompt."""
         if text not in self._encodings:
             self._encodings[text] = self._encoder.encode(text)
             self._new = True

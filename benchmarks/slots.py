@@ -85,7 +85,7 @@ TEMPLATES = {
         "A customer of {company} asks: {query}\nBe short and friendly, and name your source."
     ),
 }
-"""How each company's application wraps a question."""
+"""The words with which each company's application wraps a question."""
 RULES = (
     "Requests about {0} are handled by the team for {1} within two working days.",
     "Fees for {0} are listed in the annex; those for {1} were dropped last spring.",

@@ -103,7 +103,7 @@ async def read_labels(store: SQLiteStore) -> dict[str, Label]:
 
 
 async def recover(path: Path, acknowledged: list[str]) -> dict[str, Any]:
-    """Open the file again and compare it with what was acknowledged."""
+    """Open the file again and compare it with the acknowledged writes."""
     started = time.perf_counter()
     store = SQLiteStore(path)
     await store.open()
