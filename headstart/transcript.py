@@ -31,7 +31,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from headstart.attempts import Tokens
     from headstart.types import Part, StreamEvent
@@ -468,60 +468,6 @@ def _bounded(value: Any) -> Any:
     if type(value) is int:
         return max(_LEAST, min(value, _MOST))
     return value
-
-
-def events_of(completion: Completion) -> tuple[StreamEvent, ...]:
-    """Return events that a Transcript folds into ``completion`` again."""
-    return tuple(_unfold(completion))
-
-
-def _unfold(completion: Completion) -> Iterator[StreamEvent]:
-    yield Started(
-        model=completion.model,
-        created=completion.created,
-        fingerprint=completion.fingerprint,
-        tier=completion.tier,
-    )
-    for choice in completion.choices:
-        yield from _unfold_choice(choice)
-    if completion.extra:
-        yield ExtraDelta(fields=completion.extra, choice=None)
-    if completion.usage is not None:
-        yield UsageReported(usage=completion.usage)
-    yield Ended()
-
-
-def _unfold_choice(choice: Choice) -> Iterator[StreamEvent]:
-    index = choice.index
-    calls = 0
-    for block, part in enumerate(choice.parts):
-        match part:
-            case Text(text=text):
-                yield TextDelta(text=text, choice=index, block=block)
-            case Reasoning(text=text, field=field, signature=signature):
-                yield ReasoningDelta(
-                    text=text, choice=index, field=field, signature=signature, block=block
-                )
-            case Refusal(text=text):
-                yield RefusalDelta(text=text, choice=index)
-            case ToolCall(id=id, name=name, arguments=arguments, kind=kind, extra=extra):
-                yield ToolCallDelta(
-                    index=calls,
-                    choice=index,
-                    id=id or None,
-                    name=name or None,
-                    arguments=arguments,
-                    kind=kind,
-                    extra=extra,
-                )
-                calls += 1
-    if choice.logprobs is not None:
-        yield LogprobsDelta(value=choice.logprobs, choice=index)
-    if choice.extra:
-        yield ExtraDelta(fields=choice.extra, choice=index)
-    if choice.beside:
-        yield ExtraDelta(fields=choice.beside, choice=index, beside=True)
-    yield Finished(reason=choice.finish, choice=index, native=choice.native_finish)
 
 
 def _merge_starts(known: Started, news: Started) -> Started:

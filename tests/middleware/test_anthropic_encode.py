@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from headstart.transcript import events_of
 from headstart.types import (
     CONTENT_BLOCKS,
     Choice,
@@ -30,7 +29,7 @@ from headstart.types import (
     UsageReported,
 )
 from support.completions import completions
-from support.events import crumbled, decoded, encoded, folded, said
+from support.events import crumbled, decoded, encoded, events_of, folded, said
 from support.scripted_messages import _block_events, event, opening
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript, events_of
+from headstart.transcript import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -25,6 +25,7 @@ from headstart.types import (
     ToolCall,
     UsageReported,
 )
+from support.events import events_of
 from support.scripted_messages import USAGE, event, opening
 
 if TYPE_CHECKING:

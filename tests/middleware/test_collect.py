@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.transcript import Transcript, events_of, storable
+from headstart.transcript import Transcript, storable
 from headstart.types import (
     Completion,
     Ended,
@@ -26,6 +26,7 @@ from headstart.types import (
     UsageReported,
 )
 from support.completions import completions
+from support.events import events_of
 
 if TYPE_CHECKING:
     from headstart.types import Choice

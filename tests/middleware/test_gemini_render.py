@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from headstart.errors import Overloaded
-from headstart.transcript import events_of
 from headstart.types import (
     Choice,
     Completion,
@@ -26,6 +25,7 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
 )
+from support.events import events_of
 from support.gemini_stream import DIALECT, USAGE, chunk, collected, event, events_in
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.transcript import events_of
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -27,7 +26,7 @@ from headstart.types import (
     UsageReported,
 )
 from support.completions import completions
-from support.events import crumbled, decoded, encoded, folded
+from support.events import crumbled, decoded, encoded, events_of, folded
 
 if TYPE_CHECKING:
     from headstart.types import Completion, StreamEvent

@@ -12,7 +12,6 @@ from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import with_retry_after
-from headstart.transcript import events_of
 from headstart.types import (
     Choice,
     Completion,
@@ -30,7 +29,7 @@ from headstart.types import (
     UsageReported,
 )
 from support.completions import some_text
-from support.events import crumbled, decoded, encoded, folded, said
+from support.events import crumbled, decoded, encoded, events_of, folded, said
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect

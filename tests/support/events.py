@@ -8,10 +8,27 @@ import msgspec
 
 from headstart.middleware.reading import SSEDecoder
 from headstart.transcript import Transcript
-from headstart.types import Choice, Completion, Reasoning, Text, TextDelta, ToolCall, ToolCallDelta
+from headstart.types import (
+    Choice,
+    Completion,
+    Ended,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.dialects.dialect import Dialect
     from headstart.types import StreamEvent
@@ -74,3 +91,57 @@ def said(choice: Choice) -> list[tuple[str, ...]]:
         elif isinstance(part, Reasoning):
             told.append(("reasoning", part.text))
     return told
+
+
+def events_of(completion: Completion) -> tuple[StreamEvent, ...]:
+    """Return events from which a Transcript makes ``completion`` again."""
+    return tuple(_unfold(completion))
+
+
+def _unfold(completion: Completion) -> Iterator[StreamEvent]:
+    yield Started(
+        model=completion.model,
+        created=completion.created,
+        fingerprint=completion.fingerprint,
+        tier=completion.tier,
+    )
+    for choice in completion.choices:
+        yield from _unfold_choice(choice)
+    if completion.extra:
+        yield ExtraDelta(fields=completion.extra, choice=None)
+    if completion.usage is not None:
+        yield UsageReported(usage=completion.usage)
+    yield Ended()
+
+
+def _unfold_choice(choice: Choice) -> Iterator[StreamEvent]:
+    index = choice.index
+    calls = 0
+    for block, part in enumerate(choice.parts):
+        match part:
+            case Text(text=text):
+                yield TextDelta(text=text, choice=index, block=block)
+            case Reasoning(text=text, field=field, signature=signature):
+                yield ReasoningDelta(
+                    text=text, choice=index, field=field, signature=signature, block=block
+                )
+            case Refusal(text=text):
+                yield RefusalDelta(text=text, choice=index)
+            case ToolCall(id=id, name=name, arguments=arguments, kind=kind, extra=extra):
+                yield ToolCallDelta(
+                    index=calls,
+                    choice=index,
+                    id=id or None,
+                    name=name or None,
+                    arguments=arguments,
+                    kind=kind,
+                    extra=extra,
+                )
+                calls += 1
+    if choice.logprobs is not None:
+        yield LogprobsDelta(value=choice.logprobs, choice=index)
+    if choice.extra:
+        yield ExtraDelta(fields=choice.extra, choice=index)
+    if choice.beside:
+        yield ExtraDelta(fields=choice.beside, choice=index, beside=True)
+    yield Finished(reason=choice.finish, choice=index, native=choice.native_finish)
