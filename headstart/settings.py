@@ -49,7 +49,7 @@ AuditMode: TypeAlias = Literal["background", "sync", "off"]
 CacheMode: TypeAlias = Literal["serve", "shadow", "exact-only"]
 ColdStart: TypeAlias = Literal["strict", "optimistic"]
 CompressionMode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
-AuthName: TypeAlias = Literal["key", "aws"]
+AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal["openai", "anthropic", "gemini", "cohere", "bedrock"]
 EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
@@ -458,9 +458,14 @@ class UpstreamSettings(Section):
     below `/openai/v1`, which need no version."""
     auth: AuthName | None = None
     """How Headstart proves to the provider who asks: with a `"key"`, or with credentials of
-    [`"aws"`](providers.md#aws-bedrock). None: as the preset says, else with a key."""
+    [`"aws"`](providers.md#aws-bedrock) or [`"google"`](providers.md#google-vertex-ai). None: as the
+    preset says, else with a key."""
     region: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")] | None = None
     """Region of a cloud provider, such as `us-east-1`. None: the provider's usual variable."""
+    project: str | None = None
+    """Project in Google Cloud. None: that of the credentials, or `GOOGLE_CLOUD_PROJECT`."""
+    credentials_file: str | None = None
+    """File with the key of a Google service account. None: `GOOGLE_APPLICATION_CREDENTIALS`."""
     models: dict[str, str] = msgspec.field(default_factory=dict)
     """Aliases: `{ fast = "llama-3.3-70b-versatile" }`. A preset adds the [common
     names](providers.md#equal-models) of its models."""

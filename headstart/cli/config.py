@@ -140,12 +140,10 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
 
 def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield what is missing for an upstream at a cloud provider."""
-    from headstart.factory.cloud import access, located
+    from headstart.factory.cloud import cloud_access
 
     try:
-        found = located(upstream, environ)
-        if found.has_own_key and not found.key_variables:
-            access(found, environ)
+        cloud_access(upstream, environ)
     except ConfigError as error:
         yield str(error)
 

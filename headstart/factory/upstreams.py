@@ -14,7 +14,7 @@ from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS
 from headstart.errors import ConfigError
-from headstart.factory.cloud import access, located
+from headstart.factory.cloud import cloud_access
 from headstart.factory.context import clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.cost import Price
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from headstart.dialects.dialect import UpstreamDialect
+    from headstart.factory.cloud import CloudAccess
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.concurrency import Spawn
@@ -78,12 +79,10 @@ async def open_upstreams(
             "or set a provider's key such as OPENAI_API_KEY"
         )
     await asyncio.to_thread(_read_files, {each.price_file for each in settings.upstream})
-    return tuple(
-        [
-            _open(located(each, os.environ), settings, conditions, stack, spawn)
-            for each in settings.upstream
-        ]
+    reached = await asyncio.to_thread(
+        lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]
     )
+    return tuple([_open(each, settings, conditions, stack, spawn) for each in reached])
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -94,7 +93,7 @@ def _read_files(prices: Collection[str | None]) -> None:
 
 
 def _open(
-    chosen: UpstreamSettings,
+    reached: CloudAccess,
     settings: Settings,
     conditions: UpstreamStates,
     stack: AsyncExitStack,
@@ -103,9 +102,10 @@ def _open(
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
 
+    chosen = reached.settings
     http: list[HTTPUpstream] = []
     targets: list[Target] = []
-    for number, (credential, signer) in enumerate(_credentials(chosen, settings), 1):
+    for number, (credential, signer) in enumerate(_credentials(reached, settings), 1):
         used = msgspec.structs.replace(
             chosen,
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
@@ -129,16 +129,17 @@ def _open(
 
 
 def _credentials(
-    upstream: UpstreamSettings, settings: Settings
+    reached: CloudAccess, settings: Settings
 ) -> tuple[tuple[Headers | None, Signer | None], ...]:
     """Return the headers of each key of an upstream, or what signs its calls.
 
     None stands for the callers' keys, and () for no key, where callers have keys for Headstart.
     """
+    upstream = reached.settings
     if upstream.key_variables:
         return tuple((_credential(upstream, each), None) for each in upstream.key_variables)
     if upstream.has_own_key:
-        return (access(upstream, os.environ),)
+        return ((reached.headers, reached.signer),)
     return ((() if settings.server.client_keys else None, None),)
 
 
