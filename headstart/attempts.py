@@ -133,10 +133,8 @@ class RoutingEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The share that is left of its tightest rate limit."""
     warm: bool = False
     """Its prefix cache may still hold this conversation from an earlier call."""
-    warm_usd: float = 0.0
-    """The dollars that this prefix cache saves on the call."""
     warm_s: float = 0.0
-    """The seconds that it saves."""
+    """The seconds that this prefix cache saves on the call."""
     context_tokens: int | None = None
     """The largest prompt that it accepts."""
 

@@ -26,11 +26,6 @@ class Price(PriceSettings):
         )
         return (millionths / 1e6 + self.per_request) * self.multiplier
 
-    def cached_saving_usd(self, prompt_tokens: int) -> float:
-        """Return the dollars saved if a prompt is read from the provider's cache."""
-        cached = _or(self.cached_per_million, self.input_per_million)
-        return max(0.0, self.input_per_million - cached) * prompt_tokens / 1e6 * self.multiplier
-
 
 def cancelled_cost_usd(
     price: Price, tokens_so_far: Tokens, expected_output: float, *, cancels_billing: bool

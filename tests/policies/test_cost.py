@@ -58,5 +58,7 @@ def test_a_race_of_two_costs_half_more_or_twice_as_much() -> None:
 
 
 def test_a_cached_prompt_saves_the_difference_to_its_price() -> None:
-    assert RICH.cached_saving_usd(1_000_000) == pytest.approx(3 * 1.8)
-    assert PLAIN.cached_saving_usd(1_000_000) == 0.0
+    for price, saved_usd in ((RICH, 3 * 1.8), (PLAIN, 0.0)):
+        fresh = price.cost_usd(Tokens(prompt=1_000_000))
+        cached = price.cost_usd(Tokens(prompt=1_000_000, cached=1_000_000))
+        assert fresh - cached == pytest.approx(saved_usd)

@@ -64,18 +64,17 @@ def test_a_warm_prefix_saves_money_and_prefill() -> None:
         "a", A, ask._replace(warm=True), Availability(), measured(), 10.0, price=PRICE
     )
     assert cold.cost_usd == pytest.approx(PRICE.cost_usd(Tokens(30_000, 100)))
-    assert warm.cost_usd == pytest.approx((cold.cost_usd or 0.0) - warm.warm_usd)
-    assert warm.warm_usd == pytest.approx(0.054)
+    assert warm.cost_usd == pytest.approx((cold.cost_usd or 0.0) - 0.054)
     assert warm.warm_s == pytest.approx(2.8, rel=0.06)
-    assert cold.warm_s == cold.warm_usd == 0.0
+    assert cold.warm_s == 0.0
 
 
 def test_a_prompt_too_short_to_be_cached_saves_nothing() -> None:
-    look = predict_call(
-        "a", A, CallShape(500, warm=True), Availability(), measured(), 10.0, price=PRICE
-    )
+    ask = CallShape(500, output_tokens=100.0, warm=True)
+    look = predict_call("a", A, ask, Availability(), measured(), 10.0, price=PRICE)
     assert look.warm
-    assert look.warm_s == look.warm_usd == 0.0
+    assert look.warm_s == 0.0
+    assert look.cost_usd == pytest.approx(PRICE.cost_usd(Tokens(500, 100)))
 
 
 @pytest.mark.parametrize(("bills_cancelled", "completion"), [(False, 0), (True, 100)])

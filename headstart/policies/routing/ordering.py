@@ -98,7 +98,6 @@ def predict_call(
         bills_cancelled=state.bills_cancelled,
         allowance=state.allowance,
         warm=call.warm,
-        warm_usd=price.cached_saving_usd(cached) if price is not None else 0.0,
         warm_s=measures.prefill_s(key, call.prompt_tokens, now) if cached else 0.0,
         context_tokens=state.context_tokens,
     )
