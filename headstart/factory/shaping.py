@@ -59,7 +59,7 @@ class Shaping:
         steps = list(self._steps(output, "" if route is None else route.name))
         return ShapedCandidate(candidate, steps, self.context) if steps else candidate
 
-    def _steps(self, output: OutputSettings, place: str) -> Iterator[Step]:
+    def _steps(self, output: OutputSettings, route: str) -> Iterator[Step]:
         """Yield steps in the order in which they see a call. Modules load where they are used."""
         if output.edits != "off":
             from headstart.middleware.shaping.edits import AskForEdits
@@ -75,8 +75,8 @@ class Shaping:
             if output.concise:
                 yield AskBriefly(output)
             if output.max_tokens != "off":
-                yield LimitAnswers(place, self._lengths, output, self._prefill)
-        compression = self._compression.get(place) or self._compression[""]
+                yield LimitAnswers(route, self._lengths, output, self._prefill)
+        compression = self._compression.get(route) or self._compression[""]
         if self._worker is not None and compression.mode != "off":
             from headstart.middleware.shaping.prompt_compression import CompressPrompts
 

@@ -122,7 +122,7 @@ class LimitAnswers:
     """
 
     stage: ClassVar[str] = "output"
-    place: str
+    route: str
     """The route's name, under which lengths are learned."""
     lengths: Lengths
     output: OutputSettings
@@ -138,7 +138,7 @@ class LimitAnswers:
         asked = context.read(call, request)
         if asked is None or refuse_limit(asked) is not None:
             return None
-        key, kind = LengthKey(self.place, request.model), GUARD
+        key, kind = LengthKey(self.route, request.model), GUARD
         limit = self.lengths.limit(key, self.output.max_tokens)
         if self.output.max_tokens == TIGHT and limit is not None:
             kind = experiment_arm(TIGHT, conversation("", request), self.output.holdout)

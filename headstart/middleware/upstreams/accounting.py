@@ -184,7 +184,9 @@ class Recording:
                 self.key,
                 now,
                 # Chats learn nothing from answers that are no text.
-                place=call.endpoint if call.output_tokens == 0 else call.route or call.endpoint,
+                route_or_endpoint=call.endpoint
+                if call.output_tokens == 0
+                else call.route or call.endpoint,
                 estimated=call.prompt_tokens,
                 reported=0 if reported is None else tokens.prompt,
                 completion=tokens.completion,

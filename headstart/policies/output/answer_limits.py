@@ -111,7 +111,7 @@ _MOST_KEYS = 256
 class LengthKey(NamedTuple):
     """The answers of one model on one route."""
 
-    place: str
+    route: str
     model: str
 
 

@@ -36,7 +36,7 @@ _STALE = 0.02
 class Bins(msgspec.Struct, array_like=True):
     """A saved histogram: the bins that are not empty, with their samples and censored samples."""
 
-    places: list[int]
+    indices: list[int]
     seen: list[float]
     censored: list[float]
 
@@ -95,12 +95,12 @@ class Quantiles:
             bins = self._censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
         log, lowest = math.log, self._lowest
         for each in seconds:
-            place = int(log(each / SHORTEST_S) * _SCALE) if each > SHORTEST_S else 0
-            if place >= HISTOGRAM_BINS:
-                place = HISTOGRAM_BINS - 1
-            if place < lowest:  # noqa: PLR1730 - a call of min costs as much as all the rest
-                lowest = place
-            bins[place] += weight
+            index = int(log(each / SHORTEST_S) * _SCALE) if each > SHORTEST_S else 0
+            if index >= HISTOGRAM_BINS:
+                index = HISTOGRAM_BINS - 1
+            if index < lowest:  # noqa: PLR1730 - a call of min costs as much as all the rest
+                lowest = index
+            bins[index] += weight
         self._lowest = lowest
         self._total += weight * len(seconds)
         self._added += weight * len(seconds)
@@ -130,22 +130,22 @@ class Quantiles:
         scale = math.exp2((self._base - at) / self._half_life)
         seen = self._seen
         censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
-        places = [i for i in range(HISTOGRAM_BINS) if (seen[i] + censored[i]) * scale > 1e-6]
+        indices = [i for i in range(HISTOGRAM_BINS) if (seen[i] + censored[i]) * scale > 1e-6]
         return Bins(
-            places,
-            [seen[place] * scale for place in places],
-            [censored[place] * scale for place in places],
+            indices,
+            [seen[index] * scale for index in indices],
+            [censored[index] * scale for index in indices],
         )
 
     def load(self, bins: Bins, at: float) -> None:
         """Take over saved bins, as if their samples had come at ``at``. Raises ValueError."""
-        if any(not 0 <= place < HISTOGRAM_BINS for place in bins.places):
+        if any(not 0 <= index < HISTOGRAM_BINS for index in bins.indices):
             raise ValueError("a bin that this histogram does not have")
         self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
         self._censored = array("d", bytes(8 * HISTOGRAM_BINS))
-        for place, seen, censored in zip(bins.places, bins.seen, bins.censored, strict=True):
-            self._seen[place], self._censored[place] = seen, censored
-        self._lowest = min(bins.places, default=HISTOGRAM_BINS)
+        for index, seen, censored in zip(bins.indices, bins.seen, bins.censored, strict=True):
+            self._seen[index], self._censored[index] = seen, censored
+        self._lowest = min(bins.indices, default=HISTOGRAM_BINS)
         self._base, self._unit = at, 1.0
         self._total = self._added = sum(bins.seen) + sum(bins.censored)
 
@@ -160,11 +160,11 @@ class Quantiles:
 
     def _at(self, share: float) -> float:
         curve = self._curve
-        place = min(bisect_left(curve, share), len(curve) - 1)
-        below = curve[place - 1] if place else 0.0
-        step = curve[place] - below
+        index = min(bisect_left(curve, share), len(curve) - 1)
+        below = curve[index - 1] if index else 0.0
+        step = curve[index] - below
         inside = min(1.0, (share - below) / step) if step > 0.0 else 1.0
-        return SHORTEST_S * math.exp((self._first + place + inside) / _SCALE)
+        return SHORTEST_S * math.exp((self._first + index + inside) / _SCALE)
 
     def _drawn(self) -> list[float]:
         if self._added > _STALE * self._total:
@@ -176,13 +176,13 @@ class Quantiles:
         seen, censored = self._seen, self._censored
         curve: list[float] = []
         surviving, at_risk = 1.0, self._total
-        for place in range(self._lowest, HISTOGRAM_BINS):
-            died = seen[place]
-            lost = censored[place] if censored is not None else 0.0
+        for index in range(self._lowest, HISTOGRAM_BINS):
+            died = seen[index]
+            lost = censored[index] if censored is not None else 0.0
             if not curve:
                 if not died and not lost:
                     continue
-                self._first = place
+                self._first = index
             if died:
                 surviving *= max(0.0, 1.0 - died / max(at_risk - lost / 2, died))
             at_risk -= died + lost
@@ -198,14 +198,14 @@ class Quantiles:
         few = 2.0 * self._unit / self._total
         most = self._at(1.0 - min(0.5, max(0.01, few)))
         total, below = 0.0, 0.0
-        for place, share in enumerate(self._curve, self._first):
+        for index, share in enumerate(self._curve, self._first):
             if share > below:
-                total += (share - below) * min(most, _MIDDLES_S[place])
+                total += (share - below) * min(most, _MIDDLES_S[index])
                 below = share
         return total
 
 
-_MIDDLES_S = [SHORTEST_S * math.exp((place + 0.5) / _SCALE) for place in range(HISTOGRAM_BINS)]
+_MIDDLES_S = [SHORTEST_S * math.exp((index + 0.5) / _SCALE) for index in range(HISTOGRAM_BINS)]
 
 
 class Ratio:
@@ -407,7 +407,7 @@ class Measures:
         key: UpstreamModel,
         now: float,
         *,
-        place: str,
+        route_or_endpoint: str,
         estimated: int,
         reported: int,
         completion: int,
@@ -416,11 +416,11 @@ class Measures:
         """An answer of so many tokens was read to its end, in ``decoding_s`` after its first token.
 
         Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported.
-        ``place`` is that of ``length``.
+        ``route_or_endpoint`` is that of ``length``.
         """
         if reported:
             self.prompt(key, estimated, reported, now)
-        self.length(place, completion, now)
+        self.length(route_or_endpoint, completion, now)
         if decoding_s:
             self.speed(key, completion, decoding_s, now)
 
@@ -447,9 +447,9 @@ class Measures:
             figures.gaps_seen += len(seconds)
             figures.gaps.add_all(seconds, figures.gaps_seen)
 
-    def length(self, place: str, tokens: int, now: float) -> None:
-        """An answer had so many tokens. ``place`` is its call's, or "" for none."""
-        for name in {place, ""}:
+    def length(self, route_or_endpoint: str, tokens: int, now: float) -> None:
+        """An answer had so many tokens. ``route_or_endpoint`` is that of the call, or ""."""
+        for name in {route_or_endpoint, ""}:
             self._length_of(name).add(tokens, 1.0, now)
 
     def prompt(self, key: UpstreamModel, estimated: int, reported: int, now: float) -> None:
@@ -492,9 +492,9 @@ class Measures:
         """Return the decoding speed of one call after its first token."""
         return self._figures.get(key, _UNKNOWN).speed.value
 
-    def expected_length(self, place: str) -> float:
-        """Return the mean length of the answers of this place, else of all, else a default."""
-        lengths = self._lengths.get(place) or self._lengths.get("")
+    def expected_length(self, route_or_endpoint: str) -> float:
+        """Return the mean length of answers of a route or endpoint, else of all, else a default."""
+        lengths = self._lengths.get(route_or_endpoint) or self._lengths.get("")
         return (lengths and lengths.value) or OUTPUT_TOKENS
 
     def prompt_tokens(self, key: UpstreamModel, estimated: int) -> int:
@@ -576,15 +576,15 @@ class Measures:
         self._figures.move_to_end(key, last=bool(figures.ttft or figures.prompts.below))
         return figures
 
-    def _length_of(self, place: str) -> Ratio:
-        """Return the lengths of a place, to learn, as the most recently used ones."""
-        lengths = self._lengths.get(place)
+    def _length_of(self, route_or_endpoint: str) -> Ratio:
+        """Return the lengths of a route or endpoint, to learn, as the most recently used ones."""
+        lengths = self._lengths.get(route_or_endpoint)
         if lengths is None:
-            lengths = self._lengths[place] = Ratio(HALF_LIFE_S)
+            lengths = self._lengths[route_or_endpoint] = Ratio(HALF_LIFE_S)
             if len(self._lengths) > _MOST_KEYS:
                 self._lengths.popitem(last=False)
         else:
-            self._lengths.move_to_end(place)
+            self._lengths.move_to_end(route_or_endpoint)
         return lengths
 
     def _learn(
