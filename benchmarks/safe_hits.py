@@ -36,7 +36,7 @@ from headstart.decisions import Rule
 from headstart.lab.contenders import Contender, Setup, contender_of
 from headstart.lab.labelled import LabelledPrompt, Pairs, read_labelled
 from headstart.lab.rates import judge_pairs
-from headstart.lab.stream import Game, history_judge, judge_noise, noisy, play
+from headstart.lab.stream import ReplayRun, history_judge, judge_noise, noisy, play
 from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
@@ -137,7 +137,7 @@ def run(
     """Play one stream against one policy."""
     contender = entrant()
     chance = random.Random(0)
-    game: Game[Parse, LabelledPrompt] = Game(
+    run: ReplayRun[Parse, LabelledPrompt] = ReplayRun(
         contender.policy,
         contender.domain,
         _same,
@@ -145,7 +145,7 @@ def run(
         chance.random,
         history_judge(contender.policy, prompts.prepare),
     )
-    steps = list(play(rows, prompts.prepare, game))
+    steps = list(play(rows, prompts.prepare, run))
     kind, _, target = entrant.policy.partition(":")
     cold = [step for step in steps if step.verdict and step.verdict.rule is Rule.COLD_START]
     return Run(

@@ -144,11 +144,11 @@ class StreamLearner(Protocol):
 R = TypeVar("R", bound=AskedPrompt)
 
 
-class Game(NamedTuple, Generic[P, R]):
-    """One game: a policy, its learner and two judges.
+class ReplayRun(NamedTuple, Generic[P, R]):
+    """One replay: a policy, its learner and two judges.
 
     ``truth`` gives the score; ``judge`` labels the answers for the learner. ``draw`` gives uniform
-    numbers in [0, 1) that select audits. In a ``shadow`` game no answer is served: every prompt is
+    numbers in [0, 1) that select audits. With ``shadow`` no answer is served: every prompt is
     stored, and every judged neighbour is labelled.
     """
 
@@ -185,7 +185,7 @@ class PlayedPrompt(NamedTuple, Generic[R]):
 
 
 def play(
-    rows: Iterable[R], prepare: Callable[[str], PreparedPrompt[P]], game: Game[P, R]
+    rows: Iterable[R], prepare: Callable[[str], PreparedPrompt[P]], run: ReplayRun[P, R]
 ) -> Iterator[PlayedPrompt[R]]:
     """Yield the result of each prompt, except for exact repeats."""
     groups: dict[str, _Group[P, R]] = defaultdict(_Group)
@@ -193,37 +193,37 @@ def play(
     for number, row in enumerate(rows):
         key = row.prompt
         if first.setdefault(key.exact, row) is not row:
-            _learn_null(number, row, first[key.exact], game)
+            _learn_null(number, row, first[key.exact], run)
             continue
         prepared = None if key.query is None else prepare(key.query)
         if prepared is None or not prepared.usable:
             yield PlayedPrompt(row, served=False, refusal="not-comparable")
             continue
         stored = groups[key.group]
-        step = stored.ask(row, prepared, game)
-        if game.shadow or not step.served:
+        step = stored.ask(row, prepared, run)
+        if run.shadow or not step.served:
             stored.add(number, row, prepared)
-        yield _learn(number, step, game)
+        yield _learn(number, step, run)
 
 
-def _learn(number: int, step: PlayedPrompt[R], game: Game[P, R]) -> PlayedPrompt[R]:
+def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPrompt[R]:
     """Label a miss, or a hit that is selected for an audit."""
-    learner, verdict, neighbor = game.learner, step.verdict, step.neighbor
+    learner, verdict, neighbor = run.learner, step.verdict, step.neighbor
     if learner is None or verdict is None or neighbor is None:
         return step
-    served = step.served and not game.shadow
+    served = step.served and not run.shadow
     rate = learner.audit_rate() if served else 1.0
-    if served and game.draw() >= rate:
+    if served and run.draw() >= rate:
         return step
     label = Label(
         id=str(number),
         entry=str(step.place),
         domain="",
         source=LabelSource.AUDIT if served else LabelSource.MISS,
-        same=game.judge(step.row, neighbor),
+        same=run.judge(step.row, neighbor),
         at=float(number),
         similarity=verdict.similarity,
-        version=game.policy.version,
+        version=run.policy.version,
         features=verdict.features,
         veto=verdict.veto,
         served=served,
@@ -234,19 +234,19 @@ def _learn(number: int, step: PlayedPrompt[R], game: Game[P, R]) -> PlayedPrompt
     return step._replace(audited=served)
 
 
-def _learn_null(number: int, again: R, first: R, game: Game[P, R]) -> None:
-    if game.learner is None or game.draw() >= game.null_rate:
+def _learn_null(number: int, again: R, first: R, run: ReplayRun[P, R]) -> None:
+    if run.learner is None or run.draw() >= run.null_rate:
         return
-    game.learner.apply(
+    run.learner.apply(
         Label(
             id=str(number),
             entry="",
             domain="",
             source=LabelSource.NULL,
-            same=game.judge(again, first),
+            same=run.judge(again, first),
             at=float(number),
             similarity=1.0,
-            version=game.policy.version,
+            version=run.policy.version,
             served=True,
         )
     )
@@ -268,21 +268,21 @@ class _Group(Generic[P, R]):
         self._vectors[size] = prepared.vector
         self._stored.append((number, row, prepared.parse))
 
-    def ask(self, row: R, prepared: PreparedPrompt[P], game: Game[P, R]) -> PlayedPrompt[R]:
+    def ask(self, row: R, prepared: PreparedPrompt[P], run: ReplayRun[P, R]) -> PlayedPrompt[R]:
         """Judge the first neighbour that no guard vetoes, as the cache does.
 
         Where every neighbour is vetoed, the nearest one is judged with its veto, because its label
         teaches, too. A neighbour of another conversation is never judged: the two texts do not
         decide whether the answers are the same.
         """
-        policy = game.policy
+        policy = run.policy
         near = self._nearest(prepared.vector)
         similar = [found for found in near if found[1] >= policy.minimum]
         if not similar:
             return PlayedPrompt(
                 row, served=False, refusal="threshold" if near else "nothing-stored"
             )
-        vetoes = self._walk(row, prepared, [place for place, _ in similar], game)
+        vetoes = self._walk(row, prepared, [place for place, _ in similar], run)
         rank = len(vetoes) - 1 if vetoes[-1] is None else 0
         if vetoes[rank] == HISTORY:
             return PlayedPrompt(row, served=False, refusal=HISTORY)
@@ -296,19 +296,19 @@ class _Group(Generic[P, R]):
             neighbor=neighbor,
             place=number,
             verdict=verdict,
-            right=game.truth(row, neighbor),
+            right=run.truth(row, neighbor),
             veto=vetoes[rank],
         )
 
     def _walk(
-        self, row: R, prepared: PreparedPrompt[P], places: Sequence[int], game: Game[P, R]
+        self, row: R, prepared: PreparedPrompt[P], places: Sequence[int], run: ReplayRun[P, R]
     ) -> list[str | None]:
         """Return the veto of each neighbour, up to the first neighbour without one (None)."""
         vetoes: list[str | None] = []
         for place in places:
             _, neighbor, parse = self._stored[place]
-            veto = game.policy.veto(prepared.parse, parse)
-            if veto is None and not game.same_history(row.prompt, neighbor.prompt):
+            veto = run.policy.veto(prepared.parse, parse)
+            if veto is None and not run.same_history(row.prompt, neighbor.prompt):
                 veto = HISTORY
             vetoes.append(veto)
             if veto is None:

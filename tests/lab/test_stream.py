@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headstart.decisions import Label, LabelSource
 from headstart.lab.labelled import LabelledPrompt
 from headstart.lab.rates import ordering_report, stream_report
-from headstart.lab.stream import Game, history_judge, play
+from headstart.lab.stream import ReplayRun, history_judge, play
 from support.angles import ByAngle, conversation, labelled, prepare
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
 def played(
     rows: list[LabelledPrompt], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
 ) -> Ordering:
-    game = Game(
+    run = ReplayRun(
         policy, learner, same_class, same_class, lambda: drawn, history_judge(policy, prepare)
     )
-    return ordering_report(play(rows, prepare, game), seed=None)
+    return ordering_report(play(rows, prepare, run), seed=None)
 
 
 def test_stream_hits_what_it_stored_and_stores_only_misses() -> None:
@@ -150,8 +150,8 @@ def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:
     rows = [labelled("north", "n"), labelled("northish", "n"), labelled("northeast", "n")]
     policy = ByAngle()
     alike = history_judge(policy, prepare)
-    game = Game(policy, notes, same_class, same_class, lambda: 0.0, alike, shadow=True)
-    steps = list(play(rows, prepare, game))
+    run = ReplayRun(policy, notes, same_class, same_class, lambda: 0.0, alike, shadow=True)
+    steps = list(play(rows, prepare, run))
     assert [step.served for step in steps] == [False, True, True]  # would have been
     assert steps[2].place == 1  # a hit would not have been stored
     assert [label.source for label in notes.labels] == [LabelSource.MISS] * 2

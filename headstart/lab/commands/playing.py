@@ -144,13 +144,13 @@ def play_rows(
     chance: random.Random | None = None,
     **given: Any,
 ) -> list[PlayedPrompt[Any]]:
-    """Play rows in order against a contender, with progress. ``given`` are fields of the Game."""
-    from headstart.lab.stream import Game, history_judge, play
+    """Play rows in order against a contender. ``given`` are fields of the ``ReplayRun``."""
+    from headstart.lab.stream import ReplayRun, history_judge, play
 
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
     same_history = history_judge(contender.policy, prepare)
     fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
-    return list(play(tracked(rows, what), prepare, Game(*contender, **fields)))
+    return list(play(tracked(rows, what), prepare, ReplayRun(*contender, **fields)))
 
 
 def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> Material:

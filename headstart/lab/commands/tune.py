@@ -246,7 +246,7 @@ def _study(material: Material, setup: Setup, target: float) -> Tuning:
 
 
 def _learned(material: Material, setup: Setup) -> bytes:
-    """Return the state after a game without hits, in which every answer is a label."""
+    """Return the state after a run without hits, in which every answer is a label."""
     from headstart.lab.contenders import contender_of
 
     contender = contender_of("verified", setup)()
