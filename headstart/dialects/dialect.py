@@ -200,6 +200,8 @@ class UpstreamDialect:
     """Its name in cache keys, records and measurements."""
     setting: DialectName
     """Its name in the setting ``upstream.dialect``."""
+    includes: tuple[DialectName, ...] = ()
+    """Dialects whose requests pass untranslated, too: a provider without them says so itself."""
     key_header: tuple[bytes, bytes] = (b"authorization", b"Bearer ")
     """The header of an API key, and the text before the key."""
     required_headers: Mapping[str, str] = field(default_factory=dict)
@@ -241,6 +243,8 @@ class UpstreamDialect:
 class Dialect(UpstreamDialect):
     """A wire format that clients speak, too."""
 
+    is_chat: bool = True
+    """Its requests hold a conversation. Others are never shaped, rescued or compared by meaning."""
     key: KeyForm
     form: RequestForm
     """Where its requests hold the prompt, and what else they ask for."""

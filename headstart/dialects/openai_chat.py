@@ -144,6 +144,7 @@ _FIELDS: Mapping[str, Use] = {
 OPENAI_CHAT = Dialect(
     name=NAME,
     setting="openai",
+    includes=("completions",),
     account_headers=frozenset({b"openai-organization", b"openai-project"}),
     models_path=b"/v1/models",
     path_below_version="/chat/completions",

@@ -12,15 +12,17 @@ from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
     from headstart.dialects.request_form import RequestForm
+    from headstart.settings import DialectName
     from headstart.types import ChatRequest, Headers
 
-_CLIENTS = (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE)
+_CLIENTS = (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, OPENAI_COMPLETIONS)
 
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in _CLIENTS}
 """The dialects that clients may speak, by name."""
@@ -62,6 +64,14 @@ BY_SETTING: Mapping[str, UpstreamDialect] = {
     each.setting: each for each in UPSTREAM_DIALECTS.values()
 }
 """The dialects that upstreams may speak, by the setting ``upstream.dialect``."""
+
+
+def spoken_dialects(
+    main: DialectName, further: Iterable[DialectName]
+) -> tuple[UpstreamDialect, ...]:
+    """Return the dialects whose requests an upstream gets untranslated, its main one first."""
+    named = (main, *further, *BY_SETTING[main].includes)
+    return tuple(BY_SETTING[each] for each in dict.fromkeys(named))
 
 
 def form_of(request: ChatRequest) -> RequestForm:

@@ -286,6 +286,8 @@ class RequestForm:
     """The fields that can ask for work beside text. Most requests have none of them."""
     own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
     """Blocks of an answer in which the model itself speaks. Others tell what hosted tools did."""
+    keeps_cut_answers = False
+    """An answer that its limit cut may serve the same request, since the limit is keyed."""
     sources: tuple[str, ...] = ()
     """Fields beside an answer that name what the provider's own search found."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
-from headstart.dialects.registry import BY_SETTING, DIALECTS
+from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.cloud import cloud_access
 from headstart.factory.context import clock, persist
@@ -160,7 +160,7 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
 def dialects_of(opened: Opened) -> tuple[UpstreamDialect, ...]:
     """Return the wire formats that an upstream understands, its main one first."""
     chosen = opened.settings
-    return tuple(BY_SETTING[each] for each in (chosen.speaks, *chosen.further))
+    return spoken_dialects(chosen.speaks, chosen.further)
 
 
 def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Candidate) -> Provider:

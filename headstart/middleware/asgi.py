@@ -249,7 +249,7 @@ class Gateway:
 
 def _unless_unlisted(route: Route | None, running: Running | None, path: bytes) -> Route | None:
     """Return a route, but none for a call that is no chat and that the relay would refuse."""
-    if route is None or route.document is None or running is None or running.relay is None:
+    if route is None or route.is_chat or running is None or running.relay is None:
         return route
     return route if running.relay.paths.lists("POST", path) else None
 

@@ -123,6 +123,11 @@ class Route:
         return "" if form is None else form.name
 
     @cached_property
+    def is_chat(self) -> bool:
+        """Its requests hold a conversation, or are the user's own."""
+        return self.document is None and (self.dialect is None or self.dialect.is_chat)
+
+    @cached_property
     def idempotent(self) -> bool:
         """The wrapped app may be called once more for the same request."""
         endpoint = self.endpoint

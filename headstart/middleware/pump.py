@@ -218,7 +218,8 @@ class PumpedCall:
         entry, pump, sample = self._flight.entry, self._pump, self._sample
         if entry is None or pump.cache is None:
             return
-        if pump.recorder is not None:
+        is_chat = self._dialect is None or self._dialect.is_chat
+        if pump.recorder is not None and is_chat and self._document is None:
             pump.recorder.add(self._call, self._dialect, entry)
         tenant = self._prepared.match_context.tenant
         stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant)

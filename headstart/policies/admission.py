@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 _CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
 """Finish reasons of an answer that came to its own end, in the spelling of any provider."""
 
+_CUT = "length"
 _FINISH_REASONS = {
     finish: reason
     for reason, finishes in {
-        "length": "length max_tokens model_context_window_exceeded",
+        _CUT: "length max_tokens model_context_window_exceeded",
         "tool-calls": "tool_calls tool_call tool_use function_call",
         "content-filter": "content_filter safety",
         "refusal": "refusal",
@@ -152,6 +153,8 @@ def _is_flagged(moderation: object) -> bool:
 
 def _refuse_choice(choice: Choice, form: RequestForm, response_format: object) -> str | None:
     reason = _refuse_finish(choice) or _refuse_content(choice, form)
+    if reason == _CUT and form.keeps_cut_answers:
+        reason = _refuse_content(choice, form)
     if reason is not None:
         return reason
     text = "".join(part.text for part in choice.parts if isinstance(part, Text))

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
+from headstart.lab.simulator.completions import CompletionsWire
 from headstart.lab.simulator.documents import answer_document
 from headstart.lab.simulator.faults import (
     HEADER,
@@ -112,6 +113,7 @@ OPENAI: Wire = OpenAIWire()
 GEMINI: Wire = GeminiWire()
 CHATS: dict[bytes, Wire] = {
     b"/v1/chat/completions": OPENAI,
+    b"/v1/completions": CompletionsWire(),
     b"/v1/messages": AnthropicWire(),
     b"/v2/chat": CohereWire(),
 }

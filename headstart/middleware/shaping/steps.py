@@ -153,6 +153,7 @@ def is_editable(call: Call) -> bool:
         request is not None
         and call.editable
         and call.dialect in DIALECTS
+        and DIALECTS[call.dialect].is_chat
         and not request.duplicate_keys
     )
 

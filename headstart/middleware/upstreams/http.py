@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from headstart.dialects.registry import BY_SETTING, DIALECTS, with_retry_after
+from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
 from headstart.errors import (
     ConfigError,
     UpstreamError,
@@ -182,7 +182,8 @@ class HTTPUpstream:
         self._signer = signer
         self._clock = clock
         self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
-        self._further = frozenset(BY_SETTING[each].name for each in settings.further)
+        _, *further = spoken_dialects(settings.speaks, settings.further)
+        self._further = frozenset(each.name for each in further)
         self._base = URL(settings.base_url.rstrip("/"))
         self._urls: dict[bytes, URL] = {}
         self._timeout = aiohttp.ClientTimeout(

@@ -127,7 +127,7 @@ class Rescued:
         # A whole answer is shown at its end: until then another one is no rescue, but failover.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = self._dialects.get(call.dialect)
-            if dialect is not None:
+            if dialect is not None and dialect.is_chat:
                 reply.filter(self._rescued(reply, reply.pieces, reply.transcript, call, dialect))
         return reply
 

@@ -354,7 +354,7 @@ def _edit(
 
     The quirks are those of the upstream's main dialect.
     """
-    is_further = own.setting in upstream.further
+    is_further = own.setting != upstream.speaks
     quirks = _NO_QUIRKS if is_further else upstream.quirks
     headers = headers_up(call.headers, credential)
     if credential is None and is_further:

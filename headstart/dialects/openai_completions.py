@@ -1,0 +1,406 @@
+"""The dialect of OpenAI's legacy Completions, which autocomplete tools and vLLM's clients speak.
+
+A request holds bare prompts, so neither it nor its answer is translated to or from a chat. Equal
+requests alone share answers: every field that steers the text is keyed, the limit too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.dialects.answers import (
+    MalformedAnswerError,
+    decode_document,
+    decode_event,
+    split_text,
+    unreadable,
+)
+from headstart.dialects.dialect import Dialect, KeyForm, Rendered, Use
+from headstart.dialects.openai_answers import ChatDecoder, error_body, error_frame, read_error
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_requests import add_usage
+from headstart.dialects.request_form import RequestForm
+from headstart.dialects.requests import (
+    check_types,
+    decode_object,
+    read_boolean,
+    read_integer,
+    read_model,
+    repeats_keys,
+)
+from headstart.errors import InvalidRequest
+from headstart.types import (
+    ChatRequest,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    Started,
+    Text,
+    TextDelta,
+    UsageReported,
+    random_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
+    from headstart.dialects.dialect import Frame
+    from headstart.types import Choice, Completion, Headers, StreamEvent
+
+NAME = "openai-completions"
+_PIECES = "pieces"
+"""The name under which log probabilities are kept: a list of what each chunk had."""
+_ENDED = (Ended(),)
+_OPENING_CHARACTERS = 1024
+_encode = msgspec.json.encode
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+class CompletionsForm(RequestForm):
+    """A request of prompts. No part of it is a message."""
+
+    field = "prompt"
+    prefills = False
+    takes_prediction = False
+    telling = frozenset()
+    keeps_cut_answers = True
+
+    def read(self, document: dict[str, Any]) -> None:
+        """Return None: there are no messages."""
+
+    def has_logprobs(self, answer: Completion, document: dict[str, Any]) -> bool:  # noqa: ARG002
+        """Return True: their number is keyed."""
+        return True
+
+    def opening(self, document: dict[str, Any]) -> list[Any]:
+        """Return the beginning of the prompt, by which providers find their prefix cache."""
+        return [str(document.get("prompt"))[:_OPENING_CHARACTERS]]
+
+
+_TYPES = {"max_tokens": int, "n": int, "best_of": int, "stream": bool, "user": str, "echo": bool}
+_NOT_TRANSLATED = (
+    "legacy completions are not translated into another API: send this to an upstream that has "
+    'them, one with dialect = "openai" or also_speaks = ["completions"]'
+)
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read a request body. Raises InvalidRequest."""
+    document = decode_object(body)
+    model = read_model(document)
+    check_types(document, _TYPES)
+    options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise InvalidRequest("stream_options: must be an object")
+    choices = read_integer(document, "n")
+    if choices is not None and choices < 1:
+        raise InvalidRequest("n: must be at least 1")
+    user = document.get("user") or document.get("safety_identifier")
+    return ChatRequest(
+        dialect=NAME,
+        model=model,
+        stream=read_boolean(document, "stream"),
+        document=document,
+        query=None,
+        include_usage=read_boolean(options, "include_usage"),
+        choices=(choices or 1) * _count_prompts(document.get("prompt")),
+        logprobs=document.get("logprobs") is not None,
+        user=user if isinstance(user, str) else None,
+        duplicate_keys=repeats_keys(body, document),
+    )
+
+
+def _count_prompts(prompt: Any) -> int:
+    """Return how many prompts there are: a flat list of tokens is one."""
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
+def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return the body; a list of one text says the same as the text."""
+    match body.get("prompt"):
+        case [str(prompt)]:
+            body["prompt"] = prompt
+    return body, []
+
+
+def _read_request(request: ChatRequest) -> CanonicalRequest:  # noqa: ARG001
+    raise InvalidRequest(_NOT_TRANSLATED)
+
+
+def _write_request(request: CanonicalRequest, quirks: Quirks) -> WrittenRequest:  # noqa: ARG001
+    raise InvalidRequest("an upstream of legacy completions takes no chat")
+
+
+def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
+    return False
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+class CompletionsDecoder:
+    """EventDecoder of Completions: a chunk says what a chunk of a chat says, in another place."""
+
+    def __init__(self) -> None:
+        self._chat = ChatDecoder()
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says; nothing for comments and keep-alives."""
+        if not frame.data or frame.data.startswith(b"[DONE]"):
+            return self._chat.feed(frame)
+        try:
+            chunk = decode_event(frame.data)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+        if frame.event == b"error" and "error" not in chunk:
+            return (read_error(chunk, None),)
+        return self.read(chunk)
+
+    def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        """Return what one decoded chunk, or one whole answer, says."""
+        choices = chunk.get("choices")
+        if isinstance(choices, list):
+            chunk = {**chunk, "choices": list(map(_as_chat, choices))}
+        return self._chat.read(chunk)
+
+
+def _as_chat(choice: Any) -> Any:
+    """Return a choice in the form of a chat's."""
+    if not isinstance(choice, dict):
+        return choice
+    rest = {name: value for name, value in choice.items() if name != "text"}
+    if isinstance(choice.get("logprobs"), dict):
+        # Lists, because objects with an index would be merged.
+        rest["logprobs"] = {_PIECES: [[*choice["logprobs"].items()]]}
+    return {**rest, "delta": {"content": choice.get("text")}}
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if status >= 400:
+        return (read_error(document if isinstance(document, dict) else {}, status),)
+    if not isinstance(document, dict):
+        return (unreadable("the answer is not a JSON object"),)
+    if not document.get("error") and not isinstance(document.get("choices"), list):
+        return (unreadable("the answer has no choices"),)
+    events = CompletionsDecoder().read(document)
+    errors = [event for event in events if type(event) is ErrorReported]
+    return tuple(errors) or (*events, *_ENDED)
+
+
+class CompletionsEncoder:
+    """EventEncoder of Completions."""
+
+    def __init__(self, id: str, created: int, *, include_usage: bool) -> None:
+        self._head = {"id": id, "object": "text_completion", "created": created}
+        self._include_usage = include_usage
+        self._names: dict[str, Any] = {"model": ""}
+        self._beside: dict[int, dict[str, Any]] = {}
+        """Fields that wait for the next chunk of a choice."""
+        self._usage: dict[str, Any] | None = None
+        self._extra: dict[str, Any] = {}
+        self._over = False
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the chunks that say these events; nothing once the stream is over."""
+        return b"".join(map(self._write, events))
+
+    def _write(self, event: StreamEvent) -> bytes:
+        if self._over:
+            return b""
+        match event:
+            case Started():
+                self._names.update(_named(event.model, event.fingerprint))
+            case UsageReported(usage=usage):
+                self._usage = usage
+            case ExtraDelta(fields=fields, choice=None):
+                self._extra.update(fields)
+            case ExtraDelta(fields=fields, choice=int(choice), beside=True):
+                self._beside.setdefault(choice, {}).update(fields)
+            case LogprobsDelta(value=value, choice=choice):
+                self._beside.setdefault(choice, {})["logprobs"] = _logprobs(value)
+            case TextDelta(text=text, choice=choice) if text:
+                return self._chunk(choice, {"text": text})
+            case Finished(reason=reason, choice=choice):
+                return self._chunk(choice, {"text": "", "finish_reason": reason})
+            case ErrorReported():
+                self._over = True
+                return error_frame(event, str(self._head["id"]))
+            case Ended():
+                self._over = True
+                return self._ending()
+        return b""
+
+    def _chunk(self, choice: int, fields: dict[str, Any]) -> bytes:
+        rest = {"index": choice, "logprobs": None, "finish_reason": None}
+        beside = self._beside.pop(choice, {})
+        return self._data({"choices": [{**rest, **fields, **beside}]})
+
+    def _data(self, members: dict[str, Any]) -> bytes:
+        return b"data: %b\n\n" % _encode({**self._head, **self._names, **members})
+
+    def _ending(self) -> bytes:
+        if self._usage is None or not self._include_usage:
+            return b"data: [DONE]\n\n"
+        return (
+            self._data({"choices": [], "usage": self._usage, **self._extra}) + b"data: [DONE]\n\n"
+        )
+
+
+def _named(model: str | None, fingerprint: str | None) -> dict[str, Any]:
+    named = {"model": model, "system_fingerprint": fingerprint}
+    return {name: value for name, value in named.items() if value}
+
+
+def _logprobs(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return log probabilities as the API writes them: the lists of all chunks, one after other."""
+    if kept is None:
+        return None
+    joined: dict[str, Any] = {}
+    for piece in kept.get(_PIECES, ()):
+        for name, value in piece:
+            if isinstance(value, list) and isinstance(joined.get(name), list):
+                joined[name] = [*joined[name], *value]
+            elif value is not None or name not in joined:
+                joined[name] = value
+    return joined or None
+
+
+def write_body(completion: Completion, id: str, created: int) -> bytes:
+    """Return the body of an answer that is not streamed."""
+    return _document_head(id, created) + _encode(_document(completion))[1:]
+
+
+def _document_head(id: str, created: int) -> bytes:
+    return b'{"id":%b,"object":"text_completion","created":%d,' % (_encode(id), created)
+
+
+def _document(completion: Completion) -> dict[str, Any]:
+    usage = {} if completion.usage is None else {"usage": completion.usage}
+    names = {"model": completion.model, **_named(None, completion.fingerprint)}
+    return {**names, "choices": list(map(_choice, completion.choices)), **usage, **completion.extra}
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "text": _text(choice),
+        "index": choice.index,
+        "logprobs": _logprobs(choice.logprobs),
+        "finish_reason": choice.finish,
+        **choice.beside,
+    }
+
+
+def _text(choice: Choice) -> str:
+    return "".join(part.text for part in choice.parts if isinstance(part, Text))
+
+
+def render(completion: Completion) -> Rendered:
+    """Encode an answer once, for any number of replays."""
+    names = {"model": completion.model, **_named(None, completion.fingerprint)}
+    members = _encode(names)[1:-1]
+    chunks = [*_chunks(completion)]
+    usage = [{"choices": [], "usage": completion.usage}] if completion.usage is not None else []
+    return Rendered(
+        _document_head,
+        partial(_chunk_head, members),
+        _encode(_document(completion))[1:],
+        _written(chunks),
+        _written([*chunks, *usage]),
+    )
+
+
+def _chunk_head(members: bytes, id: str, created: int) -> bytes:
+    return b'data: {"id":%b,"object":"text_completion","created":%d,%b,' % (
+        _encode(id),
+        created,
+        members,
+    )
+
+
+def _written(chunks: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
+    """Return chunks without their heads, the first of which begins the stream."""
+    written = [_encode(chunk)[1:] + b"\n\n" for chunk in chunks]
+    return (b"", *written[:-1], written[-1] + b"data: [DONE]\n\n")
+
+
+def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of a stream. Log probabilities stand beside the text that they are of."""
+    last = completion.choices[-1]
+    for choice in completion.choices:
+        text, logprobs = _text(choice), _logprobs(choice.logprobs)
+        pieces = split_text(text) if logprobs is None else [text]
+        rest = {"index": choice.index, "finish_reason": None}
+        for piece in pieces:
+            yield {"choices": [{"text": piece, "logprobs": logprobs, **rest}]}
+        ending = {"text": "", "logprobs": None, "index": choice.index}
+        finish = {"finish_reason": choice.finish, **choice.beside}
+        yield {
+            "choices": [{**ending, **finish}],
+            **(completion.extra if choice is last else {}),
+        }
+
+
+def _new_id() -> str:
+    return "cmpl-" + random_bytes(12).hex()
+
+
+# --- the record ----------------------------------------------------------------------------------
+
+_KEYED = (
+    "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "
+    "frequency_penalty presence_penalty logit_bias"
+)
+_IGNORED = (
+    "stream stream_options user safety_identifier metadata store service_tier prompt_cache_key "
+    "cache_control cache"
+)
+_FIELDS: Mapping[str, Use] = {
+    **dict.fromkeys(_KEYED.split(), Use.KEYED),
+    **dict.fromkeys(_IGNORED.split(), Use.IGNORED),
+}
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own."""
+
+OPENAI_COMPLETIONS = Dialect(
+    name=NAME,
+    setting="completions",
+    is_chat=False,
+    account_headers=OPENAI_CHAT.account_headers,
+    models_path=OPENAI_CHAT.models_path,
+    path_below_version="/completions",
+    text_fields=frozenset({"text"}),
+    apply_quirks=None,
+    claims=_claims,
+    content_types=OPENAI_CHAT.content_types,
+    heartbeat=OPENAI_CHAT.heartbeat,
+    paths=("/v1/completions",),
+    key=KeyForm(fields=_FIELDS, canonical=_canonical, headers=OPENAI_CHAT.key.headers),
+    form=CompletionsForm(),
+    parse_request=parse_request,
+    read_request=_read_request,
+    write_request=_write_request,
+    shows_reasoning=OPENAI_CHAT.shows_reasoning,
+    add_usage=add_usage,
+    usage_only=OPENAI_CHAT.usage_only,
+    tokens=OPENAI_CHAT.tokens,
+    usage=OPENAI_CHAT.usage,
+    decoder=CompletionsDecoder,
+    decode_body=decode_body,
+    encoder=CompletionsEncoder,
+    write_body=write_body,
+    render=render,
+    new_id=_new_id,
+    error_body=error_body,
+    error_frame=error_frame,
+)
