@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
+from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
 from headstart.lab.simulator.completions import CompletionsWire
@@ -34,6 +35,7 @@ from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
 from headstart.lab.simulator.stats import CallFacts, SimulatorStats
+from headstart.lab.simulator.token_counts import count_tokens, counting_wire
 from headstart.lab.simulator.wire import (
     Pace,
     ScriptedError,
@@ -111,13 +113,14 @@ def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
 
 OPENAI: Wire = OpenAIWire()
 GEMINI: Wire = GeminiWire()
+BEDROCK: Wire = BedrockWire()
 CHATS: dict[bytes, Wire] = {
     b"/v1/chat/completions": OPENAI,
     b"/v1/completions": CompletionsWire(),
     b"/v1/messages": AnthropicWire(),
     b"/v2/chat": CohereWire(),
 }
-"""Dialects by path; Gemini's paths have the model in them."""
+"""Dialects by path; the paths of Gemini and Bedrock have the model in them."""
 
 _MODELS_CREATED = 1_700_000_000
 
@@ -128,6 +131,8 @@ def chat_wire(incoming: SimulatedRequest) -> Wire | None:
         return None
     if GENERATES.fullmatch(incoming.path):
         return GEMINI
+    if CONVERSES.fullmatch(incoming.path):
+        return BEDROCK
     return CHATS.get(incoming.path)
 
 
@@ -137,8 +142,12 @@ class _AnsweredCall(NamedTuple):
 
 
 def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
-    """Return the reply to a request that is no chat. Raises msgspec.DecodeError."""
+    """Return the reply to a request that is no chat. Raises BadRequest, msgspec.DecodeError."""
     if incoming.method == "POST":
+        counted = count_tokens(incoming)
+        if counted is not None:
+            facts = CallFacts(endpoint="count_tokens", status=200, model=counted.chat.model)
+            return _AnsweredCall(facts, json_reply(200, counted.body))
         answered = answer_document(incoming.path, incoming.body, incoming.id)
         if answered is not None:
             facts = CallFacts(
@@ -180,7 +189,6 @@ TRANSPORT = "headstart.lab.simulator.transport"
 """The scope extension with the connection's transport, which ``serve`` provides."""
 
 _STREAM: Headers = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
@@ -297,7 +305,7 @@ class Simulator:
     def _answer(self, incoming: SimulatedRequest) -> _AnsweredCall:
         """Return a call's facts for the statistics, and its reply after limits and faults."""
         wire = chat_wire(incoming)
-        speaks = wire or OPENAI
+        speaks = wire or counting_wire(incoming) or OPENAI
         try:
             around = self._conditions(incoming)
         except msgspec.DecodeError as error:
@@ -316,7 +324,7 @@ class Simulator:
         self, incoming: SimulatedRequest, wire: Wire | None, around: WeatherEffect
     ) -> _AnsweredCall:
         """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError."""
-        speaks = wire or OPENAI
+        speaks = wire or counting_wire(incoming) or OPENAI
         if self._credentials and incoming.credential not in self._credentials:
             return _refused(speaks, speaks.refused_key)
         chat = None if wire is None else wire.read(incoming)
@@ -407,7 +415,7 @@ def _write_reply(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedRep
     if answer.chat.stream:
         return ScriptedReply(
             status=200,
-            headers=_STREAM + marks,
+            headers=((b"content-type", wire.stream_type), *_STREAM, *marks),
             pieces=tuple(wire.events(answer, pace)),
             stream=True,
             head_at_s=pace.ttft_s,

@@ -39,10 +39,11 @@ class SimulatedRequest(Frozen):
 
     @property
     def credential(self) -> bytes:
-        """The key that came along, without ``Bearer``; empty when there is none."""
+        """The key that came along, without ``Bearer``, or the id of AWS's; "" without any."""
         for name in CREDENTIALS:
             if (value := self.header(name)) is not None:
-                return value.removeprefix(b"Bearer ")
+                signed = value.partition(b"Credential=")[2].partition(b"/")[0]
+                return signed or value.removeprefix(b"Bearer ")
         return parse_qs(self.query).get(b"key", [b""])[0]
 
 
@@ -217,6 +218,8 @@ class Wire:
     """The form of its rate-limit headers, where a profile names no other."""
     refused_key: ScriptedError
     """Its error for a key that is not known."""
+    stream_type = b"text/event-stream; charset=utf-8"
+    """The media type of its streams."""
     keep_alive = b""
     """The bytes that keep a silent connection alive; empty where the dialect has none."""
     broken_event: bytes

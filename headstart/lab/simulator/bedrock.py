@@ -1,0 +1,302 @@
+"""AWS Bedrock's Converse on the wire: JSON, and streams of binary messages with checksums."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from headstart.lab.simulator.chat_request import (
+    AskedMessage,
+    BadRequest,
+    ChatBody,
+    Function,
+    NamedFunction,
+    NamedTool,
+    OfferedTool,
+    decode_as,
+    text_message,
+    wanted_schema,
+)
+from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.lab.simulator.chat_request import WantedFormat
+    from headstart.lab.simulator.generation import Alternative
+    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.types import Headers
+
+CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")
+"""The paths of the dialect, with model and operation as groups."""
+
+
+class _ToolResultText(Frozen):
+    text: str = ""
+    json: Any = None
+
+
+class _ConverseResult(Frozen):
+    content: tuple[_ToolResultText, ...] = ()
+
+
+class _ConverseBlock(Frozen, rename="camel"):
+    text: str = ""
+    tool_result: _ConverseResult | None = None
+
+
+class _ConverseMessage(Frozen):
+    role: str
+    content: tuple[_ConverseBlock, ...]
+
+
+class _InputSchema(Frozen):
+    json: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _ToolSpec(Frozen, rename="camel"):
+    name: str
+    input_schema: _InputSchema = _InputSchema()
+
+
+class _ConverseTool(Frozen, rename="camel"):
+    tool_spec: _ToolSpec | None = None
+
+
+class _NamedChoice(Frozen):
+    name: str
+
+
+class _ConverseChoice(Frozen):
+    any: dict[str, Any] | None = None
+    tool: _NamedChoice | None = None
+
+
+class _ToolConfig(Frozen, rename="camel"):
+    tools: tuple[_ConverseTool, ...]
+    tool_choice: _ConverseChoice = _ConverseChoice()
+
+
+class _Inference(Frozen, rename="camel"):
+    max_tokens: int | None = None
+
+
+class _JsonSchema(Frozen):
+    schema: str
+
+
+class _Structure(Frozen, rename="camel"):
+    json_schema: _JsonSchema
+
+
+class _TextFormat(Frozen):
+    structure: _Structure
+
+
+class _Output(Frozen, rename="camel"):
+    text_format: _TextFormat | None = None
+    effort: str = "none"
+
+
+class _ConverseBody(Frozen, rename="camel"):
+    messages: tuple[_ConverseMessage, ...]
+    system: tuple[_ConverseBlock, ...] = ()
+    inference_config: _Inference = _Inference()
+    tool_config: _ToolConfig | None = None
+    output_config: _Output = _Output()
+
+
+_decoder = msgspec.json.Decoder(_ConverseBody)
+_encode = msgspec.json.encode
+_FINISHES = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filtered",
+}
+_EXCEPTIONS = {
+    400: "validationException",
+    408: "modelTimeoutException",
+    429: "throttlingException",
+    503: "serviceUnavailableException",
+}
+_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
+
+
+class BedrockWire(Wire):
+    """The dialect of ``POST /model/{id}/converse`` and ``/converse-stream``."""
+
+    endpoint = "converse"
+    stream_type = b"application/vnd.amazon.eventstream"
+    refused_key = ScriptedError(403, "The security token included in the request is invalid.")
+
+    def __init__(self) -> None:
+        self.broken_event = _message("contentBlockDelta", b'{"contentBlockIndex":0,"delta":')
+
+    def read(self, incoming: SimulatedRequest) -> ChatBody:
+        """Read a request into the common terms. Raises BadRequest."""
+        found = CONVERSES.fullmatch(incoming.path)
+        if found is None:
+            raise BadRequest("no such operation")
+        body = decode_as(_decoder, incoming.body)
+        if not body.messages:
+            raise BadRequest("A conversation must start with a user message.")
+        if any(not message.content for message in body.messages):
+            raise BadRequest("The content field in a message must not be empty.")
+        tools = body.tool_config
+        return ChatBody(
+            model=unquote(found[1].decode("latin-1")),
+            messages=tuple(_messages(body)),
+            stream=found[2] == b"converse-stream",
+            max_tokens=body.inference_config.max_tokens,
+            tools=None if tools is None else tuple(_tools(tools)),
+            tool_choice=None if tools is None else _choice(tools.tool_choice),
+            reasoning_effort=body.output_config.effort,
+            response_format=_format(body.output_config),
+        )
+
+    def caches_prefix(self, body: bytes) -> bool:
+        """Return whether a part of the request is marked for the cache."""
+        return b'"cachePoint"' in body
+
+    def whole(self, answer: SimulatedAnswer) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        choice = answer.generation.alternatives[0]
+        message = {"role": "assistant", "content": list(_blocks(choice))}
+        return _encode(
+            {
+                "output": {"message": message},
+                "stopReason": _FINISHES[choice.finish],
+                "usage": _usage(answer),
+                "metrics": {"latencyMs": 1},
+            }
+        )
+
+    def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
+        """Yield ``messageStart``, each block to its stop, ``messageStop`` and ``metadata``."""
+        choice = answer.generation.alternatives[0]
+        yield TimedPiece(pace.ttft_s, _event("messageStart", role="assistant"))
+        token, at_s = 0, pace.ttft_s
+        for index, (start, deltas, closing) in enumerate(_streamed(choice)):
+            at_s = pace.at_s(token)
+            if start is not None:
+                opened = _event("contentBlockStart", contentBlockIndex=index, start=start)
+                yield TimedPiece(at_s, opened)
+            for delta in deltas:
+                at_s = pace.at_s(token)
+                data = _event("contentBlockDelta", contentBlockIndex=index, delta=delta)
+                yield TimedPiece(at_s, data, delta=True)
+                token += 1
+            closed = b"".join(
+                _event("contentBlockDelta", contentBlockIndex=index, delta=delta)
+                for delta in closing
+            )
+            yield TimedPiece(at_s, closed + _event("contentBlockStop", contentBlockIndex=index))
+        yield TimedPiece(at_s, _event("messageStop", stopReason=_FINISHES[choice.finish]))
+        ending = _event("metadata", usage=_usage(answer), metrics={"latencyMs": 1})
+        yield TimedPiece(at_s, ending, terminal=True)
+
+    def error(self, error: ScriptedError) -> bytes:
+        """Return ``{"message"}``."""
+        return _encode({"message": error.message})
+
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - always named
+        """Return the exception that ends a stream."""
+        kind = _EXCEPTIONS.get(error.status, "internalServerException")
+        return _message(kind, self.error(error), kind="exception")
+
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:  # noqa: ARG002 - it does not say
+        """Return the request id."""
+        return ((b"x-amzn-requestid", answer_id.encode()),)
+
+
+def _messages(body: _ConverseBody) -> Iterator[AskedMessage]:
+    if body.system:
+        yield text_message("system", (block.text for block in body.system if block.text))
+    for message in body.messages:
+        results = [block.tool_result for block in message.content if block.tool_result]
+        for result in results:
+            yield text_message("tool", (each.text for each in result.content))
+        texts = [block.text for block in message.content if block.text]
+        if texts or not results:
+            yield text_message(message.role, texts)
+
+
+def _tools(config: _ToolConfig) -> Iterator[OfferedTool]:
+    for tool in config.tools:
+        if tool.tool_spec is not None:
+            spec = tool.tool_spec
+            function = Function(name=spec.name, parameters=spec.input_schema.json)
+            yield OfferedTool(function=function)
+
+
+def _choice(choice: _ConverseChoice) -> str | NamedTool:
+    if choice.tool is not None:
+        return NamedTool(function=NamedFunction(name=choice.tool.name))
+    return "auto" if choice.any is None else "required"
+
+
+def _format(output: _Output) -> WantedFormat | None:
+    if output.text_format is None:
+        return None
+    return wanted_schema(msgspec.json.decode(output.text_format.structure.json_schema.schema))
+
+
+def _usage(answer: SimulatedAnswer) -> dict[str, int]:
+    """Return the usage. Its input tokens leave out tokens of the prefix cache."""
+    return {
+        "inputTokens": answer.prompt_tokens - answer.cached_tokens - answer.written_tokens,
+        "outputTokens": answer.completion_tokens,
+        "totalTokens": answer.prompt_tokens + answer.completion_tokens,
+        "cacheReadInputTokens": answer.cached_tokens,
+        "cacheWriteInputTokens": answer.written_tokens,
+    }
+
+
+def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
+    if choice.reasoning:
+        text = {"text": "".join(choice.reasoning), "signature": _SIGNATURE}
+        yield {"reasoningContent": {"reasoningText": text}}
+    if choice.tokens:
+        yield {"text": choice.text}
+    for call in choice.tool_calls:
+        given = msgspec.json.decode(call.arguments)
+        yield {"toolUse": {"toolUseId": call.id, "name": call.name, "input": given}}
+
+
+_Streamed = tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def _streamed(choice: Alternative) -> Iterator[_Streamed]:
+    """Yield the start of each block, if it has one, its deltas of one token, and the last delta."""
+    if choice.reasoning:
+        deltas = [{"reasoningContent": {"text": token}} for token in choice.reasoning]
+        yield None, deltas, [{"reasoningContent": {"signature": _SIGNATURE}}]
+    if choice.tokens:
+        yield None, [{"text": token} for token in choice.tokens], []
+    for call in choice.tool_calls:
+        deltas = [{"toolUse": {"input": part}} for part in call.fragments]
+        yield {"toolUse": {"toolUseId": call.id, "name": call.name}}, deltas, []
+
+
+def _event(type: str, **fields: Any) -> bytes:
+    return _message(type, _encode({**fields, "p": "abcdefghij"}))
+
+
+def _message(type: str, payload: bytes, kind: str = "event") -> bytes:
+    """Return a message: lengths, headers and payload, with two checksums."""
+    told = ((f":{kind}-type", type), (":content-type", "application/json"), (":message-type", kind))
+    headers = b"".join(
+        struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", 7, len(value)) + value
+        for name, value in ((name, value.encode()) for name, value in told)
+    )
+    head = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    head += struct.pack(">I", zlib.crc32(head))
+    message = head + headers + payload
+    return message + struct.pack(">I", zlib.crc32(message))
