@@ -205,7 +205,7 @@ def test_an_older_snapshot_of_what_was_learned_is_used() -> None:
     restored = Domain.restore(PROMISE, older(domain))
     assert restored.rule is Rule.LEARNED
     assert restored.threshold() == domain.threshold()
-    assert load_snapshot(older(domain), VERSION)[0].lessons == 900
+    assert load_snapshot(older(domain), VERSION)[0].learned_pairs == 900
 
 
 def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() -> None:

@@ -232,13 +232,13 @@ def test_contributions_add_up_to_the_score() -> None:
     assert list(shares) == sorted(shares, key=lambda name: -abs(shares[name]))
 
 
-def test_standings_are_bounded() -> None:
-    standings = EntryRecords()
+def test_entry_records_are_bounded() -> None:
+    records = EntryRecords()
     for n in range(MOST_ENTRY_RECORDS + 10):
-        standings.learn(str(n), 0.1, 0.1)
-    assert len(standings) == MOST_ENTRY_RECORDS
-    assert standings.of("0").q == 0.0
-    assert standings.of(str(MOST_ENTRY_RECORDS)).q > 0
+        records.learn(str(n), 0.1, 0.1)
+    assert len(records) == MOST_ENTRY_RECORDS
+    assert records.of("0").q == 0.0
+    assert records.of(str(MOST_ENTRY_RECORDS)).q > 0
 
 
 def row(principal: int) -> Row:

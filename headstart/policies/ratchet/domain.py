@@ -83,10 +83,10 @@ class _Snapshot(_SnapshotHead):
     curve: tuple[_Array, ...]
     alarm: Alarm
     alarmed: bool
-    lessons: int
+    learned_pairs: int = msgspec.field(name="lessons")
     since_update: int
     counts: Counts
-    standings: dict[str, tuple[str, float, float]]
+    entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     tripwire: Tripwire | None = None
     """None in snapshots that were written before near misses were counted."""
 
@@ -104,10 +104,10 @@ def dump_snapshot(state: State, entries: EntryRecords, version: str) -> bytes:
             curve=_packed(state.curve),
             alarm=state.alarm,
             alarmed=state.alarmed,
-            lessons=state.lessons,
+            learned_pairs=state.learned_pairs,
             since_update=state.since_update,
             counts=state.counts,
-            standings=entries.rows(),
+            entries=entries.rows(),
             tripwire=state.tripwire,
         )
     )
@@ -135,16 +135,16 @@ def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[St
             curve=Curve(*_unpacked(envelope.curve)),
             alarm=envelope.alarm,
             alarmed=envelope.alarmed,
-            lessons=envelope.lessons,
+            learned_pairs=envelope.learned_pairs,
             since_update=envelope.since_update,
             counts=envelope.counts,
             tripwire=envelope.tripwire or Tripwire(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
-    if exact and envelope.tripwire is None and state.lessons < ENOUGH_LABELS:
+    if exact and envelope.tripwire is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
-    return state, EntryRecords(envelope.standings)
+    return state, EntryRecords(envelope.entries)
 
 
 def _packed(value: Model | Memory | Curve) -> tuple[_Array, ...]:
@@ -258,7 +258,7 @@ class Domain:
     @property
     def rule(self) -> Rule:
         """The rule in force. After an alarm it is never again the cold-start rule."""
-        labels = self._state.lessons
+        labels = self._state.learned_pairs
         if self._state.counts.alarms or labels >= ENOUGH_LABELS:
             return Rule.LEARNED
         if labels >= MIN_LABELS and self._learned_threshold(self.promise.max_error) is not None:

@@ -134,7 +134,7 @@ class State(msgspec.Struct, frozen=True):
     alarm: Alarm = Alarm()
     alarmed: bool = False
     """Nothing is served until enough labels came after the alarm."""
-    lessons: int = 0
+    learned_pairs: int = 0
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: Counts = Counts()
@@ -186,7 +186,7 @@ def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[St
         state,
         model=model,
         pending=pending,
-        lessons=state.lessons + (not vetoed),
+        learned_pairs=state.learned_pairs + (not vetoed),
         since_update=state.since_update + 1,
     )
     if state.since_update >= UPDATE_EVERY:
@@ -212,7 +212,7 @@ def alarmed(state: State) -> State:
         curve=no_curve(),
         alarm=Alarm(),
         alarmed=True,
-        lessons=0,
+        learned_pairs=0,
         since_update=0,
     )
 
@@ -226,7 +226,7 @@ def redrawn(state: State, promise: Promise) -> State:
         memory=memory,
         pending=(),
         curve=curve,
-        alarmed=state.alarmed and state.lessons < MIN_LABELS,
+        alarmed=state.alarmed and state.learned_pairs < MIN_LABELS,
         since_update=0,
     )
 
