@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from headstart.cli.options import argument, command, flag, option
+from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
 from headstart.errors import HeadstartError
 
 if TYPE_CHECKING:
@@ -90,8 +91,6 @@ def info(options: InfoOptions) -> None:
       headstart encoder info
       headstart encoder info e5 --json
     """
-    from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
-
     chosen = options.folder or DEFAULT_MODEL
     try:
         card = read_card(chosen)

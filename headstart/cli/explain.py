@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import anyio
 import click
 import msgspec
+from rich.console import Console
+from rich.markup import escape
 
 from headstart.cli import data_sources
 from headstart.cli.options import JSON, argument, command, flag, option, token_field
+from headstart.middleware.learning.oversight import Explained
+from headstart.observe import Served
 from headstart.policies.vetoes import FEEDBACK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from headstart.attempts import Attempt
     from headstart.middleware.learning.oversight import Explanation
-    from headstart.observe import Served
     from headstart.policies.ratchet.domain import DomainStatus
 
 RULES = {
@@ -64,24 +66,17 @@ def explain(options: ExplainOptions) -> None:
       headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE
       headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
     """
-    from urllib.parse import quote
-
     path = f"explain/{quote(options.request_id, safe='')}"
     body = anyio.run(data_sources.ask_server, options.url, path, options.token_env)
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return
-    from rich.console import Console
-
     served, verdict = read_explained(body)
     print_explained(Console(highlight=False, soft_wrap=True), served, verdict)
 
 
 def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
     """Read the API's answer. Raises HeadstartError."""
-    from headstart.middleware.learning.oversight import Explained
-    from headstart.observe import Served
-
     return data_sources.decode_answer(body, Served), data_sources.decode_answer(
         body, Explained
     ).verdict
@@ -89,8 +84,6 @@ def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
     """Print one request's story for a terminal."""
-    from rich.markup import escape
-
     reason = f" ({served.reason})" if served.reason else ""
     model = f", model {escape(served.model)}" if served.model else ""
     # A stream may break off after its status was sent.
@@ -124,8 +117,6 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
 
 def _print_attempts(console: Console, attempts: Sequence[Attempt]) -> None:
     """Print one line for each upstream call that the request caused."""
-    from rich.markup import escape
-
     for each in attempts:
         ttft = "" if each.ttft_s is None else f", first token {1000 * each.ttft_s:.0f} ms"
         cost = ", no price is known" if each.cost_usd is None else f", ${each.cost_usd:.6f}"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 import msgspec
+from rich.markup import escape
+from rich.table import Table
 
 from headstart.cli.data_sources import existing_store
 from headstart.cli.options import (
@@ -24,7 +26,12 @@ from headstart.cli.options import (
     since_field,
     store_field,
 )
+from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
+from headstart.observe import Served
+from headstart.report.accounts import Accounts
+from headstart.report.page import render_page
+from headstart.report.sections import dollars, duration, money_note, percent, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,17 +39,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.observe import Served
     from headstart.report.values import Report
 
 
 def print_tables(console: Console, found: Report) -> None:
     """Print the report on a terminal."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from headstart.report.sections import sections
-
     if found.first is None:
         console.print("No requests are booked yet.")
         return
@@ -71,8 +72,6 @@ def print_tables(console: Console, found: Report) -> None:
 
 
 def _print_summary(console: Console, found: Report) -> None:
-    from headstart.report.sections import dollars, duration, money_note, percent
-
     group, savings = found.overall, found.overall.savings
     console.print(
         f"[bold]{group.requests:,}[/] requests, [bold]{percent(group.hit_rate)}[/] hits "
@@ -137,8 +136,6 @@ def report(options: ReportOptions) -> None:
 
 def report_on_log(path: Path, since: float = 0.0) -> Report:
     """Compute the report over a file of Served rows as JSON lines. Raises ConfigError."""
-    from headstart.report.accounts import Accounts
-
     accounts = Accounts()
     for row in _log_rows(path):
         if row.at >= since:
@@ -148,8 +145,6 @@ def report_on_log(path: Path, since: float = 0.0) -> Report:
 
 async def report_on_store(url: str, since: float = 0.0) -> Report:
     """Compute the report over a store's books. Raises ConfigError or StoreError."""
-    from headstart.report.accounts import Accounts
-
     accounts = Accounts()
     async with existing_store(url) as store:
         async for row in store.books(since):
@@ -163,14 +158,10 @@ async def print_report(console: Console, url: str) -> None:
 
 
 def _configured_store(path: Path | None) -> str:
-    from headstart.config.loading import load_settings
-
     return load_settings(path, os.environ).cache.store
 
 
 def _log_rows(path: Path) -> Iterator[Served]:
-    from headstart.observe import Served
-
     decode = msgspec.json.Decoder(Served).decode
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -182,8 +173,6 @@ def _log_rows(path: Path) -> Iterator[Served]:
 
 
 def _write_page(path: Path, found: Report) -> None:
-    from headstart.report.page import render_page
-
     try:
         path.write_text(render_page(found), encoding="utf-8")
     except OSError as error:

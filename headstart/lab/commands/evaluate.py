@@ -21,14 +21,18 @@ from headstart.cli.options import (
 )
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import FAIL_OVER_HELP, STATE_HELP, play_rows, same_class
+from headstart.lab.contenders import Setup, contender_of
+from headstart.lab.labelled import Pairs, read_labelled
+from headstart.lab.rates import PairReport, judge_pairs, ordering_report, stream_report
+from headstart.lab.stream import judge_noise, noisy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from headstart.lab.contenders import Contender
-    from headstart.lab.labelled import Pairs, Stream
-    from headstart.lab.rates import PairReport, StreamReport
+    from headstart.lab.labelled import Stream
+    from headstart.lab.rates import StreamReport
     from headstart.policies.ratchet.settings import JudgeNoise
 
 
@@ -74,10 +78,6 @@ def evaluate(options: EvaluateOptions) -> None:
     category and query may be missing. Texts may be message lists: then what was said before must
     mean the same, as in production. query names the question inside a templated prompt.
     """
-    from headstart.lab.contenders import Setup, contender_of
-    from headstart.lab.labelled import Pairs, read_labelled
-    from headstart.lab.stream import judge_noise
-
     noise = judge_noise(options.judge)
     with options.path.open("rb") as lines:
         labelled = read_labelled(lines)
@@ -101,8 +101,6 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
-    from headstart.lab.rates import judge_pairs
-
     prepare = playing.encoded(side.query for pair in pairs.rows for side in (pair.a, pair.b))
     return judge_pairs(playing.tracked(pairs.rows, "Judging"), prepare, contender.policy)
 
@@ -113,9 +111,6 @@ def _play(
     noise: JudgeNoise,
     seeds: list[int | None],
 ) -> StreamReport:
-    from headstart.lab.rates import ordering_report, stream_report
-    from headstart.lab.stream import noisy
-
     prepare = playing.encoded(row.prompt.query for row in stream.rows)
     orderings = []
     for seed in seeds:
@@ -130,8 +125,6 @@ def _play(
 
 
 def _print(report: PairReport | StreamReport, policy: str) -> None:
-    from headstart.lab.rates import PairReport
-
     click.echo(f"{report.n:,} prompts, {policy}")
     for name in ("hit_rate", "wrong_per_hit", "wrong_per_request"):
         click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")

@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
 
+from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
+from headstart.lab.labelled import (
+    LabelledDataError,
+    Pairs,
+    Recorded,
+    decode_line,
+    is_cut_off,
+    is_log,
+    numbered,
+    read_labelled,
+    read_log,
+)
+from headstart.lab.rates import pairs_in_order
+from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
+from headstart.policies.admission import Admission
+from headstart.policies.agreement.judge import judge, texts_to_encode
+from headstart.policies.guards.table import parse_prompt
+from headstart.policies.key import KeyContext, chat_key, find_question
+from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
+from headstart.transcript import Transcript
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from rich.table import Table
-
     from headstart.dialects.dialect import Dialect
     from headstart.lab.contenders import Contender
-    from headstart.lab.labelled import LabelledPrompt, LoggedExchange, Recorded
+    from headstart.lab.labelled import LabelledPrompt, LoggedExchange
     from headstart.lab.rates import Rates
-    from headstart.lab.stream import Judge, PlayedPrompt, PreparedPrompt
+    from headstart.lab.stream import Judge, PlayedPrompt
     from headstart.policies.guards.parse import Parse
-    from headstart.policies.ratchet.settings import JudgeNoise
     from headstart.types import CacheKey, ChatRequest, Completion
 
 T = TypeVar("T")
@@ -36,9 +56,6 @@ QUERY_HELP = "Its group query is the question inside a templated prompt."
 
 def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
     """Show progress on a terminal's error stream, so that output stays clean for pipes."""
-    from rich.console import Console
-    from rich.progress import track
-
     console = Console(stderr=True)
     return track(rows, what, console=console, transient=True, disable=not console.is_terminal)
 
@@ -46,8 +63,6 @@ def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
 def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
     """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
     from headstart.embeddings.encoder import OnnxEncoder
-    from headstart.lab.stream import PreparedPrompt
-    from headstart.policies.guards.table import parse_prompt
 
     encoder = OnnxEncoder()
 
@@ -90,8 +105,6 @@ def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *mo
 
 def table(first: str, *more: str) -> Table:
     """Return an empty table. All columns except for the first hold numbers."""
-    from rich.table import Table
-
     empty = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     empty.add_column(first, no_wrap=True)
     for name in more:
@@ -145,8 +158,6 @@ def play_rows(
     **given: Any,
 ) -> list[PlayedPrompt[Any]]:
     """Play rows in order against a contender. ``given`` are fields of the ``ReplayRun``."""
-    from headstart.lab.stream import ReplayRun, history_judge, play
-
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
     same_history = history_judge(contender.policy, prepare)
     fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
@@ -159,18 +170,6 @@ def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None)
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
-    from headstart.lab.labelled import (
-        Pairs,
-        decode_line,
-        is_cut_off,
-        is_log,
-        numbered,
-        read_labelled,
-        read_log,
-    )
-    from headstart.lab.rates import pairs_in_order
-    from headstart.policies.ratchet.settings import EXACT_JUDGE
-
     lines = [line for path in paths for line in path.read_bytes().splitlines()]
     whole = [b"" if is_cut_off(line) else line for line in lines]
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
@@ -191,8 +190,6 @@ def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
 def _recorded(
     exchanges: list[LoggedExchange], pattern: re.Pattern[str] | None, cut_off: int
 ) -> Material:
-    from headstart.policies.ratchet.settings import JudgeNoise
-
     skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
     reader = _LogReader(pattern)
@@ -211,17 +208,12 @@ class _LogReader:
     """Reads exchanges with the dialects and the admission policy of the proxy."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        from headstart.dialects.registry import DIALECTS
-        from headstart.policies.admission import Admission
-
         self._dialects = DIALECTS
         self._admission = Admission()
         self._pattern = pattern
 
     def read(self, exchange: LoggedExchange) -> Recorded | str:
         """Return the row, or the reason not to store it. Raises LabelledDataError."""
-        from headstart.lab.labelled import LabelledDataError, Recorded
-
         dialect = self._dialects.get(exchange.dialect)
         if dialect is None:
             raise LabelledDataError(
@@ -242,8 +234,6 @@ class _LogReader:
         return Recorded(prompt=key, text=request.query, answer=answer)
 
     def _key(self, dialect: Dialect, request: ChatRequest, scope: str) -> CacheKey:
-        from headstart.policies.key import KeyContext, chat_key, find_question
-
         context = KeyContext(dialect=dialect.name, path=b"/v1/chat/completions", upstream="")
         question = find_question(request.query or "", pattern=self._pattern)
         key = chat_key(request, scope=scope, context=context, question=question)
@@ -253,8 +243,6 @@ class _LogReader:
 
 
 def _answer(dialect: Dialect, exchange: LoggedExchange) -> Completion | None:
-    from headstart.transcript import Transcript
-
     transcript = Transcript()
     transcript.feed(dialect.decode_body(200, exchange.response))
     return transcript.completion(exchange.at or 0.0)
@@ -277,8 +265,6 @@ class _Agreement:
         return self._words[pair]
 
     def _judge(self, fresh: Recorded, cached: Recorded) -> bool | None:
-        from headstart.policies.agreement.judge import judge, texts_to_encode
-
         texts = texts_to_encode(fresh.answer, cached.answer)
         cosine = None
         if texts:
@@ -296,8 +282,6 @@ def question_pattern(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> re.Pattern[str] | None:
     """Read ``--query``. Raises BadParameter."""
-    import re
-
     if value is None:
         return None
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option, print_json
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
@@ -14,6 +16,9 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
+from headstart.lab.contenders import Setup, contender_of
+from headstart.lab.rates import ordering_report
+from headstart.policies.ratchet.settings import JudgeNoise
 
 if TYPE_CHECKING:
     import re
@@ -48,10 +53,6 @@ def replay(options: ReplayOptions) -> None:
       headstart replay log.jsonl
       headstart replay log.jsonl --policy bare:0.9 --policy static:0.9 --policy verified:1% --json
     """
-    from headstart.lab.contenders import Setup, contender_of
-    from headstart.lab.rates import ordering_report
-    from headstart.policies.ratchet.settings import JudgeNoise
-
     snapshot = options.state.read_bytes() if options.state else None
     for name in options.policy:
         contender_of(name, Setup(guards=True, noise=JudgeNoise(), state=snapshot))
@@ -68,7 +69,5 @@ def replay(options: ReplayOptions) -> None:
 
 
 def _print(found: dict[str, Ordering]) -> None:
-    from rich.console import Console
-
     rows = ((name, [f"{rates.hits:,}"], rates) for name, rates in found.items())
     Console().print(playing.comparison("policy", rows, "served"))

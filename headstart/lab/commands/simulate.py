@@ -15,6 +15,7 @@ from headstart.lab.simulator.app import Simulator
 from headstart.lab.simulator.faults import WEATHERS, Spell, find_weather, read_weather
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.profiles import FIGURES_AS_OF, PROFILES, ProviderProfile
+from headstart.sockets import bind, url_of
 
 WEATHER_HELP = f"When it fails, flaps or slows down: {', '.join(WEATHERS)}, or [[spell]] tables."
 TOKENS_HELP = "Tokens of every answer outside the catalogue.  [default: 40 to 200]"
@@ -72,7 +73,6 @@ def simulate(options: SimulateOptions) -> None:
         click.echo(_table())
         return
     from headstart.lab.simulator.app import run
-    from headstart.sockets import bind, url_of
 
     if options.vary and options.answers is None:
         raise click.UsageError("--vary words the answers to a stream anew: give --answers")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rich.console import Console
 
 from headstart.cli.options import (
     FILE,
@@ -24,6 +25,7 @@ from headstart.cli.options import (
     print_json,
 )
 from headstart.errors import ConfigError
+from headstart.lab.cascade import read_rows, study_cascade
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
@@ -32,6 +34,21 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
+from headstart.lab.contenders import Contender, Setup, contender_of
+from headstart.lab.rates import ordering_report
+from headstart.lab.tuning import (
+    TARGETS,
+    THRESHOLDS,
+    Tuning,
+    best_static,
+    borderline,
+    course,
+    find_templates,
+    rocs,
+    target_of,
+)
+from headstart.policies.match import StaticMatch
+from headstart.policies.ratchet.settings import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -40,17 +57,14 @@ if TYPE_CHECKING:
 
     from headstart.lab.cascade import CascadePoint, CascadeReport, CascadeTuning
     from headstart.lab.commands.playing import Material
-    from headstart.lab.contenders import Setup
     from headstart.lab.stream import PlayedPrompt
-    from headstart.lab.tuning import Static, TargetResult, Tuning
+    from headstart.lab.tuning import Static, TargetResult
 
 _STEPS = 10
 
 
 def tune_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
     """Print the results of a cascade on the outcomes in ``path``. Raises ConfigError."""
-    from headstart.lab.cascade import read_rows, study_cascade
-
     found = study_cascade(read_rows(path, cheap, strong))
     if as_json:
         print_json({**msgspec.to_builtins(found), "toml": _snippet(found)})
@@ -59,8 +73,6 @@ def tune_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
 
 
 def _print_cascade(found: CascadeTuning) -> None:
-    from rich.console import Console
-
     report = found.report
     click.echo(
         f"{report.n:,} prompts: the cheap model alone {report.cheap:.1%}, the strong one "
@@ -191,9 +203,6 @@ def tune(options: TuneOptions) -> None:
         return
     if not options.paths:
         raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")
-    from headstart.lab.contenders import Setup
-    from headstart.policies.ratchet.settings import Promise
-
     target = Promise().max_error if options.max_error is None else options.max_error
     material = read_material(options.paths, options.query)
     setup = Setup(guards=True, noise=material.noise, max_error=target)
@@ -215,18 +224,6 @@ def tune(options: TuneOptions) -> None:
 
 
 def _study(material: Material, setup: Setup, target: float) -> Tuning:
-    from headstart.lab.contenders import contender_of
-    from headstart.lab.rates import ordering_report
-    from headstart.lab.tuning import (
-        TARGETS,
-        Tuning,
-        borderline,
-        course,
-        find_templates,
-        rocs,
-        target_of,
-    )
-
     plays: dict[float, list[PlayedPrompt[Any]]] = {}
     for max_error in sorted({*TARGETS, target}):
         contender = contender_of("verified", setup._replace(max_error=max_error))()
@@ -247,8 +244,6 @@ def _study(material: Material, setup: Setup, target: float) -> Tuning:
 
 def _learned(material: Material, setup: Setup) -> bytes:
     """Return the state after a run without hits, in which every answer is a label."""
-    from headstart.lab.contenders import contender_of
-
     contender = contender_of("verified", setup)()
     play_all(material, contender, "Learning", shadow=True)
     assert contender.domain is not None
@@ -256,10 +251,6 @@ def _learned(material: Material, setup: Setup) -> bytes:
 
 
 def _static(material: Material, target: float) -> Static | None:
-    from headstart.lab.contenders import Contender
-    from headstart.lab.tuning import THRESHOLDS, best_static
-    from headstart.policies.match import StaticMatch
-
     return best_static(
         target,
         (
@@ -289,8 +280,6 @@ def _save(path: Path, option: str, data: bytes) -> None:
 
 
 def _print(found: Tuning, written: Path, html: Path | None) -> None:
-    from rich.console import Console
-
     click.echo(f"{found.n:,} prompts" + _skipped(found.skipped))
     rows = (
         (_name(target, found.max_error), [playing.percent(target.late.hit_rate)], target.rates)
