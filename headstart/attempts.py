@@ -91,8 +91,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
     """Return the sum of the known costs; None if no cost is known."""
-    costs = [each.cost_usd for each in attempts if each.cost_usd is not None]
-    return sum(costs) if costs else None
+    total = None
+    for each in attempts:
+        if each.cost_usd is not None:
+            total = each.cost_usd + (total or 0.0)
+    return total
 
 
 def extra_cost_usd(attempts: Iterable[Attempt]) -> float:

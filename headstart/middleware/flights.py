@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
-from headstart.reply import is_event_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -51,12 +50,10 @@ class Head:
     headers: Headers
     upstream: str
     transforms: tuple[str, ...]
+    stream: bool
+    """It comes as events."""
     not_stored: str | None = None
     """Why the answer cannot be stored, if status or headers tell."""
-    stream: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.stream = is_event_stream(self.headers)
 
 
 class Client:
@@ -86,6 +83,11 @@ class Client:
     def has_all(self) -> bool:
         """The answer is whole, and this client has read all of it."""
         return self._flight.whole and self.position >= self._flight.end
+
+    @property
+    def at_end(self) -> bool:
+        """The answer has ended, and this client has read all of it."""
+        return self._flight.ended and self.position >= self._flight.end
 
     def abort(self, reason: BaseException) -> None:
         """Make the pending or next read raise ``reason``."""

@@ -272,7 +272,12 @@ class PumpedCall:
         plain = reply.is_plain
         self._reads = self._dialect is not None and reply.status == 200 and plain
         head = Head(
-            reply.status, reply.headers, reply.upstream, reply.transforms, self._storing.refusal
+            reply.status,
+            reply.headers,
+            reply.upstream,
+            reply.transforms,
+            reply.is_stream,
+            self._storing.refusal,
         )
         flight.open(head)
         if self._holder and pump.wrapped:  # the attempts tell it for other upstreams

@@ -14,7 +14,7 @@ from headstart.middleware.flights import Flight, Flights, Head, SlowClient
 
 pytestmark = pytest.mark.anyio
 
-HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", ())
+HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", (), stream=True)
 
 
 async def push(flight: Flight, data: bytes) -> None:

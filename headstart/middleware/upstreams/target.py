@@ -69,6 +69,11 @@ REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
 
 
+LOOK_S = 2.0
+"""A timer looks after the waits of a call so often at least. So a shorter wait than the one before
+seldom needs another timer, and most calls need one in all."""
+
+
 class Patience:
     """Bounds each wait like ``asyncio.timeout_at``, which sets and clears a timer for each piece.
 
@@ -113,10 +118,10 @@ class Patience:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at(self, when: float) -> None:
+    def _look_at(self, until: float) -> None:
         self.stop()
-        self._looks_at = when
-        self._timer = self._loop.call_at(when, self._look)
+        self._looks_at = min(until, self._loop.time() + LOOK_S)
+        self._timer = self._loop.call_at(self._looks_at, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -231,20 +236,18 @@ class TargetCall:
 
         The call is booked as won when the terminal event came, or else at a clean end.
         """
-        transcript = self._transcript
         if self._held:
-            piece = self._held.popleft()
-            if not self._held and self._streams and transcript.ended:
-                self._book()
-            return piece
+            return self._next_held()
         if self._over:
             raise StopAsyncIteration
+        transcript = self._transcript
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         try:
             wait = anext(self._source, None)
             live = await self._patience.within(wait, self._until(now, whole=whole))
-            self._check(live)
+            if self._dialect is not None and (live is None or transcript.error is not None):
+                self._check(live, self._dialect)
         except TimeoutError as error:
             if not whole:
                 silent = UpstreamTimeout(
@@ -274,19 +277,6 @@ class TargetCall:
             self._book()
         return live
 
-    def _check(self, piece: Piece | None) -> None:
-        """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
-        transcript, dialect = self._transcript, self._dialect
-        if dialect is None:
-            return
-        if piece is None:
-            if transcript.content and not transcript.whole:
-                raise UpstreamProtocolError(
-                    f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
-                )
-        elif transcript.error is not None and piece.events:
-            raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
-
     def _until(self, now: float, *, whole: bool) -> float:
         if whole:
             # The source bounds this by itself, where it can still say how the answer ends.
@@ -295,6 +285,23 @@ class TargetCall:
             limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
         deadline = self._call.deadline
         return now + limit_s if deadline is None else min(now + limit_s, deadline)
+
+    def _next_held(self) -> Piece:
+        piece = self._held.popleft()
+        if not self._held and self._streams and self._transcript.ended:
+            self._book()
+        return piece
+
+    def _check(self, piece: Piece | None, dialect: Dialect) -> None:
+        """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
+        transcript = self._transcript
+        if piece is None:
+            if transcript.content and not transcript.whole:
+                raise UpstreamProtocolError(
+                    f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
+                )
+        elif transcript.error is not None and piece.events:
+            raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
 
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. Once: the second does nothing.
