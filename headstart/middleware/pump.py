@@ -233,8 +233,8 @@ class PumpedCall:
     def _settle(self) -> None:
         """Hand over the attempts that were booked, also if there was no answer."""
         log, flight = self._call.log, self._flight
-        attempts = log.take()
-        if attempts:
+        if log.rows:
+            attempts = log.take()
             flight.attempts += attempts
             for each in attempts if self._holder else ():
                 if each.error is None or each.status >= 400:
@@ -279,11 +279,10 @@ class PumpedCall:
             reply.is_stream,
             self._storing.refusal,
         )
-        flight.open(head)
         if self._holder and pump.wrapped:  # the attempts tell it for other upstreams
             pump.accepted.note(self._holder, reply.upstream, reply.status)
         try:
-            await self._read(reply, stream=head.stream)
+            await self._read(reply, head)
         except asyncio.CancelledError:
             if not flight.was_cut_off():
                 raise
@@ -297,7 +296,8 @@ class PumpedCall:
         transcript = reply.transcript
         if self._reads and not pump.wrapped:
             # A wrapped app may answer as it likes: its answer passes, and is not stored.
-            _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
+            if transcript.error is not None or not transcript.ended:
+                _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
         elif transcript.finished and not transcript.ended:
             transcript.feed((Ended(),))
         flight.whole = True
@@ -309,13 +309,14 @@ class PumpedCall:
             self._failed(transcript.failure)
         flight.finish()
 
-    async def _read(self, reply: Reply, *, stream: bool) -> None:
+    async def _read(self, reply: Reply, head: Head) -> None:
         flight, custom = self._flight, self._custom
         dialect, request = self._dialect, self._call.request
         ends_at_finish = self._reads and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
         raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
         flight.is_read = True
+        flight.open(head)
         try:
             async for piece in reply.pieces:
                 transcript = reply.transcript
@@ -330,7 +331,7 @@ class PumpedCall:
                         flight.whole = transcript.error is None
                     else:
                         flight.whole = transcript.has_finished(choices)
-                    if flight.whole and stream and transcript.ended:
+                    if flight.whole and head.stream and transcript.ended:
                         # A client may ask again as soon as it has the terminal event.
                         self._sum_up_at_once(reply)
                 if piece.data:
@@ -458,6 +459,7 @@ class PumpedCall:
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""
         answer: Completion | RawResponse
+        tags = labels_of(self._call.headers)
         if self._dialect is None or self._kept is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
@@ -481,7 +483,7 @@ class PumpedCall:
             origin=origin,
             created=now,
             expires=None if life_s is None else now + life_s,
-            tags=labels_of(self._call.headers),
+            tags=tags,
             transforms=reply.transforms,
         )
 

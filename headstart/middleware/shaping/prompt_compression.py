@@ -111,8 +111,10 @@ class CompressPrompts:
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return how to send a shorter prompt; None if it stays as it is."""
+        if not (self.settings.clear_history or _has_long_text(call.body)):
+            return None
         mode = stricter(self.settings.mode, asked_compression(call.headers))
-        if mode == "off" or not (self.settings.clear_history or _has_long_text(call.body)):
+        if mode == "off":
             return None
         work = partial(self._shorten, call, request, mode)
         began = time.perf_counter()

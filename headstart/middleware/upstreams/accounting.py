@@ -105,7 +105,7 @@ class Recording:
     __slots__ = (
         "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_state", "_states",
         "_transcript", "at", "began", "booked", "call", "first_at", "gaps", "key", "last",
-        "status", "streams",
+        "stall_limits_s", "status", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -141,7 +141,8 @@ class Recording:
         self.status = 0
         self._transcript: Transcript | None = None
         self._dialect: Dialect | DocumentForm | None = None
-        states.measures.began(key, now)
+        self.stall_limits_s = states.measures.began(key, now)
+        """How long the answer may be silent: without tools, and with tools."""
 
     def answered(
         self, reply: Reply, dialect: Dialect | DocumentForm | None, now: float, unix: float
@@ -179,7 +180,9 @@ class Recording:
         self._state.breaker.succeeded(self._permit, now)
         if call.affinity:
             self._states.affinities.served(call.affinity, self.key.upstream, now)
-        if not call.relayed:
+        if call.relayed:
+            self._states.measures.ended(self.key, now)
+        else:
             self._states.measures.answered(
                 self.key,
                 now,
@@ -191,6 +194,7 @@ class Recording:
                 reported=0 if reported is None else tokens.prompt,
                 completion=tokens.completion,
                 decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
+                gaps=self.gaps,
             )
         self._book(AttemptOutcome.WON, now, tokens, cost_usd, reported=reported is not None)
 
@@ -301,8 +305,9 @@ class Recording:
             cost_usd=cost_usd,
             estimated=not reported and tokens != Tokens(),
         )
-        gaps = () if self.call.relayed else self.gaps
-        self._states.measures.ended(self.key, now, gaps)
+        if outcome is not AttemptOutcome.WON:  # else the figures have the whole answer
+            gaps = () if self.call.relayed else self.gaps
+            self._states.measures.ended(self.key, now, gaps)
         self.call.log.book(attempt, runs_on)
 
 

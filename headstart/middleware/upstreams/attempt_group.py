@@ -254,18 +254,19 @@ class AttemptGroup:
         allowed, now = self._allowed(call), asyncio.get_running_loop().time()
         if not allowed:
             raise UpstreamUnavailable("no upstream is left to ask")
-        self._retrying.earn(now)
         first = self._first(call, allowed)
         if first is None:
+            self._retrying.earn(now)
             order = self._order(call, allowed)
             starts, errors = self._starts(call, order), AttemptErrors(order.members)
             if starts.side_by_side or self._strategy.first_complete:
                 return await self._side_by_side(call, starts, errors)
             return await self._in_turn(call, starts, errors)
+        start = AttemptStart(first, AttemptRole.FIRST)
+        asked = self._call(call, start, has_alternative=len(allowed) > 1)
+        self._retrying.earn(now)
         try:
-            return await self._ask(
-                call, AttemptStart(first, AttemptRole.FIRST), others=len(allowed) > 1
-            )
+            return await self._members[first].send(asked)
         except HeadstartError as error:
             # Only now it matters who else could be asked.
             order = self._order(call, allowed, first)

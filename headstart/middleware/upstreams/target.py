@@ -246,8 +246,8 @@ class TargetCall:
         try:
             wait = anext(self._source, None)
             live = await self._patience.within(wait, self._until(now, whole=whole))
-            if self._dialect is not None and (live is None or transcript.error is not None):
-                self._check(live, self._dialect)
+            if transcript.error is not None or (live is None and not transcript.ended):
+                self._check(live)
         except TimeoutError as error:
             if not whole:
                 silent = UpstreamTimeout(
@@ -292,9 +292,11 @@ class TargetCall:
             self._book()
         return piece
 
-    def _check(self, piece: Piece | None, dialect: Dialect) -> None:
+    def _check(self, piece: Piece | None) -> None:
         """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
-        transcript = self._transcript
+        transcript, dialect = self._transcript, self._dialect
+        if dialect is None:
+            return
         if piece is None:
             if transcript.content and not transcript.whole:
                 raise UpstreamProtocolError(
@@ -317,12 +319,11 @@ class TargetCall:
                 finally:
                     await closing(error)
         finally:
-            self._leave()
+            if not self._recording.booked:
+                self._leave()
 
     def _leave(self) -> None:
-        """Book a call that nobody reads on, unless it is booked."""
-        if self._recording.booked:
-            return
+        """Book a call that nobody reads on."""
         transcript, dialect = self._transcript, self._dialect
         at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
         if transcript.error is None and (transcript.ended or at_finish):
@@ -582,7 +583,7 @@ class Target:
             call,
             recording,
             None if call.request is None else self._dialects.get(call.dialect),
-            stall_s=self._stall_limit_s(recording.key, call),
+            stall_s=self._stall_limit_s(recording, call),
             clock=self._clock,
         )
         return await making.open(self._upstream, self._first_content_until(recording, call))
@@ -636,13 +637,13 @@ class Target:
         until = recording.began + limit_s
         return until if call.deadline is None else min(until, call.deadline)
 
-    def _stall_limit_s(self, key: UpstreamModel, call: Call) -> float:
+    def _stall_limit_s(self, recording: Recording, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
         if call.relayed:
             return math.inf  # nobody knows what such an answer waits for; ``read_s`` bounds it
         if self._settings.stall_s:
             return self._settings.stall_s
-        limit_s, with_tools_s = self._states.measures.stall_limits_s(key)
+        limit_s, with_tools_s = recording.stall_limits_s
         return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
     def _model(self, call: Call) -> _Model:

@@ -384,11 +384,12 @@ class Measures:
 
     # --- learning --------------------------------------------------------------------------
 
-    def began(self, key: UpstreamModel, now: float) -> None:
-        """A call started. Each one also ends."""
+    def began(self, key: UpstreamModel, now: float) -> tuple[float, float]:
+        """A call started; each one also ends. Return its ``stall_limits_s``."""
         figures = self._of(key)
         figures.load.add(figures.in_flight, 1.0, now)
         figures.in_flight += 1
+        return self.stall_limits_s(key)
 
     def ended(
         self,
@@ -412,12 +413,15 @@ class Measures:
         reported: int,
         completion: int,
         decoding_s: float,
+        gaps: Sequence[float],
     ) -> None:
-        """An answer of so many tokens was read to its end, in ``decoding_s`` after its first token.
+        """A call ended with its whole answer, ``decoding_s`` after the first token.
 
-        Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported.
-        ``route_or_endpoint`` is that of ``length``.
+        Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported. The
+        answer has ``completion`` tokens. ``route_or_endpoint`` is that of ``length``,
+        ``gaps`` are as in ``ended``.
         """
+        self.ended(key, now, gaps)
         if reported:
             self.prompt(key, estimated, reported, now)
         self.length(route_or_endpoint, completion, now)
