@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from headstart.cli.options import JSON, command, config_field, flag, print_json
-from headstart.config.checks import billing_note, notes_on
+from headstart.config.checks import billing_note, listing_note, notes_on
 from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.providers import model_at, model_table, price_at
@@ -220,6 +220,8 @@ class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[RouteReport, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
+    listing: str = ""
+    """What ``GET /v1/models`` answers."""
 
 
 def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
@@ -233,6 +235,7 @@ def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
             *(each for route in settings.route for each in dict.fromkeys(_notes(route, by_name))),
         ),
         problems=tuple(start_problems(settings, environ)),
+        listing=listing_note(settings),
     )
 
 
@@ -325,6 +328,8 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
             ("route", "strategy", "model", "upstreams"),
             [(each.name, each.strategy, each.model, _members(each)) for each in report.routes],
         )
+    if report.listing:
+        yield report.listing
     if live:
         yield from _table(
             ("asked", "model", "first token", "answer"),

@@ -152,14 +152,14 @@ def _reported(event: ErrorReported, status: int, headers: Headers) -> str:
 
 async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
     """Return the models that an upstream lists, if any. Raises UpstreamError."""
-    path = BY_SETTING[dialect].models_path
-    if path is None:
+    form = BY_SETTING[dialect].models
+    if form is None:
         return ()
     call = Call(
         id=new_ulid(clock),
         method="GET",
-        path=path,
-        query_string=b"",
+        path=form.path,
+        query_string=form.query,
         headers=(),
         body=b"",
         dialect="",
@@ -172,16 +172,9 @@ async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
             if len(body) > _LIST_BYTES:
                 return ()
     try:
-        document: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        return tuple(each.id for each in form.read(msgspec.json.decode(body)))
     except msgspec.DecodeError:
         return ()
-    return tuple(_names(document.get("data") or document.get("models")))
-
-
-def _names(items: object) -> Sequence[str]:
-    found = items if isinstance(items, list) else []
-    named = (each.get("id") or each.get("name") for each in found if isinstance(each, dict))
-    return [str(name).removeprefix("models/") for name in named if name]
 
 
 def chat_call(

@@ -64,6 +64,28 @@ def _key_notes(settings: Settings) -> Iterator[str]:
         )
 
 
+def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:
+    """Yield the upstreams that are asked for their lists of models, without a caller's key.
+
+    A single upstream on this machine is none: nobody knows whether it wants callers' keys.
+    """
+    for upstream in settings.upstream:
+        is_open = len(settings.upstream) > 1 and is_loopback_host(host_of(upstream.base_url))
+        has_key = bool(upstream.key_variables or settings.server.client_keys)
+        # Azure lists the models that could be deployed, and not the deployments.
+        known = BY_SETTING[upstream.speaks].models is not None and upstream.preset != "azure"
+        if known and (has_key or is_open):
+            yield upstream
+
+
+def listing_note(settings: Settings) -> str:
+    """Say what ``GET /v1/models`` answers; "" without upstreams."""
+    asked = ", ".join(each.name for each in listed_upstreams(settings))
+    if asked:
+        return f"GET /v1/models: the names in routes and upstreams, and the lists of {asked}"
+    return "GET /v1/models: passes with the caller's key" if settings.upstream else ""
+
+
 def _address_notes(upstream: UpstreamSettings) -> Iterator[str]:
     if upstream.preset is not None:
         return

@@ -24,6 +24,7 @@ from headstart.dialects.anthropic_requests import (
     write_request,
 )
 from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, Use
+from headstart.dialects.model_lists import ANTHROPIC_MODELS
 from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
 from headstart.dialects.requests import apply_quirks
 from headstart.types import random_bytes
@@ -181,7 +182,7 @@ ANTHROPIC_MESSAGES = Dialect(
     setting="anthropic",
     key_header=(b"x-api-key", b""),
     required_headers={"anthropic-version": "2023-06-01"},
-    models_path=b"/v1/models",
+    models=ANTHROPIC_MODELS,
     text_fields=frozenset({"text", "thinking"}),
     reasoning_field=THINKING,
     marks_reasoning=True,

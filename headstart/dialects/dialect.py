@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Tokens
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
+    from headstart.dialects.model_lists import ModelsForm
     from headstart.dialects.request_form import RequestForm
     from headstart.errors import HeadstartError
     from headstart.settings import DialectName
@@ -208,8 +209,8 @@ class UpstreamDialect:
     """Headers without which the provider refuses a request."""
     account_headers: frozenset[bytes] = frozenset()
     """Headers that belong to a caller's key: they name whom to bill."""
-    models_path: bytes | None = None
-    """The path that lists the provider's models."""
+    models: ModelsForm | None = None
+    """How it lists models; None: we do not ask its providers."""
     request_id_header: bytes = b"x-request-id"
     """The header in which the provider names a request, and so do our own answers."""
     ends_at_finish: bool = False

@@ -28,6 +28,7 @@ from headstart.dialects.gemini_requests import (
     read_request,
     write_request,
 )
+from headstart.dialects.model_lists import GEMINI_MODELS
 from headstart.dialects.request_form import (
     RequestForm,
     add_part,
@@ -108,7 +109,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     )
 
 
-_IN_PATH = re.compile(rb"(/models/)[^/:]+:(generateContent|streamGenerateContent)$")
+_IN_PATH = re.compile(rb"(/models/)[^/:]+:([A-Za-z]+)$")
 
 
 def _with_model(path: bytes, model: str) -> bytes | None:
@@ -442,7 +443,7 @@ GEMINI_GENERATE = Dialect(
     setting="gemini",
     key_header=(b"x-goog-api-key", b""),
     account_headers=frozenset({b"x-goog-user-project"}),
-    models_path=b"/v1beta/models",
+    models=GEMINI_MODELS,
     prefix=b"/v1beta/",
     socket_prefix=_SOCKETS,
     text_fields=frozenset({"text"}),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
 from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
+from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import (
     ChatDecoder,
     ChatEncoder,
@@ -146,7 +147,7 @@ OPENAI_CHAT = Dialect(
     setting="openai",
     includes=("completions",),
     account_headers=frozenset({b"openai-organization", b"openai-project"}),
-    models_path=b"/v1/models",
+    models=OPENAI_MODELS,
     path_below_version="/chat/completions",
     text_fields=frozenset({"content", "reasoning", "reasoning_content"}),
     logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),

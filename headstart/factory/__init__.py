@@ -18,12 +18,18 @@ from headstart.factory.learning import (
 )
 from headstart.factory.routing import lifetimes, make_router, route_rule, socket_upstreams
 from headstart.factory.shaping import concise_levels, open_shaping
-from headstart.factory.upstreams import billing_names, open_conditions, open_upstreams
+from headstart.factory.upstreams import (
+    billing_names,
+    list_sources,
+    open_conditions,
+    open_upstreams,
+)
 from headstart.middleware.asgi import Running
 from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
 from headstart.middleware.lookup import Finder, RecentAnswers
+from headstart.middleware.models import ModelLists
 from headstart.middleware.observers import Bookkeeper, FailureLog, UnpricedModels
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
@@ -127,7 +133,7 @@ async def start_engine(
         sharing = _sharing_options(settings, router, resolve)
         access = AccessControl(sharing.client_keys, origins)
         engine = _make_engine(parts, router, sharing, access, await store.secret(), recorder)
-        relay = None if router is None else _make_relay(parts, router, access)
+        relay = None if router is None else await _open_relay(build, parts, opened, router, access)
         sockets = None if router is None else _make_sockets(parts, opened, router, sharing, origins)
         follow_secret(build, engine.renew)
         if on_start is not None:
@@ -264,11 +270,29 @@ def _make_preparer(
     )
 
 
-def _make_relay(parts: Parts, router: Router, access: AccessControl) -> Relay:
-    server = parts.settings.server
+async def _open_relay(
+    build: BuildContext,
+    parts: Parts,
+    opened: tuple[Opened, ...],
+    router: Router,
+    access: AccessControl,
+) -> Relay:
+    """Return the relay, with the lists of models of an earlier run."""
+    server, rules = parts.settings.server, tuple(map(route_rule, parts.settings.route))
+    models = ModelLists(
+        router,
+        rules,
+        list_sources(opened, parts.settings),
+        spawn=parts.supervisor.spawn,
+        clock=clock,
+        new_id=partial(new_ulid, clock),
+        observer=parts.observers,
+    )
+    await persist(build, "model-lists", "models", saved=models.saved, load=models.load)
     return Relay(
         router,
-        rules=tuple(map(route_rule, parts.settings.route)),
+        rules=rules,
+        models=models,
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
         clock=clock,

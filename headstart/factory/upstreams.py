@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headstart.config.checks import listed_upstreams
 from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
@@ -21,7 +22,7 @@ from headstart.policies.cost import Price
 from headstart.settings import masked_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from headstart.dialects.dialect import UpstreamDialect
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.models import ListSource
     from headstart.middleware.router import Provider
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.signers import Signer
@@ -155,6 +157,19 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
         return ((known.key_header.encode(), key.encode()),)
     name, prefix = BY_SETTING[upstream.speaks].key_header
     return ((name, prefix + key.encode()),)
+
+
+def list_sources(opened: Sequence[Opened], settings: Settings) -> tuple[ListSource, ...]:
+    """Return the upstreams that are asked for their lists of models."""
+    from headstart.middleware.models import ListSource
+
+    names = {each.name for each in listed_upstreams(settings)}
+    forms = [(each, dialects_of(each)[0].models) for each in opened]
+    return tuple(
+        ListSource(each.settings.name, each.settings.base_url, form, each.http)
+        for each, form in forms
+        if form is not None and each.settings.name in names
+    )
 
 
 def dialects_of(opened: Opened) -> tuple[UpstreamDialect, ...]:

@@ -25,6 +25,7 @@ from headstart.errors import (
 from headstart.middleware.azure_paths import deployment, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
+from headstart.middleware.models import model_in
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.middleware.router import NO_ROUTE
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
+    from headstart.middleware.models import ModelLists
     from headstart.middleware.respond import HeaderList
     from headstart.middleware.router import Router
     from headstart.observe import Observer
@@ -79,7 +81,7 @@ class Relay:
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
     at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
-    ``paths`` may be relayed.
+    ``paths`` may be relayed. ``models`` answers requests for lists of models.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Relay:
         router: Router,
         *,
         rules: Sequence[RouteRule] = (),
+        models: ModelLists,
         gate: Gate,
         spawn: Spawn,
         clock: Callable[[], float],
@@ -99,6 +102,7 @@ class Relay:
     ) -> None:
         self._router = router
         self._rules = rules
+        self._models = models
         self._models_matter = any(rule.model != "*" for rule in rules)
         self._gate = gate
         self._spawn = spawn
@@ -132,6 +136,8 @@ class Relay:
 
     async def _relay(self, exchange: _Exchange, receive: Receive) -> None:
         call = exchange.call = self._call(exchange.id, exchange.scope)
+        if (listed := await self._models.answer(call)) is not None:
+            return await _tell(exchange, listed.body, b"models", listed.age_s)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
@@ -164,7 +170,7 @@ class Relay:
                 "library, and the upgrade must be the first request or follow a whole answer"
             )
         headers: Headers = tuple(scope["headers"])
-        named = deployment(scope)
+        dialect, named = claiming(path, headers), deployment(scope)
         return Call(
             id=request_id,
             method=scope["method"],
@@ -172,10 +178,10 @@ class Relay:
             query_string=scope["query_string"],
             headers=headers,
             body=b"",
-            dialect=claiming(path, headers).name,
+            dialect=dialect.name,
             endpoint="relay",
             deployment=named,
-            model=named,
+            model=named or model_in(path, dialect),
             editable=False,
             relayed=True,
             output_tokens=0.0,
@@ -209,7 +215,7 @@ class Relay:
         body = await caller.whole_body()
         if call.deployment:
             return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
-        return msgspec.structs.replace(call, body=body, model=named_model(body))
+        return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
 
     def _deadline_of(self, rule: str, headers: Headers) -> float | None:
         of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s
@@ -384,6 +390,21 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
         (b"x-headstart-request-id", request_id.encode()),
         (b"x-headstart-upstream", upstream.encode()),
     ]
+
+
+async def _tell(
+    exchange: _Exchange, body: bytes, detail: bytes, age_s: float | None = None
+) -> None:
+    """Answer with a JSON document of our own."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-status", b"headstart; hit; detail=%b" % detail),
+        (b"x-headstart-request-id", exchange.id.encode()),
+    ]
+    if age_s is not None:
+        headers.append((b"age", b"%d" % max(0.0, age_s)))
+    await send_whole(exchange.send, 200, headers, body)
 
 
 async def _refuse(exchange: _Exchange, error: RequestError | UpstreamError) -> None:

@@ -106,7 +106,8 @@ class Router:
 
     def __init__(self, providers: Sequence[Provider], routes: Mapping[str, RouteTaken]) -> None:
         self.routes = routes
-        self._providers = providers
+        self.providers = providers
+        """All upstreams, in the order of the settings."""
         self._answerers: dict[tuple[str, str, str], Answerer] = {}
 
     def pick(self, dialect: str, model: str | None, rule: str) -> Candidate:
@@ -163,7 +164,7 @@ class Router:
     @property
     def own_keys(self) -> frozenset[str]:
         """All upstreams that never get a caller's key."""
-        return frozenset().union(*(each.own_keys for each in self._providers))
+        return frozenset().union(*(each.own_keys for each in self.providers))
 
     def relayed(self, dialect: str, model: str, rule: str) -> Candidate:
         """Return the candidate for a request of a path that is no chat path. Raises NoUpstream.
@@ -179,9 +180,16 @@ class Router:
             return taken.relays[dialect]
         raise _nobody(rule, dialect)
 
+    def answering(self, dialect: str, model: str, rule: str) -> list[Provider]:
+        """Return the upstreams that may answer a chat, the first to be asked first."""
+        names = self.pick(dialect, model, rule).names
+        order = self.routes.get(rule, NO_ROUTE).members
+        able = [each for each in self.providers if each.candidates[""].names & names]
+        return sorted(able, key=lambda each: order.index(each.name) if each.name in order else -1)
+
     def tells_models_apart(self, dialect: str) -> bool:
         """Tell whether the model of a relayed request has a say in who answers, and how."""
-        able = [each for each in self._providers if each.speaks(dialect)]
+        able = [each for each in self.providers if each.speaks(dialect)]
         return len(able) > 1 or any(each.named for each in able)
 
     def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
@@ -192,7 +200,7 @@ class Router:
         names = candidate.names
         members = (
             f"{each.name} {each.base_url} {each.real_name(model)}"
-            for each in self._providers
+            for each in self.providers
             if each.name in names
         )
         identity = "\n".join((candidate.identity, *members))
@@ -204,7 +212,7 @@ class Router:
         The vectors of two models cannot be compared, and no request is translated.
         """
         taken = self.routes.get(rule, NO_ROUTE)
-        by_name = {each.name: each for each in self._providers}
+        by_name = {each.name: each for each in self.providers}
         named = [by_name[name] for name in taken.members]
         able = [each for each in named if any(map(each.speaks, form.spoken_by))]
         candidate = taken.candidate
@@ -232,14 +240,14 @@ class Router:
     def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:
         """Return the provider meant for a model, among those with the paths of these calls."""
         for dialect in form.spoken_by:
-            able = [each for each in self._providers if each.speaks(dialect)]
+            able = [each for each in self.providers if each.speaks(dialect)]
             if able:
                 return min(able, key=lambda each: [not claim for claim in each.claims(model)])
         return self._choose(form.spoken_by[0], None)  # raises, as nobody speaks it
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Return whether all its upstreams speak a dialect, so that they can get any body."""
-        members = [each for each in self._providers if each.name in candidate.names]
+        members = [each for each in self.providers if each.name in candidate.names]
         return all(each.speaks(dialect) for each in members)
 
     def _choose(self, dialect: str, model: str | None, *, translates: bool = True) -> Provider:
@@ -255,7 +263,7 @@ class Router:
             return (*(not claim for claim in each.claims(model or "")), *foreign)
 
         translates = translates and model is not None
-        able = [each for each in self._providers if translates or each.speaks(dialect)]
+        able = [each for each in self.providers if translates or each.speaks(dialect)]
         if able:
             return min(able, key=rank)
         raise NoUpstream(

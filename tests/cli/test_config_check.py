@@ -175,3 +175,19 @@ async def test_live_asks_each_upstream_once_and_names_what_fails() -> None:
     assert down.ttft_s is None
     assert down.error is not None
     assert down.error.startswith("unreachable: ")
+
+
+def test_it_says_where_the_list_of_models_comes_from(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
+    monkeypatch.setenv("TOGETHER_API_KEY", "sk-secret")
+    check("--config", file)
+    wanted = (
+        "GET /v1/models: the names in routes and upstreams, and the lists of groq, together, local"
+    )
+    assert wanted in capsys.readouterr().out
+    alone = tmp_path / "alone.toml"
+    alone.write_text('[[upstream]]\nbase_url = "https://api.test/v1"\n', encoding="utf-8")
+    check("--config", str(alone))
+    assert "GET /v1/models: passes with the caller's key" in capsys.readouterr().out

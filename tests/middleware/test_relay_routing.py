@@ -10,106 +10,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.config.loading import load_settings
 from headstart.decisions import Outcome
-from headstart.middleware.asgi import not_found
-from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.middleware.relay import resource_of
-from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
 from headstart.upload import KEPT_BYTES, Upload
-from support.fakes import Recorder
-from support.raw_upstream import RawUpstream, ask_raw, open_raw, raw_upstream
-from support.serving import bind_free_port, serving
+from support.raw_upstream import RawUpstream, ask_raw, open_raw
+from support.relaying import EMBED, house, request, says
 from support.simulated import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from headstart.factory import Parts
+    from headstart.observe import Served
 
 pytestmark = pytest.mark.anyio
 
-EMBED = b'{"model":"embed","input":["a"]}'
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-
-
-def says(status: str, body: bytes = b"{}", headers: bytes = b"") -> bytes:
-    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
-    return head % (status.encode(), len(body), headers) + body
 
 
 ANSWER = says("200 OK", b'{"data":[]}')
 BUSY = says("503 Service Unavailable", b'{"error":{"message":"busy"}}')
-
-
-def request(
-    target: str = "/v1/audio/speech", body: bytes = EMBED, headers: str = "", method: str = "POST"
-) -> bytes:
-    length = f"Content-Length: {len(body)}\r\n" if body else ""
-    head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    kind = "Content-Type: application/json\r\n" if body else ""
-    return f"{head}{kind}{length}{headers}\r\n".encode() + body
-
-
-class House:
-    """A gateway before several upstreams."""
-
-    def __init__(self, url: str, parts: list[Parts], seen: Sequence[object]) -> None:
-        self.url, self.parts, self._seen = url, parts, seen
-
-    @property
-    def served(self) -> list[Served]:
-        return [row for row in self._seen if isinstance(row, Served)]
-
-    async def ask(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, str], bytes]:
-        answer = await ask_raw(self.url, request(*args, **kwargs))
-        head, _, body = answer.partition(b"\r\n\r\n")
-        lines = head.decode().split("\r\n")
-        named = (line.partition(": ") for line in lines[1:])
-        return int(lines[0].split()[1]), {name: value for name, _, value in named}, body
-
-
-FALLBACK = {"name": "both", "upstreams": ["a", "b"], "strategy": "fallback"}
-
-
-@contextlib.asynccontextmanager
-async def house(
-    *upstreams: RawUpstream | None,
-    routes: tuple[dict[str, Any], ...] = (FALLBACK,),
-    options: tuple[dict[str, Any], ...] = (),
-    **dotted: Any,
-) -> AsyncIterator[House]:
-    """Serve a gateway before upstreams named a, b ...; None is a port where nobody listens."""
-    async with contextlib.AsyncExitStack() as stack:
-        tables = []
-        for place, upstream in enumerate(upstreams):
-            if upstream is None:
-                bound = stack.enter_context(bind_free_port())
-                base = "http://{}:{}".format(*bound.getsockname())
-            else:
-                base = await stack.enter_async_context(raw_upstream(upstream))
-            more = options[place] if place < len(options) else {}
-            tables.append({"name": "abcd"[place], "base_url": base, **more})
-        settings = await asyncio.to_thread(
-            load_settings,
-            None,
-            {},
-            {
-                "cache.store": "memory:",
-                "cache.mode": "exact-only",
-                "upstream": tables,
-                "route": list(routes),
-                **dotted,
-            },
-        )
-        parts: list[Parts] = []
-        recorder = Recorder()
-        app = build_gateway(
-            settings, not_found, observers=Observers([recorder]), on_start=parts.append
-        )
-        url = await stack.enter_async_context(serving(app, http=BoundedHeadProtocol))
-        yield House(url, parts, recorder.seen)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
+    DIALECTS,
     KEY_HEADERS,
     UPSTREAM_DIALECTS,
 )
@@ -337,8 +338,12 @@ def _relay(call: Call, upstream: UpstreamSettings, credential: Headers | None) -
     headers = _complete(headers, upstream, _required(upstream, spoken))
     query = query_up(call.query_string, credential)
     real = upstream.models.get(call.model, call.model)
-    if real == call.model or not call.body:
+    operations = None if call.dialect not in DIALECTS else DIALECTS[call.dialect].operations
+    path = None if operations is None else operations.with_model(call.path, real)
+    if real == call.model or not (call.body or path):
         return OutgoingRequest(call.path, query, headers, call.body)
+    if path is not None:
+        return OutgoingRequest(path, query, headers, call.body, ("model",))
     body = _with_members(call.body, {"model": real})
     return OutgoingRequest(call.path, query, headers, body, ("model",))
 

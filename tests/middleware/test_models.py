@@ -1,0 +1,330 @@
+"""``GET /v1/models``: what is listed, in whose form, and while an upstream is down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from headstart.dialects.model_lists import ListedModel
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.errors import UpstreamUnreachable
+from headstart.middleware.models import FRESH_S, RETRY_S, ListSource, ModelLists
+from headstart.middleware.router import Provider, Router
+from headstart.reply import Reply
+from headstart.types import Call, Piece
+from support.fakes import Recorder
+from support.raw_upstream import RawUpstream
+from support.relaying import house, says
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from headstart.interfaces import Candidate
+    from headstart.middleware.concurrency import Spawn
+
+pytestmark = pytest.mark.anyio
+
+KEYED: tuple[dict[str, Any], ...] = ({"api_key_env": "KEY"}, {"api_key_env": "KEY"})
+MINE = "Authorization: Bearer mine\r\n"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "operators")
+
+
+def listing(*ids: str, **fields: Any) -> bytes:
+    items = [{"id": id, "object": "model", "created": 7, "owned_by": "x", **fields} for id in ids]
+    return says("200 OK", json.dumps({"object": "list", "data": items}).encode())
+
+
+async def owners(gate: Any, headers: str = "") -> dict[str, str]:
+    status, _, body = await gate.ask("/v1/models", b"", headers, "GET")
+    assert status == 200
+    document = json.loads(body)
+    assert document["object"] == "list"
+    assert {each["object"] for each in document["data"]} <= {"model"}
+    return {each["id"]: each["owned_by"] for each in document["data"]}
+
+
+async def test_the_list_has_the_upstreams_models_aliases_and_names_of_routes() -> None:
+    first, second = RawUpstream(listing("big", "small")), RawUpstream(listing("other", "embed-1"))
+    routes = (
+        {"name": "r", "match": {"model": "assistant"}, "upstreams": ["b"]},
+        {"name": "e", "match": {"model": "embed-*"}, "upstreams": ["b"]},
+    )
+    options = ({**KEYED[0], "models": {"fast": "small"}}, KEYED[1])
+    async with house(first, second, routes=routes, options=options) as gate:
+        found = await owners(gate, MINE)
+        assert found == {"assistant": "b", "fast": "a", "big": "a", "small": "a", "embed-1": "b"}
+    # "other" is left out: a request for it would go to the first upstream, which has no such model.
+    assert first.header(b"authorization") == [b"Bearer operators"]
+    assert first.targets == [b"/v1/models"]
+
+
+async def test_the_list_is_answered_while_an_upstream_is_down_and_says_its_age() -> None:
+    first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
+    options = (KEYED[0], {**KEYED[1], "models": {"fast": "small"}})
+    async with house(first, second, routes=(), options=options) as gate:
+        before = await owners(gate)
+        first.answer = second.answer = says("500 Oops")
+        status, headers, _ = await gate.ask("/v1/models", b"", "", "GET")
+        assert (status, headers["age"]) == (200, "0")
+        assert headers["cache-status"] == "headstart; hit; detail=models"
+        assert await owners(gate) == before == {"big": "a", "fast": "b"}
+    assert len(first.requests) == len(second.requests) == 1
+
+
+async def test_an_upstream_that_never_answered_is_listed_by_its_settings() -> None:
+    options = ({**KEYED[0], "models": {"fast": "small"}}, KEYED[1])
+    async with house(None, RawUpstream(None), routes=(), options=options) as gate:
+        assert await owners(gate) == {"fast": "a"}
+
+
+async def test_the_lists_are_kept_in_the_store(tmp_path: Path) -> None:
+    store: dict[str, Any] = {"cache.store": f"sqlite:///{tmp_path / 'store.db'}"}
+    upstream = RawUpstream(listing("big"))
+    async with house(upstream, routes=(), options=KEYED, **store) as gate:
+        assert await owners(gate) == {"big": "a"}
+    async with house(upstream, routes=(), options=KEYED, **store) as gate:
+        kept = await gate.parts[0].store.kept("model-lists")
+    assert kept is not None
+    assert b"big" in kept
+
+
+async def test_lists_of_an_earlier_run_count_for_the_same_address_alone() -> None:
+    lists, _, _ = make_lists(Listing([]))
+    lists.load(b'{"a": {"base_url": "https://other.test", "at": 9e9, "models": [{"id": "old"}]}}')
+    assert await names(lists) == []
+    lists.load(b'{"a": {"base_url": "https://a.test", "at": 9e9, "models": [{"id": "old"}]}}')
+    assert await names(lists) == ["old"]
+    lists.load(b"nonsense")
+    again, _, _ = make_lists(Listing([]))
+    again.load(lists.saved())
+    assert await names(again) == ["old"]
+
+
+async def test_clients_of_anthropic_get_its_form() -> None:
+    claude = {
+        "type": "model",
+        "id": "claude",
+        "display_name": "C",
+        "created_at": "2026-01-02T00:00:00Z",
+    }
+    document = {"data": [claude], "has_more": False, "first_id": "claude", "last_id": "claude"}
+    first = RawUpstream(says("200 OK", json.dumps(document).encode()))
+    second = RawUpstream(listing("gpt"))
+    claude_is = {"dialect": "anthropic", "models": {"claude": "claude"}}
+    options = ({**KEYED[0], **claude_is}, {**KEYED[1], "models": {"gpt": "gpt"}})
+    async with house(first, second, routes=(), options=options) as gate:
+        version = "anthropic-version: 2023-06-01\r\n"
+        _, _, body = await gate.ask("/v1/models", b"", version, "GET")
+        _, _, one = await gate.ask("/v1/models/claude", b"", version, "GET")
+        _, _, plain = await gate.ask("/v1/models/claude", b"", "", "GET")
+    found = json.loads(body)
+    assert (found["first_id"], found["last_id"], found["has_more"]) == ("claude", "gpt", False)
+    assert found["data"][0] == {**claude, "owned_by": "a"}
+    assert found["data"][1]["created_at"] == "1970-01-01T00:00:07Z"
+    assert json.loads(one) == {**claude, "owned_by": "a"}
+    assert json.loads(plain) == {
+        "id": "claude", "object": "model", "created": 1767312000, "owned_by": "a"
+    }  # fmt: skip
+    assert first.targets == [b"/v1/models?limit=1000"]
+    assert first.header(b"anthropic-version") == [b"2023-06-01"]
+
+
+async def test_clients_of_gemini_get_its_form() -> None:
+    gemini = {"name": "models/flash", "displayName": "Flash", "inputTokenLimit": 9}
+    first = RawUpstream(says("200 OK", json.dumps({"models": [gemini]}).encode()))
+    second = RawUpstream(listing("gpt"))
+    options = ({**KEYED[0], "dialect": "gemini"}, {**KEYED[1], "models": {"gpt": "gpt"}})
+    async with house(first, second, routes=(), options=options) as gate:
+        _, _, body = await gate.ask("/v1beta/models?pageSize=1", b"", "", "GET")
+        _, _, one = await gate.ask("/v1/models/gpt", b"", "x-goog-api-key: k\r\n", "GET")
+    flash, gpt = json.loads(body)["models"]
+    assert flash["name"] == "models/flash"
+    assert (flash["inputTokenLimit"], flash["description"]) == (9, "Answered by a.")
+    assert gpt == json.loads(one)
+    assert (gpt["name"], gpt["description"]) == ("models/gpt", "Answered by b.")
+    assert "generateContent" in gpt["supportedGenerationMethods"]
+
+
+@pytest.mark.parametrize("path", ["/v1/models/org/m:7b", "/v1/models/org%2Fm%3A7b"])
+async def test_one_model_is_answered_by_its_name(path: str) -> None:
+    first = RawUpstream(listing("org/m:7b", context_window=8000))
+    async with house(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
+        await owners(gate)
+        first.answer = says("500 Oops")
+        status, _, body = await gate.ask(path, b"", "", "GET")
+    assert status == 200
+    assert json.loads(body) == {
+        "id": "org/m:7b", "object": "model", "created": 7, "owned_by": "a", "context_window": 8000
+    }  # fmt: skip
+
+
+async def test_an_unknown_model_and_all_other_methods_are_the_upstreams_to_answer() -> None:
+    first = RawUpstream(listing("big"))
+    async with house(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
+        await owners(gate)
+        first.answer = says("404 Not Found", b'{"error":{"message":"no"}}')
+        status, headers, body = await gate.ask("/v1/models/none", b"", "", "GET")
+        assert (status, body) == (404, b'{"error":{"message":"no"}}')
+        assert headers["x-headstart-upstream"] == "a"
+        assert (await gate.ask("/v1/models/big", b"", "", "DELETE"))[0] == 404
+    assert first.targets[1:] == [b"/v1/models/none", b"/v1/models/big"]
+
+
+async def test_a_single_upstream_with_callers_keys_answers_itself() -> None:
+    answer = listing("theirs")
+    upstream = RawUpstream(answer)
+    options = ({"models": {"fast": "m"}},)
+    async with house(upstream, routes=(), options=options) as gate:
+        _, headers, body = await gate.ask("/v1/models?x=1", b"", MINE, "GET")
+    assert body == answer.partition(b"\r\n\r\n")[2]
+    assert headers["x-headstart-upstream"] == "a"
+    assert upstream.targets == [b"/v1/models?x=1"]
+    assert upstream.header(b"authorization") == [b"Bearer mine"]
+
+
+async def test_no_callers_key_goes_to_an_upstream_for_the_list() -> None:
+    first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
+    async with house(first, second, routes=()) as gate:  # both on this machine, without keys
+        assert await owners(gate, MINE) == {"big": "a"}
+    assert first.header(b"authorization") == second.header(b"authorization") == []
+
+
+async def test_the_list_is_that_of_the_route_that_the_caller_takes() -> None:
+    first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
+    routes = (
+        {"name": "tenant", "match": {"header": {"x-tenant": "b"}}, "upstreams": ["b"]},
+        {"name": "named", "match": {"path": "/none"}, "upstreams": ["b"]},
+    )
+    async with house(first, second, routes=routes, options=KEYED) as gate:
+        assert await owners(gate) == {"big": "a"}
+        assert await owners(gate, "X-Tenant: b\r\n") == {"small": "b"}
+        assert await owners(gate, "X-Headstart-Route: named\r\n") == {"small": "b"}
+        status, _, _ = await gate.ask("/v1/models", b"", "X-Headstart-Route: nobody\r\n", "GET")
+    assert status == 400
+
+
+async def test_the_list_needs_the_operators_leave_as_all_paths_do() -> None:
+    both = (RawUpstream(listing("big")), RawUpstream(listing("small")))
+    server = {"server.relay_paths": ["/v1/files"], "server.client_keys": ["c"]}
+    async with house(*both, routes=(), options=KEYED, **server) as gate:
+        assert (await gate.ask("/v1/models", b"", "", "GET"))[0] == 401
+        assert (await gate.ask("/v1/models", b"", "Authorization: Bearer c\r\n", "GET"))[0] == 403
+
+
+# --- when lists are asked for ------------------------------------------------------------------
+
+
+class Listing:
+    """An upstream that lists some models, or fails."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.name, self.ids, self.asked = "a", ids, 0
+        self.hold: asyncio.Event | None = None
+
+    async def send(self, call: Call) -> Reply:
+        self.asked += 1
+        if self.hold is not None:
+            await self.hold.wait()
+        if not self.ids:
+            raise UpstreamUnreachable("down")
+        body = listing(*self.ids).partition(b"\r\n\r\n")[2]
+
+        async def pieces() -> AsyncGenerator[Piece]:
+            yield Piece(body)
+
+        return Reply("a", 200, (), pieces())
+
+
+class _Candidate:
+    name = identity = "a"
+    names = frozenset({"a"})
+
+
+def make_lists(upstream: Listing) -> tuple[ModelLists, list[float], Recorder]:
+    now, recorder, tasks = [1e6], Recorder(), set[asyncio.Task[None]]()
+    candidate = cast("Candidate", _Candidate())
+    provider = Provider(
+        name="a",
+        base_url="https://a.test",
+        dialect=OPENAI_CHAT.name,
+        models={},
+        named=frozenset(),
+        known=frozenset(),
+        candidates={"": candidate},
+        relay=candidate,
+    )
+
+    def spawn(function: Any, *args: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(function(*args))  # noqa: TID251 - a stand-in
+        tasks.add(task)
+        return task
+
+    assert OPENAI_CHAT.models is not None
+    lists = ModelLists(
+        Router([provider], {}),
+        (),
+        [ListSource("a", "https://a.test", OPENAI_CHAT.models, upstream)],
+        spawn=cast("Spawn", spawn),
+        clock=lambda: now[0],
+        new_id=lambda: "id",
+        observer=recorder,
+    )
+    return lists, now, recorder
+
+
+async def names(lists: ModelLists) -> list[str]:
+    call = Call(
+        id="1", method="GET", path=b"/v1/models", query_string=b"", headers=(), body=b"",
+        dialect=OPENAI_CHAT.name, endpoint="relay",
+    )  # fmt: skip
+    answer = await lists.answer(call)
+    assert answer is not None
+    return [each["id"] for each in json.loads(answer.body)["data"]]
+
+
+async def test_an_old_list_is_served_at_once_and_renewed_in_the_background() -> None:
+    upstream = Listing(["one"])
+    lists, now, _ = make_lists(upstream)
+    assert [await names(lists), await names(lists)] == [["one"], ["one"]]
+    assert upstream.asked == 1
+    now[0] += FRESH_S
+    upstream.ids, upstream.hold = ["two"], asyncio.Event()
+    assert [await names(lists), await names(lists)] == [["one"], ["one"]]
+    upstream.hold.set()
+    await asyncio.sleep(0.01)
+    assert await names(lists) == ["two"]
+    assert upstream.asked == 2
+
+
+async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of() -> None:
+    upstream = Listing([])
+    lists, now, recorder = make_lists(upstream)
+    assert await names(lists) == []
+    assert await names(lists) == []
+    assert upstream.asked == 1
+    upstream.ids = ["one"]
+    now[0] += RETRY_S
+    assert await names(lists) == ["one"]
+    (failed,) = recorder.seen
+    assert "upstream a" in str(failed)
+
+
+async def test_what_a_provider_lists_is_read_leniently() -> None:
+    form = OPENAI_CHAT.models
+    assert form is not None
+    odd = [{"id": "a", "name": "A"}, {"id": 3}, "x", {}, {"id": "b", "created": "no"}]
+    found = [ListedModel(id="a", title="A"), ListedModel(id="b")]
+    for document in (odd, {"data": odd}):  # some providers send the bare list
+        read = form.read(document)
+        assert [(each.id, each.title, each.created) for each in read] == [
+            (each.id, each.title, each.created) for each in found
+        ]
+    assert form.read({"data": {}}) == form.read("x") == form.read(None) == []
