@@ -32,6 +32,8 @@ from headstart.dialects.requests import (
     edit,
     effort_of,
     encode_text,
+    forces_tool,
+    is_amid_calls,
     last_user_text,
     name_results,
     origin,
@@ -596,7 +598,7 @@ def _write_reasoning(
     if effort is not None and effort not in _EFFORTS:
         losses.drop("reasoning_effort")
         return {}, None
-    thinking = {} if _forces_tool(asked) else {"type": "adaptive", **_display(wish)}
+    thinking = {} if forces_tool(asked) else {"type": "adaptive", **_display(wish)}
     return thinking, None if effort is None else _EFFORTS[effort]
 
 
@@ -631,20 +633,7 @@ def _budgeted(asked: CanonicalRequest, wish: ReasoningOptions, losses: Losses) -
     budget = max(budget, _LEAST_BUDGET)
     if asked.max_tokens is not None and budget >= asked.max_tokens:
         budget = asked.max_tokens // 2
-    if budget < _LEAST_BUDGET or _forces_tool(asked) or _is_amid_calls(asked):
+    if budget < _LEAST_BUDGET or forces_tool(asked) or is_amid_calls(asked):
         losses.drop("reasoning_effort")
         return {}
     return {"type": "enabled", "budget_tokens": budget, **_display(wish)}
-
-
-def _forces_tool(asked: CanonicalRequest) -> bool:
-    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
-
-
-def _is_amid_calls(asked: CanonicalRequest) -> bool:
-    for message in reversed(asked.messages):
-        if message.role == "user":
-            return False
-        if any(isinstance(part, CallPart) for part in message.parts):
-            return True
-    return False

@@ -30,7 +30,13 @@ from headstart.dialects.answers import (
 )
 from headstart.dialects.aws_event_stream import MessageCutter
 from headstart.dialects.dialect import UpstreamDialect
-from headstart.dialects.requests import Losses, budget_of, top_level_extra
+from headstart.dialects.requests import (
+    Losses,
+    budget_of,
+    forces_tool,
+    is_amid_calls,
+    top_level_extra,
+)
 from headstart.errors import InvalidRequest
 from headstart.types import (
     Ended,
@@ -52,7 +58,6 @@ if TYPE_CHECKING:
         Message,
         MessagePart,
         Quirks,
-        ReasoningOptions,
         ResponseFormat,
     )
     from headstart.dialects.dialect import Frame
@@ -63,6 +68,7 @@ _Blocks: TypeAlias = list[dict[str, Any]]
 REASONING = "reasoningContent"
 """Name under which reasoning comes."""
 
+_LEAST_BUDGET = 1024
 CACHE_POINT = "cachePoint"
 """The block that ends a prefix to be cached; some models refuse it."""
 
@@ -254,7 +260,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         **({"system": system} if system else {}),
         **_inference(asked, quirks, losses),
         **_tools(asked, losses),
-        **_output(asked, losses),
+        **_output(asked, quirks, losses),
     }
     fields = _model_fields(asked, quirks, losses)
     if fields:
@@ -304,22 +310,35 @@ def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> di
             fields["top_k"] = asked.top_k
         else:
             losses.drop("top_k")
-    budget = None if asked.reasoning is None else _budget(asked.reasoning, quirks)
+    budget = _budget(asked, quirks, losses)
     if budget is not None:
         fields["thinking"] = {"type": "enabled", "budget_tokens": budget}
     return fields
 
 
-def _budget(wish: ReasoningOptions, quirks: Quirks) -> int | None:
-    """Return the tokens for a model that is told a number, and None for one told an effort."""
-    if wish.enabled is False or wish.effort == "none":
+def _budget(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> int | None:
+    """Return the tokens for a model that is told a number, and None for one told an effort.
+
+    At most half of the limit. None for a turn whose tool calls were made without thinking, and for
+    one that has to call a tool: Claude refuses to think then.
+    """
+    wish = asked.reasoning
+    if wish is None or wish.enabled is False or wish.effort == "none":
         return None
-    if wish.budget_tokens is not None:
-        return wish.budget_tokens
-    return None if wish.effort is None or quirks.thinking == "effort" else budget_of(wish.effort)
+    budget = wish.budget_tokens
+    if budget is None:
+        if wish.effort is None or quirks.thinking == "effort":
+            return None
+        budget = budget_of(wish.effort)
+    if asked.max_tokens is not None and budget >= asked.max_tokens:
+        budget = asked.max_tokens // 2
+    if budget < _LEAST_BUDGET or forces_tool(asked) or is_amid_calls(asked):
+        losses.drop("reasoning")
+        return None
+    return budget
 
 
-def _output(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _output(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
     config: dict[str, Any] = {}
     wanted = asked.response_format
     if wanted is not None and wanted.kind != "text":
@@ -329,7 +348,7 @@ def _output(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
         losses.drop_filled({**wish.extra, "display": wish.shown is False})
         if wish.enabled is False or wish.effort == "none":
             losses.drop("reasoning")
-        elif wish.effort is not None and wish.budget_tokens is None:
+        elif wish.effort is not None and wish.budget_tokens is None and quirks.thinking == "effort":
             config["effort"] = wish.effort
         elif wish.enabled and wish.budget_tokens is None:
             losses.drop("reasoning")

@@ -461,6 +461,21 @@ def effort_of(budget_tokens: int) -> str:
     return next((name for name in ("low", "medium") if budget_tokens <= _BUDGETS[name]), "high")
 
 
+def forces_tool(asked: CanonicalRequest) -> bool:
+    """Tell whether the model has to call a tool."""
+    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
+
+
+def is_amid_calls(asked: CanonicalRequest) -> bool:
+    """Tell whether the model has called tools since the user last said something."""
+    for message in reversed(asked.messages):
+        if message.role == "user":
+            return False
+        if any(isinstance(part, CallPart) for part in message.parts):
+            return True
+    return False
+
+
 def fits_strict(schema: Any) -> bool:
     """May OpenAI be told to keep strictly to this schema?
 

@@ -17,7 +17,7 @@ _DEPLOYMENT = "headstart.deployment"
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
-class _Named(msgspec.Struct):
+class _ModelOfBody(msgspec.Struct):
     model: object = None
 
 
@@ -56,7 +56,7 @@ def with_deployment(body: bytes, name: str) -> bytes:
     A body that is no JSON object stays as it is.
     """
     try:
-        if msgspec.json.decode(body, type=_Named).model == name:
+        if msgspec.json.decode(body, type=_ModelOfBody).model == name:
             return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -61,6 +61,22 @@ async def test_a_stream_of_a_deployment_is_whole_and_its_repeat_a_hit() -> None:
     assert running.provider.calls == 1
 
 
+async def test_embeddings_and_completions_of_a_deployment_are_cached() -> None:
+    async with sidecar() as running, azure(running.url, azure_deployment="mine") as client:
+        vectors = [
+            (await client.embeddings.create(model="x", input=["a", "b"])).data[1].embedding
+            for _ in range(2)
+        ]
+        texts = [
+            (await client.completions.create(model="x", prompt=PROMPT)).choices[0].text
+            for _ in range(2)
+        ]
+        models = [record.model for record in running.provider.stats.records(0)]
+    assert vectors[0] == vectors[1]
+    assert texts[0] == texts[1]
+    assert models == ["mine", "mine"]
+
+
 async def test_azures_newer_paths_are_openais() -> None:
     async with sidecar() as running:
         for base in ("/openai/v1", "/v1"):
@@ -121,6 +137,7 @@ async def test_a_version_sends_calls_to_deployments() -> None:
         await ask(proxy, "/v1/messages", **message)
         await ask(proxy, "/openai/deployments/d/embeddings?api-version=1", input="a")
         await ask(proxy, "/v1/files")
+        await ask(proxy, "/openai/responses?api-version=1", model="gpt-4o", input="a")
     paths = [(call.path, call.query) for call in proxy.upstream.calls]
     stated = b"api-version=" + VERSION.encode()
     chat = "/openai/deployments/my%20gpt/chat/completions"
@@ -129,6 +146,7 @@ async def test_a_version_sends_calls_to_deployments() -> None:
         (chat, stated),
         ("/openai/deployments/d/embeddings", stated),
         ("/openai/files", stated),
+        ("/openai/responses", stated),
     ]
     for call in proxy.upstream.calls:
         assert call.header(b"api-key")

@@ -262,7 +262,7 @@ def test_a_mark_of_the_prefix_cache_travels() -> None:
     text = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     document = {
         "model": "m",
-        "max_tokens": 5,
+        "max_tokens": 5000,
         "system": [text],
         "thinking": {"type": "enabled", "budget_tokens": 2048},
         "messages": [{"role": "user", "content": "Hi"}],
@@ -296,3 +296,36 @@ def test_fields_that_only_tune_are_dropped_by_name() -> None:
     assert found.dropped == ("logprobs", "presence_penalty", "seed", "user")
     assert set(json.loads(found.body)) == {"messages"}
     assert MessageCutter().cut(b"", 0) is None
+
+
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
+CALLED = [
+    {"role": "user", "content": "Look."},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}],
+    },
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({"max_tokens": 9000}, 2048),
+        ({"max_tokens": 3000, "thinking": {"type": "enabled", "budget_tokens": 3500}}, 1500),
+        ({"max_tokens": 1500}, None),
+        ({"max_tokens": 9000, "messages": CALLED}, None),
+        ({"max_tokens": 9000, "tool_choice": {"type": "any"}}, None),
+    ],
+)
+def test_a_model_thinks_only_where_it_may(fields: dict[str, Any], budget: int | None) -> None:
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    document = {"model": "m", "tools": [tool], "messages": CALLED[:1], **THINKING, **fields}
+    asked = ANTHROPIC_MESSAGES.read_request(
+        ANTHROPIC_MESSAGES.parse_request(json.dumps(document).encode())
+    )
+    found = DIALECT.write_request(asked, Quirks())
+    extra = json.loads(found.body).get("additionalModelRequestFields", {})
+    assert extra.get("thinking", {}).get("budget_tokens") == budget
+    assert ("reasoning" in found.dropped) == (budget is None)

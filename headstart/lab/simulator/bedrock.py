@@ -78,7 +78,7 @@ class _ConverseChoice(Frozen):
     tool: _NamedChoice | None = None
 
 
-class _ToolConfig(Frozen, rename="camel"):
+class _ConverseTools(Frozen, rename="camel"):
     tools: tuple[_ConverseTool, ...]
     tool_choice: _ConverseChoice = _ConverseChoice()
 
@@ -108,7 +108,7 @@ class _ConverseBody(Frozen, rename="camel"):
     messages: tuple[_ConverseMessage, ...]
     system: tuple[_ConverseBlock, ...] = ()
     inference_config: _Inference = _Inference()
-    tool_config: _ToolConfig | None = None
+    tool_config: _ConverseTools | None = None
     output_config: _Output = _Output()
 
 
@@ -228,7 +228,7 @@ def _messages(body: _ConverseBody) -> Iterator[AskedMessage]:
             yield text_message(message.role, texts)
 
 
-def _tools(config: _ToolConfig) -> Iterator[OfferedTool]:
+def _tools(config: _ConverseTools) -> Iterator[OfferedTool]:
     for tool in config.tools:
         if tool.tool_spec is not None:
             spec = tool.tool_spec

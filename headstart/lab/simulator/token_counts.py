@@ -25,7 +25,7 @@ _PATHS: tuple[tuple[re.Pattern[bytes], Wire], ...] = (
 )
 
 
-class TokenCount(NamedTuple):
+class CountedPrompt(NamedTuple):
     """The chat request whose prompt was counted, and the body of the answer."""
 
     chat: ChatBody
@@ -39,7 +39,7 @@ def counting_wire(incoming: SimulatedRequest) -> Wire | None:
     return next((wire for path, wire in _PATHS if path.fullmatch(incoming.path)), None)
 
 
-def count_tokens(incoming: SimulatedRequest) -> TokenCount | None:
+def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
     """Count a prompt; None for other requests. Raises BadRequest and msgspec.DecodeError."""
     wire = counting_wire(incoming)
     if wire is None:
@@ -56,7 +56,7 @@ def count_tokens(incoming: SimulatedRequest) -> TokenCount | None:
         document = {"max_tokens": 1, **document}
     asked = msgspec.structs.replace(incoming, path=path, body=msgspec.json.encode(document))
     chat = wire.read(asked)
-    return TokenCount(chat, msgspec.json.encode(_answer(wire, chat.prompt_tokens)))
+    return CountedPrompt(chat, msgspec.json.encode(_answer(wire, chat.prompt_tokens)))
 
 
 def _answer(wire: Wire, tokens: int) -> dict[str, Any]:

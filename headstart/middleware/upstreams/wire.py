@@ -258,6 +258,19 @@ leaves its connection to the next call."""
 _NOTHING: Mapping[str, str] = {}
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
+_OF_A_DEPLOYMENT = frozenset(
+    (
+        b"audio/speech",
+        b"audio/transcriptions",
+        b"audio/translations",
+        b"chat/completions",
+        b"completions",
+        b"embeddings",
+        b"images/edits",
+        b"images/generations",
+    )
+)
+"""Azure's operations whose path names the deployment; for others the body names the model."""
 
 
 class OutgoingRequest(NamedTuple):
@@ -297,10 +310,10 @@ def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingR
     """
     if model in (".", ".."):
         raise InvalidRequest(f"model: {model!r} is no name of a deployment")
-    path = sent.path
-    if model and path.startswith(_VERSIONED):
+    path, operation = sent.path, sent.path.removeprefix(_VERSIONED)
+    if model and operation in _OF_A_DEPLOYMENT:
         name = quote(model, safe="").encode()
-        path = b"%bdeployments/%b/%b" % (_VERSIONED, name, path.removeprefix(_VERSIONED))
+        path = b"%bdeployments/%b/%b" % (_VERSIONED, name, operation)
     stated = b"api-version=" + quote(version, safe="").encode()
     query = b"&".join(filter(None, (sent.query, stated)))
     return sent._replace(path=path, query=query)
