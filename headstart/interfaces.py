@@ -206,13 +206,20 @@ class AdmissionPolicy(Protocol):
     def refuse_semantic(self, request: ChatRequest) -> str | None:
         """Return why the answer to another prompt may not answer this request."""
 
-    def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
-        """Return why this answer, a complete one of status 200, may not be stored."""
+    def refuse_store(
+        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = ()
+    ) -> str | None:
+        """Return why this answer, a complete one of status 200, may not be stored.
+
+        ``tools`` are patterns of the tools whose calls may be replayed.
+        """
 
     def variants(self, request: ChatRequest) -> int:
         """Return how many answers to keep for this request; a hit draws one at random."""
 
-    def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
+    def refuse_serve(
+        self, request: ChatRequest, entry: Entry, tools: Sequence[str] = ()
+    ) -> str | None:
         """Return why an entry does not fit the request's limits, ``n`` or logprobs."""
 
 

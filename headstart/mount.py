@@ -49,6 +49,7 @@ class CacheOptions(TypedDict, total=False):
     guards: Sequence[str]
     share_users: bool
     sampled: str
+    cached_tools: str | Sequence[str]
     holdout: float
     store: str
     on_corrupt: Literal["fail", "fresh"]

@@ -267,6 +267,10 @@ class CacheSettings(Section):
     ] = "always"
     """Requests for random answers: Headstart caches them `always`, only if they are
     `deterministic`, or keeps several answers of each (`variants:3`)."""
+    cached_tools: str | tuple[str, ...] = ()
+    """Names of tools, with `*` and `?`, whose calls may be replayed: then Headstart stores answers
+    that call only these tools, and serves them to exact repeats ([tool
+    calls](cache-key.md#answers-that-call-tools)). `"*"`: all tools."""
     holdout: Share = 0.0
     """Share of the hits for which Headstart asks upstream nevertheless, to measure the savings of
     hits ([report](report.md))."""
@@ -717,6 +721,8 @@ class RouteSettings(_RouteStrategy, kw_only=True):
     expression reads texts of users: one that ends in `.+?\\s*$` takes seconds on 30,000 spaces."""
     semantic: bool = True
     """`false`: serve only exact repeats."""
+    cached_tools: str | tuple[str, ...] | None = None
+    """The route's own `cache.cached_tools`; `[]` for none."""
     ttl_s: Seconds | None = None
     """Lifetime of the route's entries in seconds. None: `cache.ttl_s`."""
     on_repeat: OnRepeat = "hit"

@@ -317,6 +317,12 @@ class Completion(Frozen, tag="completion"):
     tier: str | None = None
     extra: dict[str, Any] = {}
 
+    @property
+    def called_tools(self) -> frozenset[str]:
+        """The names of the tools that it calls."""
+        parts = (part for choice in self.choices for part in choice.parts)
+        return frozenset([part.name for part in parts if isinstance(part, ToolCall)])
+
 
 class RawResponse(Frozen, tag="raw"):
     """The whole answer of a custom endpoint, byte for byte."""

@@ -16,7 +16,13 @@ from headstart.factory.learning import (
     make_second_opinion,
     open_oversight,
 )
-from headstart.factory.routing import lifetimes, make_router, route_rule, socket_upstreams
+from headstart.factory.routing import (
+    lifetimes,
+    make_router,
+    route_rule,
+    socket_upstreams,
+    tool_patterns,
+)
 from headstart.factory.shaping import concise_levels, open_shaping
 from headstart.factory.upstreams import (
     billing_names,
@@ -264,6 +270,7 @@ def _make_preparer(
         semantic=cache.mode != "exact-only",
         rules=tuple(map(route_rule, settings.route)),
         max_error=cache.max_error,
+        cached_tools=tool_patterns(cache.cached_tools),
         learning=parts.learning,
         lifetimes=lifetimes(cache),
         max_body_values=settings.server.max_body_values,

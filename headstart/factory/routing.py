@@ -42,11 +42,17 @@ def route_rule(route: RouteSettings) -> RouteRule:
         max_error=route.max_error,
         query=None if route.query is None else re.compile(route.query),
         semantic=route.semantic,
+        cached_tools=None if route.cached_tools is None else tool_patterns(route.cached_tools),
         ttl_s=route.ttl_s,
         repeat_window_s=None
         if route.on_repeat == "hit"
         else route.repeat_window_s or REPEAT_WINDOW_S,
     )
+
+
+def tool_patterns(stated: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return patterns of names; one may be stated alone."""
+    return (stated,) if isinstance(stated, str) else stated
 
 
 def lifetimes(cache: CacheSettings) -> Lifetimes:

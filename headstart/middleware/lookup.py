@@ -152,7 +152,8 @@ class Finder:
             level = self._concise.get(prepared.rule, self._concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
-        return None if request is None else self._admission.refuse_serve(request, entry)
+        tools = prepared.cached_tools
+        return None if request is None else self._admission.refuse_serve(request, entry, tools)
 
     async def _find_similar(self, prepared: Prepared, key: CacheKey) -> Lookup:
         """Return a hit by meaning, or a miss."""

@@ -111,6 +111,8 @@ class Prepared(msgspec.Struct, frozen=True):
     lifetime: Lifetime = FOREVER
     rule: str = ""
     """Name of the ``[[route]]`` that it takes."""
+    cached_tools: tuple[str, ...] = ()
+    """Patterns of the tools whose calls may be replayed to an exact repeat."""
     repeat: Repeat | None = None
     """Set if a repeat by the same caller gets a fresh answer."""
     holder: str = ""
@@ -128,7 +130,8 @@ class Preparer:
 
     ``upstream`` names the upstream that answers, by dialect, model and rule; ``answerers`` names
     all upstreams that may answer. Unless ``semantic``, only exact repeats share answers. ``rules``
-    are the ``[[route]]`` tables in order, and ``max_error`` is the target of routes without one.
+    are the ``[[route]]`` tables in order; ``max_error`` and ``cached_tools`` are those of routes
+    without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
     say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
     that fails is reported to ``observer``, and its request goes on without the cache.
@@ -148,6 +151,7 @@ class Preparer:
         semantic: bool = True,
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
+        cached_tools: tuple[str, ...] = (),
         learning: str = "",
         lifetimes: Lifetimes = _ONE_LIFE,
         max_body_values: int = 100_000,
@@ -162,6 +166,7 @@ class Preparer:
         self._semantic = semantic
         self._rules = rules
         self._max_error = max_error
+        self._cached_tools = cached_tools
         self._learning = learning
         self._lifetimes = lifetimes
         self._values = ValueLimit(max_body_values)
@@ -357,6 +362,7 @@ class Preparer:
             match_context=matching,
             lifetime=lifetime,
             rule=rule.name,
+            cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
             repeat=self._repeat(
                 rule.repeat_window_s or route.repeat_window_s,
                 key,

@@ -26,7 +26,7 @@ from headstart.observe import StageFailed
 from headstart.policies.freshness import StorageVerdict, judge_response
 from headstart.reply import AnswerWithheld
 from headstart.transcript import CHARACTERS_PER_TOKEN, storable
-from headstart.types import Ended, Entry, Origin, RawResponse, ToolCall
+from headstart.types import Completion, Ended, Entry, Origin, RawResponse, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headstart.observe import Observer
     from headstart.reply import Reply
     from headstart.transcript import Transcript
-    from headstart.types import CacheKey, Call, ChatRequest, Completion, Headers
+    from headstart.types import CacheKey, Call, ChatRequest, Headers
 
 UNATTENDED_S = 600.0
 """Longest call that nobody waits for: no caller's deadline ends it."""
@@ -223,11 +223,13 @@ class PumpedCall:
             pump.recorder.add(self._call, self._dialect, entry)
         tenant = self._prepared.match_context.tenant
         stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant)
-        if sample is not None and pump.learner is not None:
+        if sample is not None and pump.learner is not None and not _calls_tools(entry):
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
     def _text(self, entry: Entry) -> str | None:
         """Return the text by whose meaning the entry is found; None: by exact lookups alone."""
+        if _calls_tools(entry):  # such an answer is never found by meaning
+            return None
         return entry.key.query if self._prepared.semantic_refusal is None else None
 
     def _settle(self) -> None:
@@ -437,7 +439,9 @@ class PumpedCall:
             return self._refuse_raw(reply)
         if self._whole(reply) is not None and self._kept is not None:
             if not self._judged:  # an answer with estimated tokens is summed up a second time
-                self._refusal = self._pump.admission.refuse_store(request, self._kept)
+                self._refusal = self._pump.admission.refuse_store(
+                    request, self._kept, self._prepared.cached_tools
+                )
                 self._judged = True
             return self._refusal
         transcript = reply.transcript
@@ -536,6 +540,10 @@ def _count(body: bytes, said: str, model: str) -> Tokens:
     # A request's body is its prompt and some JSON around it: close enough for an estimate.
     prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
     return Tokens(prompt, count_at_once(said, model).tokens)
+
+
+def _calls_tools(entry: Entry) -> bool:
+    return isinstance(entry.answer, Completion) and bool(entry.answer.called_tools)
 
 
 def _has_its_length(headers: Headers, size: int) -> bool:

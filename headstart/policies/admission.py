@@ -6,6 +6,7 @@ Each refusal is a short, stable reason.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from headstart.errors import ConfigError
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.dialects.request_form import RequestForm
     from headstart.types import ChatRequest, Choice, Entry
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 _CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
 """Finish reasons of an answer that came to its own end, in the spelling of any provider."""
 
-_CUT = "length"
+_CUT, _CALLS = "length", "tool-calls"
 _FINISH_REASONS = {
     finish: reason
     for reason, finishes in {
         _CUT: "length max_tokens model_context_window_exceeded",
-        "tool-calls": "tool_calls tool_call tool_use function_call",
+        _CALLS: "tool_calls tool_call tool_use function_call",
         "content-filter": "content_filter safety",
         "refusal": "refusal",
     }.items()
@@ -85,8 +86,13 @@ class Admission:
             return "tool-results"
         return "personal" if is_personal(query) else None
 
-    def refuse_store(self, request: ChatRequest, answer: Completion) -> str | None:
-        """Refuse answers that are not whole, not text, or not what the request asked for."""
+    def refuse_store(
+        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = ()
+    ) -> str | None:
+        """Refuse answers that are not whole, not text, or not what the request asked for.
+
+        Calls of these ``tools`` count as text.
+        """
         reason = self.refuse_lookup(request)
         if reason is not None:
             return reason
@@ -97,12 +103,14 @@ class Admission:
         form = form_of(request)
         response_format = form.response_format(request.document)
         for choice in answer.choices:
-            reason = _refuse_choice(choice, form, response_format)
+            reason = _refuse_choice(choice, form, response_format, tools)
             if reason is not None:
                 return reason
         return None
 
-    def refuse_serve(self, request: ChatRequest, entry: Entry) -> str | None:
+    def refuse_serve(
+        self, request: ChatRequest, entry: Entry, tools: Sequence[str] = ()
+    ) -> str | None:
         """Compare the fields that the key leaves out with the stored answer.
 
         An answer of T tokens that came to its own end is right for any limit of at least T. The
@@ -111,16 +119,21 @@ class Admission:
         answer = entry.answer
         if not isinstance(answer, Completion):
             return None
+        if not _all_listed(answer.called_tools, tools):
+            return _CALLS
         if len(answer.choices) < request.choices:
             return "too-few-choices"
         if request.logprobs and not form_of(request).has_logprobs(answer, request.document):
             return "too-few-logprobs"
-        if request.max_tokens is not None:
-            if entry.origin.completion_tokens <= 0:
-                return "unknown-length"
-            if entry.origin.completion_tokens > request.max_tokens:
-                return "longer-than-limit"
+        return _refuse_length(request.max_tokens, entry.origin.completion_tokens)
+
+
+def _refuse_length(limit: int | None, tokens: int) -> str | None:
+    if limit is None:
         return None
+    if tokens <= 0:
+        return "unknown-length"
+    return "longer-than-limit" if tokens > limit else None
 
 
 def _parse_variants(sampled: str) -> int:
@@ -151,16 +164,34 @@ def _is_flagged(moderation: object) -> bool:
     return isinstance(moderation, list) and any(map(_is_flagged, moderation))
 
 
-def _refuse_choice(choice: Choice, form: RequestForm, response_format: object) -> str | None:
-    reason = _refuse_finish(choice) or _refuse_content(choice, form)
-    if reason == _CUT and form.keeps_cut_answers:
-        reason = _refuse_content(choice, form)
+def _refuse_choice(
+    choice: Choice, form: RequestForm, response_format: object, tools: Sequence[str]
+) -> str | None:
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    replays = bool(calls) and _all_listed([call.name for call in calls], tools)
+    reason = _refuse_finish(choice)
+    if (replays and reason == _CALLS) or (form.keeps_cut_answers and reason == _CUT):
+        reason = None
+    reason = reason or _refuse_content(choice, form, replays=replays)
     if reason is not None:
         return reason
+    if replays:
+        return "broken-format" if any(map(_is_broken, calls)) else None
     text = "".join(part.text for part in choice.parts if isinstance(part, Text))
     if not text.strip():
         return "empty"
     return "broken-format" if breaks_format(text, response_format) else None
+
+
+def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:
+    """Tell whether each of these tools has a pattern."""
+    return all(any(fnmatchcase(name, pattern) for pattern in tools) for name in names)
+
+
+def _is_broken(call: ToolCall) -> bool:
+    """Tell whether the arguments of a call are not the JSON that they have to be."""
+    is_json = call.kind != "custom" and bool(call.arguments)
+    return is_json and _breaks_schema(call.arguments, {"type": "object"})
 
 
 def _refuse_finish(choice: Choice) -> str | None:
@@ -170,10 +201,10 @@ def _refuse_finish(choice: Choice) -> str | None:
     return None
 
 
-def _refuse_content(choice: Choice, form: RequestForm) -> str | None:
+def _refuse_content(choice: Choice, form: RequestForm, *, replays: bool) -> str | None:
     kinds = {type(part) for part in choice.parts}
-    if ToolCall in kinds:
-        return "tool-calls"
+    if ToolCall in kinds and not replays:
+        return _CALLS
     if Refusal in kinds:
         return "refusal"
     if choice.extra.get("audio") is not None:

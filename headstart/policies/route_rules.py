@@ -37,6 +37,8 @@ class RouteRule:
     query: re.Pattern[str] | None = None
     """Its group ``query`` is the question in the last user text."""
     semantic: bool = True
+    cached_tools: tuple[str, ...] | None = None
+    """Patterns of the tools whose calls may be replayed; None: those of all routes."""
     ttl_s: float | None = None
     repeat_window_s: float | None = None
     """A caller that repeats a request so soon after its answer is answered anew; None: never."""

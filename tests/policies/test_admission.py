@@ -317,3 +317,45 @@ def test_log_probabilities_can_be_left_out_but_not_made(
 def test_raw_answers_have_no_ranges() -> None:
     stored = entry(RawResponse(headers=(), body=b"{}"))
     assert Admission().refuse_serve(request(max_tokens=1, choices=3), stored) is None
+
+
+# --- answers that call tools ---------------------------------------------------------------------
+
+
+def tool_call(
+    name: str = "get_weather", arguments: str = '{"city": "Rome"}', **more: Any
+) -> ToolCall:
+    return ToolCall(id="call_1", name=name, arguments=arguments, **more)
+
+
+@pytest.mark.parametrize(
+    ("stored", "tools", "reason"),
+    [
+        (answer(tool_call(), finish="tool_calls"), (), "tool-calls"),
+        (answer(tool_call(), finish="tool_calls"), ("get_weather",), None),
+        (answer(tool_call(), finish="stop"), ("get_*",), None),
+        (answer(tool_call(), finish="tool_use"), ("*",), None),
+        (answer(Text(text="Let me see."), tool_call(), finish="tool_calls"), ("*",), None),
+        (answer(tool_call(), tool_call("mail"), finish="tool_calls"), ("get_*",), "tool-calls"),
+        (answer(tool_call(), finish="length"), ("*",), "length"),
+        (answer(tool_call(), finish="content_filter"), ("*",), "content-filter"),
+        (answer(tool_call(), Refusal(text="no")), ("*",), "refusal"),
+        (answer(tool_call(arguments='{"city": "Ro')), ("*",), "broken-format"),
+        (answer(tool_call(arguments="")), ("*",), None),
+        (answer(tool_call(arguments="free text", kind="custom")), ("*",), None),
+        (answer(finish="tool_calls"), ("*",), "tool-calls"),
+    ],
+)
+def test_calls_of_named_tools_alone_are_stored(
+    stored: Completion, tools: tuple[str, ...], reason: str | None
+) -> None:
+    assert Admission().refuse_store(request(), stored, tools) == reason
+
+
+def test_calls_are_served_only_where_their_tools_are_named() -> None:
+    stored = entry(answer(tool_call(), tool_call("mail"), finish="tool_calls"))
+    verdicts = [
+        Admission().refuse_serve(request(), stored, tools)
+        for tools in ((), ("mail",), ("mail", "get_weather"))
+    ]
+    assert verdicts == ["tool-calls", "tool-calls", None]
