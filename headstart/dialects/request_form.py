@@ -360,6 +360,12 @@ class RequestForm:
         """Return a message of the user or of the model."""
         return {"role": role, "content": text}
 
+    def with_turns(
+        self, document: dict[str, Any], turns: Sequence[PromptMessage]
+    ) -> dict[str, Any]:
+        """Return the document with more messages at its end."""
+        return {**document, self.field: [*document[self.field], *turns]}
+
     def _extended_system(self, content: Any, text: str) -> Any:
         return text if not content and content is not False else self._extended(content, text)
 

@@ -53,7 +53,7 @@ def continuing(
         more.append(form.turn("user", INSTRUCTION + anchor(said)))
     elif prefill == "prefix":
         more[0]["prefix"] = True
-    return {**document, form.field: [*document[form.field], *more]}
+    return form.with_turns(document, more)
 
 
 def anchor(said: str) -> str:
