@@ -51,7 +51,7 @@ ColdStart: TypeAlias = Literal["strict", "optimistic"]
 CompressionMode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
 AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal[
-    "openai", "anthropic", "gemini", "cohere", "bedrock", "completions"
+    "openai", "responses", "anthropic", "gemini", "cohere", "bedrock", "completions"
 ]
 EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
@@ -446,10 +446,10 @@ class UpstreamSettings(Section):
     """Name of the upstream in routes, logs, headers and metrics. Empty: the preset's name, else the
     host of the URL."""
     dialect: DialectName | None = None
-    """The wire format: `"openai"`, `"anthropic"`, `"gemini"`, `"cohere"`, `"bedrock"`, or
-    `"completions"` for a server that has [legacy completions](other-calls.md#completions) alone.
-    None: the preset's dialect; without a preset, `"openai"`. Requests in another one are translated
-    into it."""
+    """The wire format: `"openai"`, `"responses"`, `"anthropic"`, `"gemini"`, `"cohere"`,
+    `"bedrock"`, or `"completions"` for a server that has [legacy
+    completions](other-calls.md#completions) alone. None: the preset's dialect; without a preset,
+    `"openai"`. Requests in another one are translated into it."""
     also_speaks: tuple[DialectName, ...] | None = None
     """Further dialects that the provider understands at the same address: requests in them pass
     untranslated. None: the preset's; without a preset, none."""

@@ -13,6 +13,7 @@ from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from headstart.settings import DialectName
     from headstart.types import ChatRequest, Headers
 
-_CLIENTS = (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, OPENAI_COMPLETIONS)
+_CLIENTS = (
+    OPENAI_CHAT,
+    OPENAI_RESPONSES,
+    ANTHROPIC_MESSAGES,
+    GEMINI_GENERATE,
+    OPENAI_COMPLETIONS,
+)
 
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in _CLIENTS}
 """The dialects that clients may speak, by name."""

@@ -23,12 +23,17 @@ pytestmark = [
 ]
 
 ANSWER = Oracle().truth(PROMPT).text
-PROVIDERS = ("openai", "anthropic", "gemini", "cohere")
+PROVIDERS = ("openai", "anthropic", "gemini", "cohere", "responses")
 EXACT = {"mode": "exact-only"}
 ASKS_FOR_TOOL = "What is the weather in Oslo?"
 
-ENDED = {"openai": "stop", "anthropic": "end_turn", "gemini": "STOP"}
-CALLED = {"openai": "tool_calls", "anthropic": "tool_use", "gemini": "STOP"}
+ENDED = {"openai": "stop", "responses": "completed", "anthropic": "end_turn", "gemini": "STOP"}
+CALLED = {
+    "openai": "tool_calls",
+    "responses": "completed",
+    "anthropic": "tool_use",
+    "gemini": "STOP",
+}
 each_client = pytest.mark.parametrize("client", CLIENTS)
 each_mode = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
@@ -125,6 +130,8 @@ async def test_a_schema_is_kept_to(client: str, stream: bool) -> None:
 UNSHOWN = {
     # Gemini shows its thoughts on request, which OpenAI's requests cannot express.
     ("openai", "gemini"),
+    # So does OpenAI's own other API.
+    ("openai", "responses"),
 }
 
 
@@ -143,7 +150,7 @@ async def test_reasoning_is_kept_apart_from_the_answer(client: str, stream: bool
 
 
 @each_mode
-@pytest.mark.parametrize("client", ["anthropic", "gemini"])
+@pytest.mark.parametrize("client", ["anthropic", "gemini", "responses"])
 async def test_reasoning_that_nobody_asked_for_is_not_shown(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:
@@ -181,7 +188,7 @@ async def test_reasoning_of_others_is_signed_by_us_and_comes_back(stream: bool) 
             )
             transforms.append(raw.headers["x-headstart-transforms"])
     # Only a provider of the dialect that it came from gets it, and nobody gets the signature.
-    assert ["dropped:" in each for each in transforms] == [False, True, True, True]
+    assert ["dropped:" in each for each in transforms] == [False, True, True, True, True]
     assert "dropped:thinking" in transforms[1]
     assert "dropped:reasoning_content" in transforms[2]
 
@@ -191,6 +198,7 @@ ERRORS = {
         Status(status=404, message="The model does not exist", code="model_not_found"),
         {
             "openai": ("NotFoundError", 404),
+            "responses": ("NotFoundError", 404),
             "anthropic": ("NotFoundError", 404),
             "gemini": ("ClientError", 404),
         },
@@ -199,6 +207,7 @@ ERRORS = {
         Status(status=429, headers={"retry-after": "3000"}),
         {
             "openai": ("RateLimitError", 429),
+            "responses": ("RateLimitError", 429),
             "anthropic": ("RateLimitError", 429),
             "gemini": ("ClientError", 429),
         },
@@ -207,6 +216,7 @@ ERRORS = {
         Status(status=529),
         {
             "openai": ("InternalServerError", 503),
+            "responses": ("InternalServerError", 503),
             "anthropic": ("OverloadedError", 529),
             "gemini": ("ServerError", 503),
         },
@@ -246,7 +256,14 @@ async def test_callers_of_one_dialect_share_a_translated_call(client: str) -> No
 @each_mode
 @pytest.mark.parametrize(
     ("client", "provider"),
-    [("anthropic", "openai"), ("openai", "gemini"), ("gemini", "openai"), ("anthropic", "gemini")],
+    [
+        ("anthropic", "openai"),
+        ("openai", "gemini"),
+        ("gemini", "openai"),
+        ("anthropic", "gemini"),
+        ("responses", "openai"),
+        ("openai", "responses"),
+    ],
 )
 async def test_a_translated_answer_is_booked_at_the_price_of_cached_tokens(
     client: str, provider: str, stream: bool

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import RequestError
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
@@ -179,10 +180,66 @@ GEMINI = {
     "safetySettings": [{"category": "c", "threshold": "t"}],
     "labels": {"a": "b"},
 }
+RESPONSES = {
+    "model": "m",
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]},
+        {"role": "user", "content": "Hi"},
+        {
+            "id": "rs_1",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+            "content": [{"type": "reasoning_text", "text": "hm"}],
+            "encrypted_content": "s",
+        },
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "phase": "commentary",
+            "content": [{"type": "output_text", "text": "Hm.", "annotations": [], "logprobs": []}],
+        },
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_text", "text": "7"}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_image", "image_url": PNG, "detail": "low"},
+                {"type": "input_file", "filename": "a.pdf", "file_data": PNG},
+                {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "input_text", "text": "Why is it late?"}]},
+    ],
+    "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+    "prompt_cache_options": {"prewarm": False},
+    "background": False,
+    "conversation": None,
+    "previous_response_id": None,
+    "max_output_tokens": 50,
+    "top_logprobs": 2,
+    "temperature": 0.5,
+    "stream": False,
+    "store": True,
+    "user": "u",
+    "safety_identifier": "s",
+    "metadata": {"a": "b"},
+}
 CUSTOM = {"in": {"text": "Why? Because.", "n": 1}, "question": "Why?", "tools": [{"type": "x"}]}
 
 REQUESTS = {
     "/v1/chat/completions": OPENAI,
+    "/v1/responses": RESPONSES,
     "/v1/messages": ANTHROPIC,
     "/v1beta/models/m:generateContent": GEMINI,
     "/ask": CUSTOM,
@@ -258,12 +315,88 @@ GEMINI_ANSWER = {
     "responseId": "i",
     "promptFeedback": None,
 }
+RESPONSES_PART = {
+    "type": "output_text",
+    "text": '{"a": "b", "b": 2.0}',
+    "annotations": [],
+    "logprobs": [{"token": "{", "logprob": -1.0, "bytes": [123], "top_logprobs": []}],
+}
+RESPONSES_ANSWER = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 7,
+    "status": "completed",
+    "error": None,
+    "incomplete_details": None,
+    "model": "m",
+    "output": [
+        {
+            "id": "rs_1",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+            "encrypted_content": "s",
+        },
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [RESPONSES_PART],
+        },
+        {"id": "fc", "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"id": "ws", "type": "web_search_call", "status": "completed", "action": {}},
+    ],
+    "service_tier": "default",
+    "usage": {"input_tokens": 3, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 1}},
+    "moderation": {"output": {"flagged": False}},
+    "metadata": {},
+    "tools": [],
+}
+AT = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+RESPONSES_STREAM = [
+    {
+        "type": "response.created",
+        "response": {**RESPONSES_ANSWER, "status": "in_progress", "output": []},
+    },
+    {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": {"id": "msg_1", "type": "message", "status": "in_progress", "content": []},
+    },
+    {"type": "response.content_part.added", **AT, "part": {"type": "output_text", "text": ""}},
+    {"type": "response.output_text.delta", **AT, "delta": '{"a": "b", "b": 2.0}'},
+    {"type": "response.output_text.done", **AT, "text": '{"a": "b", "b": 2.0}'},
+    {
+        "type": "response.output_item.done",
+        "output_index": 0,
+        "item": {"id": "msg_1", "type": "message", "content": [RESPONSES_PART]},
+    },
+    {
+        "type": "response.reasoning_summary_text.delta",
+        "output_index": 1,
+        "summary_index": 0,
+        "delta": "hm",
+    },
+    {
+        "type": "response.output_item.added",
+        "output_index": 2,
+        "item": {"id": "fc", "type": "function_call", "call_id": "c", "name": "f"},
+    },
+    {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "{}"},
+    {"type": "response.completed", "response": RESPONSES_ANSWER},
+]
 DIALECTS: dict[str, Dialect] = {
     "openai": OPENAI_CHAT,
+    "responses": OPENAI_RESPONSES,
     "anthropic": ANTHROPIC_MESSAGES,
     "gemini": GEMINI_GENERATE,
 }
-ANSWERS = {"openai": OPENAI_ANSWER, "anthropic": ANTHROPIC_ANSWER, "gemini": GEMINI_ANSWER}
+ANSWERS = {
+    "openai": OPENAI_ANSWER,
+    "responses": RESPONSES_ANSWER,
+    "anthropic": ANTHROPIC_ANSWER,
+    "gemini": GEMINI_ANSWER,
+}
 DELTAS = {**MESSAGE, "tool_calls": [CALL]}
 STREAMS: dict[str, list[Any]] = {
     "openai": [
@@ -309,6 +442,7 @@ STREAMS: dict[str, list[Any]] = {
         {"type": "message_stop"},
     ],
     "gemini": [GEMINI_ANSWER],
+    "responses": RESPONSES_STREAM,
 }
 
 
@@ -338,7 +472,7 @@ def oddities(document: Any) -> Iterator[Any]:
 
 
 ROUTES = Routes(
-    (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE),
+    (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, OPENAI_RESPONSES),
     (Endpoint("/ask", prompt="in.text", query="question"),),
 )
 ADMISSION = Admission("variants:3", share_users=True)

@@ -29,6 +29,7 @@ from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 TARGETS: dict[str, UpstreamDialect] = {
     "openai": OPENAI_CHAT,
+    "responses": OPENAI_RESPONSES,
     "anthropic": ANTHROPIC_MESSAGES,
     "gemini": GEMINI_GENERATE,
     "cohere": COHERE_CHAT,
@@ -201,16 +203,16 @@ NO_LOSS: dict[tuple[type, str], tuple[str, ...]] = {
     # It tells what else means something, and says nothing itself.
     (CanonicalRequest, "dialect"): tuple(TARGETS),
     # They report the usage unasked.
-    (CanonicalRequest, "include_usage"): ("anthropic", "gemini", "cohere", "bedrock"),
+    (CanonicalRequest, "include_usage"): ("responses", "anthropic", "gemini", "cohere", "bedrock"),
     # Who declines, and who says so, is the assistant either way.
-    (TextPart, "refusal"): ("anthropic", "gemini", "cohere", "bedrock"),
+    (TextPart, "refusal"): ("responses", "anthropic", "gemini", "cohere", "bedrock"),
     # It goes by the media type.
     (MediaPart, "kind"): ("gemini",),
     # Lost with the reasoning, under its name.
     (ReasoningPart, "signature"): tuple(TARGETS),
     (ReasoningPart, "extra"): tuple(TARGETS),
     # Results are found by the id of their call.
-    (ResultPart, "name"): ("openai", "anthropic", "cohere", "bedrock"),
+    (ResultPart, "name"): ("openai", "responses", "anthropic", "cohere", "bedrock"),
     # A label that the model does not read.
     (ResponseFormat, "name"): ("anthropic", "gemini", "cohere"),
     # They keep to every schema.

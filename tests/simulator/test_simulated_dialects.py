@@ -1,4 +1,4 @@
-"""Anthropic, Gemini and Cohere on the wire, read without a client that would smooth things over."""
+"""The other dialects on the wire, read without a client that would smooth things over."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = {
     "required": ["city", "days"],
 }
 ARGUMENTS = {"city": "example", "days": 1}
-DIALECTS = ("anthropic", "gemini", "cohere")
+DIALECTS = ("anthropic", "gemini", "cohere", "responses")
 
 
 class Asked(NamedTuple):
@@ -54,6 +54,11 @@ def ask(dialect: str, prompt: str = ASK, *, stream: bool = True, tools: bool = F
             declared = {"name": "get_weather", "parameters": SCHEMA}
             body["tools"] = [{"functionDeclarations": [declared]}]
         return Asked(f"/v1beta/models/m:{method}", {"x-goog-api-key": "k"}, body)
+    if dialect == "responses":
+        body = {"model": "m", "input": prompt, "stream": stream}
+        if tools:
+            body["tools"] = [{"type": "function", "name": "get_weather", "parameters": SCHEMA}]
+        return Asked("/v1/responses", {"authorization": "Bearer k"}, body)
     body = chat(prompt, stream=stream)
     if dialect == "anthropic":
         body["max_tokens"] = 1000
@@ -91,6 +96,8 @@ def text_of(event: dict[str, Any]) -> str:
             for part in candidate["content"]["parts"]
         )
     delta = event.get("delta", {})
+    if isinstance(delta, str):
+        return delta
     if event.get("type") == "content-delta":
         return str(delta["message"]["content"]["text"])
     return str(delta.get("text", ""))
@@ -107,6 +114,48 @@ async def test_anthropic_streams_named_events_in_order() -> None:
     assert told[-2]["delta"]["stop_reason"] == "end_turn"
     assert told[-2]["usage"]["output_tokens"] == len(TOKENS)
     assert told[0]["message"]["usage"]["input_tokens"] == 8
+
+
+async def test_responses_stream_numbered_events_in_order() -> None:
+    asked = ask("responses")
+    asked.body["reasoning"] = {"effort": "low", "summary": "auto"}
+    wire = await tell(asked)
+    names = [line[7:] for line in wire.body.decode().splitlines() if line.startswith("event: ")]
+    told = events(wire)
+    assert names == [event["type"] for event in told]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    kinds = [name.removeprefix("response.") for name in names if not name.endswith(".delta")]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    said = [e for e in told if e["type"] == "response.output_text.delta"]
+    assert "".join(map(text_of, said)) == SAID
+    last = told[-1]["response"]
+    assert last["usage"]["output_tokens"] == len(TOKENS) + 20
+    whole = json.loads((await tell(asked._replace(body={**asked.body, "stream": False}))).body)
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message"]
+    assert whole["output"][1]["content"] == last["output"][1]["content"]
+
+
+async def test_a_response_that_is_cut_is_incomplete() -> None:
+    asked = ask("responses", stream=False)
+    cut = json.loads((await tell(asked._replace(body={**asked.body, "max_output_tokens": 3}))).body)
+    assert (cut["status"], cut["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_output_tokens"},
+    )
 
 
 async def test_gemini_streams_crlf_frames_with_cumulative_usage() -> None:
@@ -144,6 +193,7 @@ async def test_every_dialect_says_the_same_unstreamed(dialect: str) -> None:
         "anthropic": lambda: told["content"][0]["text"],
         "gemini": lambda: told["candidates"][0]["content"]["parts"][0]["text"],
         "cohere": lambda: told["message"]["content"][0]["text"],
+        "responses": lambda: told["output"][0]["content"][0]["text"],
     }[dialect]()
     assert said == SAID
 
@@ -164,6 +214,9 @@ async def test_a_prompt_that_mentions_a_tool_calls_it(dialect: str, stream: bool
         if dialect == "anthropic":
             assert message["stop_reason"] == "tool_use"
             called = message["content"][0]["name"], message["content"][0]["input"]
+        elif dialect == "responses":
+            (item,) = message["output"]
+            called = item["name"], json.loads(item["arguments"])
         else:
             assert message["finish_reason"] == "TOOL_CALL"
             function = message["message"]["tool_calls"][0]["function"]
@@ -180,7 +233,12 @@ def _streamed_call(told: list[dict[str, Any]]) -> tuple[str, Any]:
             name = event["delta"]["message"]["tool_calls"]["function"]["name"]
         if event["type"] == "tool-call-delta":
             arguments += event["delta"]["message"]["tool_calls"]["function"]["arguments"]
-        arguments += event.get("delta", {}).get("partial_json", "")
+        if event["type"] == "response.output_item.added":
+            name = event["item"]["name"]
+        if event["type"] == "response.function_call_arguments.delta":
+            arguments += event["delta"]
+        elif event["type"] == "content_block_delta":
+            arguments += event["delta"].get("partial_json", "")
     return name, json.loads(arguments)
 
 
@@ -203,7 +261,13 @@ async def test_a_conversation_with_tools_is_one_conversation_in_every_dialect() 
     ]
     cohere = ask("cohere", ask_it)
     cohere.body["messages"] = openai["messages"]
-    asked = [Asked("/v1/chat/completions", {}, openai), claude, gemini, cohere]
+    responses = ask("responses", ask_it)
+    responses.body["input"] = [
+        {"role": "user", "content": ask_it},
+        {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "rain"},
+    ]
+    asked = [Asked("/v1/chat/completions", {}, openai), claude, gemini, cohere, responses]
     classes = set()
     for one in asked:
         wire = await tell(one)
@@ -246,7 +310,8 @@ async def test_anthropic_refuses_what_it_must(
 
 
 @pytest.mark.parametrize(
-    ("dialect", "status"), [("anthropic", 401), ("gemini", 400), ("cohere", 401)]
+    ("dialect", "status"),
+    [("anthropic", 401), ("gemini", 400), ("cohere", 401), ("responses", 401)],
 )
 async def test_an_unknown_key_is_refused_in_dialect(dialect: str, status: int) -> None:
     assert (await tell(ask(dialect), Simulator(api_keys=["k"]))).status == 200
@@ -264,6 +329,7 @@ async def test_an_unknown_key_is_refused_in_dialect(dialect: str, status: int) -
         ("gemini", 503, ("error", "status"), "UNAVAILABLE"),
         ("gemini", 429, ("error", "code"), 429),
         ("cohere", 500, ("message",), "oops"),
+        ("responses", 429, ("error", "message"), "oops"),
     ],
 )
 async def test_an_error_status_has_the_dialects_body(
@@ -292,7 +358,12 @@ async def test_faults_strike_every_dialect_after_the_fifth_token(dialect: str) -
 
 
 @pytest.mark.parametrize(
-    ("dialect", "last"), [("anthropic", "message_stop"), ("cohere", "message-end")]
+    ("dialect", "last"),
+    [
+        ("anthropic", "message_stop"),
+        ("cohere", "message-end"),
+        ("responses", "response.completed"),
+    ],
 )
 async def test_the_last_event_can_be_missing_or_alone(dialect: str, last: str) -> None:
     (alone,) = events(await tell(ask(dialect), fault=Empty(done=True)))
@@ -301,7 +372,13 @@ async def test_the_last_event_can_be_missing_or_alone(dialect: str, last: str) -
 
 
 @pytest.mark.parametrize(
-    ("dialect", "finish"), [("anthropic", "refusal"), ("gemini", "SAFETY"), ("cohere", "ERROR")]
+    ("dialect", "finish"),
+    [
+        ("anthropic", "refusal"),
+        ("gemini", "SAFETY"),
+        ("cohere", "ERROR"),
+        ("responses", "content_filter"),
+    ],
 )
 async def test_a_filtered_answer_says_nothing_but_why(dialect: str, finish: str) -> None:
     wire = await tell(ask(dialect), fault=Filtered())

@@ -100,6 +100,46 @@ async def say_openai(url: str, ask: Ask) -> Said:
     )
 
 
+async def say_responses(url: str, ask: Ask) -> Said:
+    items: list[Any] = [{"role": "user", "content": ask.prompt}]
+    if ask.result is not None:
+        said, result = ask.result
+        for id, name, given in said.tools:
+            called = {"call_id": id, "name": name, "arguments": given}
+            items.append({"type": "function_call", **called})
+            items.append({"type": "function_call_output", "call_id": id, "output": result})
+    fields: dict[str, Any] = {"model": ask.model, "input": items if ask.result else ask.prompt}
+    if ask.system is not None:
+        fields["instructions"] = ask.system
+    if ask.tools:
+        function = {"name": TOOL, "description": "Weather", "parameters": SCHEMA}
+        fields["tools"] = [{"type": "function", "strict": True, **function}]
+    if ask.schema:
+        schema = {"name": "trip", "schema": SCHEMA, "strict": True}
+        fields["text"] = {"format": {"type": "json_schema", **schema}}
+    if ask.thinks:
+        fields["reasoning"] = {"effort": "high", "summary": "auto"}
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+        try:
+            if not ask.stream:
+                response: Any = await client.responses.create(**fields)
+            else:
+                async with client.responses.stream(**fields) as stream:
+                    response = await stream.get_final_response()
+        except openai.APIStatusError as error:
+            raise Refused(type(error).__name__, error.status_code) from error
+    calls = [item for item in response.output if item.type == "function_call"]
+    thoughts = [item for item in response.output if item.type == "reasoning"]
+    return Said(
+        response.output_text,
+        tuple((call.call_id, call.name, call.arguments) for call in calls),
+        (response.usage.input_tokens, response.usage.output_tokens),
+        response.status,
+        "".join(part.text for thought in thoughts for part in thought.summary),
+        response.model,
+    )
+
+
 async def say_anthropic(url: str, ask: Ask) -> Said:
     messages: list[Any] = [{"role": "user", "content": ask.prompt}]
     if ask.result is not None:
@@ -209,4 +249,9 @@ async def say_gemini(url: str, ask: Ask) -> Said:
     )
 
 
-CLIENTS = {"openai": say_openai, "anthropic": say_anthropic, "gemini": say_gemini}
+CLIENTS = {
+    "openai": say_openai,
+    "responses": say_responses,
+    "anthropic": say_anthropic,
+    "gemini": say_gemini,
+}

@@ -61,6 +61,7 @@ def simulate(options: SimulateOptions) -> None:
 
     It speaks, whatever the profile:
       OpenAI chat         POST /v1/chat/completions
+      OpenAI Responses    POST /v1/responses
       Anthropic Messages  POST /v1/messages
       Gemini              POST /v1beta/models/{model}:generateContent, :streamGenerateContent
       Cohere v2           POST /v2/chat

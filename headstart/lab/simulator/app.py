@@ -31,6 +31,7 @@ from headstart.lab.simulator.faults import (
 from headstart.lab.simulator.gemini import GENERATES, GeminiWire
 from headstart.lab.simulator.generation import generate
 from headstart.lab.simulator.openai_chat import OpenAIWire, render_model, render_models
+from headstart.lab.simulator.openai_responses import ResponsesWire
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
@@ -117,6 +118,7 @@ BEDROCK: Wire = BedrockWire()
 CHATS: dict[bytes, Wire] = {
     b"/v1/chat/completions": OPENAI,
     b"/v1/completions": CompletionsWire(),
+    b"/v1/responses": ResponsesWire(),
     b"/v1/messages": AnthropicWire(),
     b"/v2/chat": CohereWire(),
 }

@@ -1,0 +1,377 @@
+"""The dialect of OpenAI's Responses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headstart.attempts import Tokens
+from headstart.dialects.answers import as_count
+from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
+from headstart.dialects.model_lists import OPENAI_MODELS
+from headstart.dialects.openai_answers import error_body
+from headstart.dialects.request_form import (
+    PromptMessages,
+    RequestForm,
+    canonical_tools,
+    decoded_digest,
+    keep_property_order,
+    ordinal,
+)
+from headstart.dialects.responses_answers import ResponsesDecoder, decode_body, error_frame
+from headstart.dialects.responses_requests import (
+    LOGPROBS,
+    NAME,
+    SUMMARY,
+    apply_quirks,
+    input_items,
+    kind_of,
+    parse_request,
+    read_request,
+    shows_reasoning,
+    write_request,
+)
+from headstart.dialects.responses_writing import ResponsesEncoder, render, write_body
+from headstart.types import random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.dialects.request_form import PromptMessage
+    from headstart.types import Completion, Headers
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens:
+    asked, said = _details(usage, "input"), _details(usage, "output")
+    return Tokens(
+        prompt=as_count(usage.get("input_tokens")),
+        completion=as_count(usage.get("output_tokens")),
+        cached=as_count(asked.get("cached_tokens")),
+        cache_write=as_count(asked.get("cache_write_tokens")),
+        reasoning=as_count(said.get("reasoning_tokens")),
+    )
+
+
+def _details(usage: dict[str, Any], side: str) -> dict[str, Any]:
+    details = usage.get(side + "_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _usage(tokens: Tokens) -> dict[str, Any]:
+    cached = {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.cache_write}
+    return {
+        "input_tokens": tokens.prompt,
+        "input_tokens_details": cached,
+        "output_tokens": tokens.completion,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.prompt + tokens.completion,
+    }
+
+
+def _encoder(id: str, created: int, *, include_usage: bool) -> ResponsesEncoder:  # noqa: ARG001
+    """Return a writer for one stream. It always tells the usage."""
+    return ResponsesEncoder(id, created)
+
+
+def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
+    """Return False: what is only relayed goes where Chat Completions go."""
+    return False
+
+
+def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
+    return logprobs
+
+
+def _new_id() -> str:
+    return "resp_" + random_bytes(16).hex()
+
+
+_FIELDS: Mapping[str, Use] = {
+    "model": Use.KEYED,
+    "input": Use.KEYED,
+    "instructions": Use.KEYED,
+    "access_programs": Use.KEYED,
+    "background": Use.KEYED,
+    "background_options": Use.KEYED,
+    "context_management": Use.KEYED,
+    "conversation": Use.KEYED,
+    "image": Use.KEYED,
+    "include": Use.KEYED,
+    "max_tool_calls": Use.KEYED,
+    "moderation": Use.KEYED,
+    "parallel_tool_calls": Use.KEYED,
+    "previous_response_id": Use.KEYED,
+    "prompt": Use.KEYED,
+    "reasoning": Use.KEYED,
+    "temperature": Use.KEYED,
+    "text": Use.KEYED,
+    "tool_choice": Use.KEYED,
+    "tools": Use.KEYED,
+    "top_p": Use.KEYED,
+    "truncation": Use.KEYED,
+    "max_output_tokens": Use.RANGED,
+    "top_logprobs": Use.RANGED,
+    "metadata": Use.IGNORED,
+    "prompt_cache_key": Use.IGNORED,
+    "prompt_cache_options": Use.IGNORED,
+    "prompt_cache_retention": Use.IGNORED,
+    "safety_identifier": Use.IGNORED,
+    "service_tier": Use.IGNORED,
+    "store": Use.IGNORED,
+    "stream": Use.IGNORED,
+    "stream_options": Use.IGNORED,
+    "user": Use.IGNORED,
+    # litellm's own cache controls, which its clients leave in the body
+    "cache": Use.IGNORED,
+}
+"""``user`` and ``safety_identifier`` join the scope instead. Of ``include``, log probabilities are
+ranged."""
+
+_OWN_IDS = frozenset({"message", "reasoning", "function_call", "function_call_output"}).union(
+    {"custom_tool_call", "custom_tool_call_output"}
+)
+"""Items whose ids nothing refers to: what goes together has the same ``call_id``."""
+
+
+def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return the settings and the items, in the shapes in which other dialects are keyed."""
+    asked = body.pop("input", None)
+    for name, canonical in _KEY_FORMS.items():
+        if name in body:
+            body[name] = canonical(body[name])
+    if body.get("include", ...) == []:
+        del body["include"]
+    if isinstance(asked, str):
+        return {"settings": body}, [{"role": "user", "content": asked}]
+    if isinstance(asked, list) and asked:
+        ordinals: dict[str, int] = {}
+        return {"settings": body}, [_key_item(item, ordinals) for item in asked]
+    return {"settings": body, "input": asked}, []
+
+
+def _key_include(include: object) -> object:
+    """Return what an answer shall hold in one order, without what may be left out of it."""
+    if not (isinstance(include, list) and all(isinstance(each, str) for each in include)):
+        return include
+    return sorted({*include} - {LOGPROBS})
+
+
+_KEY_FORMS: Mapping[str, Callable[[object], object]] = {
+    "include": _key_include,
+    "text": keep_property_order,
+    "tools": canonical_tools,
+}
+
+
+def _key_item(item: object, ordinals: dict[str, int]) -> object:
+    """Return an item without ids and signatures that differ from answer to answer."""
+    if not isinstance(item, dict):
+        return item
+    kind = kind_of(item)
+    left = {"id", "status"} if kind in _OWN_IDS else set[str]()
+    if kind == "message":
+        left.add("type")
+    elif kind == "reasoning" and any(item.get(name) for name in (SUMMARY, "content")):
+        left.add("encrypted_content")
+    keyed = {name: value for name, value in item.items() if name not in left}
+    if "call_id" in keyed:
+        keyed["call_id"] = ordinal(keyed["call_id"], ordinals)
+    for name in ("content", "output"):
+        if isinstance(keyed.get(name), list):
+            keyed[name] = _one_text([_key_part(part) for part in keyed[name]])
+    return keyed
+
+
+def _key_part(part: object) -> object:
+    if not isinstance(part, dict):
+        return part
+    part = {name: value for name, value in part.items() if name != "prompt_cache_breakpoint"}
+    if part.get("type") == "output_text":
+        part = {n: v for n, v in part.items() if v or n not in ("annotations", "logprobs")}
+    for name in ("image_url", "file_data"):
+        if name in part:
+            part[name] = _key_media(part[name])
+    match part:
+        case {"input_audio": {"data": str(data)} as audio}:
+            part["input_audio"] = {**audio, "data": decoded_digest(data)}
+    return part
+
+
+def _key_media(url: object) -> object:
+    """Return media type and digest of a ``data:`` URL, and any other text as it is."""
+    if not isinstance(url, str):
+        return None if url is None else {"came": url}
+    media_type, comma, data = url.partition(",")
+    if not (comma and url.startswith("data:") and media_type.endswith(";base64")):
+        return url
+    return [media_type, decoded_digest(data)]
+
+
+def _one_text(parts: list[object]) -> object:
+    """Return a list of one text as that text, which says the same."""
+    match parts:
+        case [{"type": "input_text" | "output_text", "text": str(text), **rest}] if not rest:
+            return text
+    return parts
+
+
+class _ItemsForm(RequestForm):
+    field = "input"
+    prefills = False
+    takes_prediction = False
+    telling = frozenset(
+        {"background", "conversation", "previous_response_id", "prompt", "prompt_cache_options"}
+    ).union({"tools"})
+
+    def read(self, document: dict[str, Any]) -> PromptMessages | None:
+        return super().read(self._with_list(document))
+
+    def system(self, document: dict[str, Any]) -> list[PromptMessage]:
+        return [{"role": "system", "content": document.get("instructions")}]
+
+    def split(self, message: PromptMessage, previous: PromptMessage) -> list[PromptMessage]:  # noqa: ARG002
+        kind = kind_of(message)
+        if kind == "function_call":
+            called = {"name": message["name"], "arguments": message["arguments"]}
+            calls = [{"id": message["call_id"], "function": called}]
+            return [{"role": "assistant", "content": None, "tool_calls": calls}]
+        if kind == "function_call_output":
+            content = _prompt_content(message["output"])
+            return [{"role": "tool", "tool_call_id": message["call_id"], "content": content}]
+        if kind != "message":
+            return [{"role": "assistant", "content": None}]
+        return [{**message, "content": _prompt_content(message.get("content"))}]
+
+    def join(self, message: PromptMessage, sent: Sequence[PromptMessage]) -> PromptMessage:
+        field = "output" if kind_of(message) == "function_call_output" else "content"
+        content = sent[0]["content"]
+        if isinstance(content, list):
+            content = [
+                {**own, "text": new["text"]} if new["type"] == "text" else own
+                for own, new in zip(message[field], content, strict=True)
+            ]
+        return {**message, field: content}
+
+    def block(self, text: str) -> Any:
+        return {"type": "input_text", "text": text}
+
+    def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
+        instructions = self._extended_system(document.get("instructions"), text)
+        return None if instructions is None else {**document, "instructions": instructions}
+
+    def with_last_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
+        return super().with_last_text(self._with_list(document), text)
+
+    def with_limit(self, document: dict[str, Any], tokens: int) -> dict[str, Any]:
+        return {**document, "max_output_tokens": tokens}
+
+    def with_turns(
+        self, document: dict[str, Any], turns: Sequence[PromptMessage]
+    ) -> dict[str, Any]:
+        return super().with_turns(self._with_list(document), turns)
+
+    def work_beside_text(self, document: dict[str, Any]) -> str | None:
+        """Return what the request asks for, or rests on, beside text."""
+        listed = self._listed(document)
+        if any(kind_of(item) == "item_reference" for item in listed):
+            return "item-reference"
+        more = [t for item in listed for t in item.get("tools") or () if "tools" in item]
+        if self.telling.isdisjoint(document) and not more:
+            return None
+        if document.get("background"):
+            return "background"
+        for field, reason in _STATE.items():
+            if document.get(field) is not None:
+                return reason
+        match document.get("prompt_cache_options"):
+            case {"prewarm": True}:
+                return "cache-warming"
+        tools = document.get("tools")
+        offered = [*(tools if isinstance(tools, list) else ()), *more]
+        hosted = any(isinstance(tool, dict) and self.is_hosted(tool) for tool in offered)
+        return "hosted-tools" if hosted else None
+
+    def _holds_result(self, message: dict[str, Any]) -> bool:
+        return kind_of(message).endswith("_output")
+
+    def response_format(self, document: dict[str, Any]) -> object:
+        text = document.get("text")
+        return text.get("format") if isinstance(text, dict) else None
+
+    def has_logprobs(self, answer: Completion, document: dict[str, Any]) -> bool:
+        wanted = {"top_logprobs": document.get("top_logprobs") or 0}
+        return super().has_logprobs(answer, wanted)
+
+    def opening(self, document: dict[str, Any]) -> list[Any]:
+        return super().opening(self._with_list(document))
+
+    def system_fields(self, document: dict[str, Any]) -> tuple[object, object]:
+        return document.get("instructions"), None
+
+    def _listed(self, document: dict[str, Any]) -> list[dict[str, Any]]:
+        return super()._listed(self._with_list(document))
+
+    def _with_list(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document with items in place of a string."""
+        if not isinstance(document.get("input"), str):
+            return document
+        return {**document, "input": input_items(document)}
+
+
+_STATE = {
+    "conversation": "conversation",
+    "previous_response_id": "previous-response",
+    "prompt": "stored-prompt",
+}
+"""Why a request must bypass the cache that rests on what only its provider holds."""
+
+
+def _prompt_content(content: Any) -> Any:
+    """Return the content of an item in OpenAI's older form, as far as it is text."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "text", "text": part["text"]} if _is_text(part) else {"type": "other"}
+        for part in content
+    ]
+
+
+def _is_text(part: dict[str, Any]) -> bool:
+    return part.get("type") in ("input_text", "output_text") and isinstance(part.get("text"), str)
+
+
+OPENAI_RESPONSES = Dialect(
+    name=NAME,
+    setting="responses",
+    account_headers=frozenset({b"openai-organization", b"openai-project"}),
+    models=OPENAI_MODELS,
+    path_below_version="/responses",
+    text_fields=frozenset({"delta"}),
+    reasoning_field=SUMMARY,
+    marks_reasoning=True,
+    logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),
+    apply_quirks=apply_quirks,
+    claims=_claims,
+    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
+    heartbeat=b": waiting\n\n",
+    paths=("/v1/responses",),
+    key=KeyForm(
+        fields=_FIELDS,
+        canonical=_canonical,
+        headers=frozenset({b"openai-organization", b"openai-project"}),
+    ),
+    form=_ItemsForm(),
+    parse_request=parse_request,
+    read_request=read_request,
+    write_request=write_request,
+    shows_reasoning=shows_reasoning,
+    tokens=_tokens,
+    usage=_usage,
+    decoder=ResponsesDecoder,
+    decode_body=decode_body,
+    encoder=_encoder,
+    write_body=write_body,
+    render=render,
+    new_id=_new_id,
+    error_body=error_body,
+    error_frame=error_frame,
+)

@@ -1,0 +1,334 @@
+"""OpenAI Responses: reading answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.dialects import openai_answers
+from headstart.dialects.answers import (
+    MalformedAnswerError,
+    as_object,
+    as_text,
+    decode_document,
+    decode_event,
+    unreadable,
+)
+from headstart.dialects.responses_items import (
+    CALLS,
+    IN_PROGRESS,
+    ITEMS,
+    RAW,
+    RESPONSE_ID,
+    annotations_of,
+    frame_of,
+    parts_of,
+    text_of,
+)
+from headstart.dialects.responses_requests import SUMMARY, kind_of
+from headstart.types import (
+    CONTENT_BLOCKS,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.dialects.dialect import Frame
+    from headstart.errors import HeadstartError
+    from headstart.types import StreamEvent
+
+_encode = msgspec.json.encode
+_ENDED = (Ended(),)
+_RESPONSE = frozenset(
+    {
+        "id",
+        "object",
+        "created_at",
+        "status",
+        "error",
+        "incomplete_details",
+        "model",
+        "output",
+        "service_tier",
+        "usage",
+        ITEMS,
+        RESPONSE_ID,
+    }
+)
+"""Fields of a response that have a place of their own."""
+MOST_PARTS = 256
+"""The most content parts of an item; an item and a part make one number of a content block."""
+
+_TEXTS: dict[str, tuple[str, str, str]] = {
+    "response.output_text": ("output_text", "content_index", "text"),
+    "response.refusal": ("refusal", "content_index", "refusal"),
+    "response.reasoning_summary_text": ("summary_text", "summary_index", "text"),
+    "response.reasoning_text": (RAW, "content_index", "text"),
+    "response.function_call_arguments": ("function_call", "", "arguments"),
+    "response.custom_tool_call_input": ("custom_tool_call", "", "input"),
+}
+"""By the names of the events of texts: the type of their part or item, the field of the part's
+number, and the field that holds the whole text at its end."""
+EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
+
+
+class ResponsesDecoder:
+    """EventDecoder of Responses.
+
+    Texts come as deltas; a text that no delta told is read at the end of its part, item or answer.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] | None = None
+        """The fields of the response that were told; None: it has not begun."""
+        self._calls: dict[int, int] = {}
+        """The number of each tool call, by its number in the output."""
+        self._told: set[tuple[str, int, int]] = set()
+        self._begun: set[int] = set()
+        self._done: set[int] = set()
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return what the frame says; nothing for comments and for the steps of hosted tools."""
+        data = frame.data
+        if not data or data.startswith(b"[DONE]"):
+            return ()
+        try:
+            event = decode_event(data)
+            if event.get("type") == "response.output_text.delta":
+                return self._say("output_text", *_place(event, "content_index"), event, "delta")
+            return tuple(self._read(event, frame.event))
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+
+    def read_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
+        """Yield the events of a whole item of the output. Raises MalformedAnswerError."""
+        return self._end_item(index, item)
+
+    def read_response(self, response: dict[str, Any]) -> tuple[StreamEvent, ...]:
+        """Return the events of a whole answer. Raises MalformedAnswerError."""
+        return tuple(self._end(response))
+
+    def _read(self, event: dict[str, Any], name: bytes | None) -> Iterator[StreamEvent]:
+        kind = event.get("type")
+        stem, _, step = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+        if stem in _TEXTS:
+            yield from self._read_text(event, stem, step)
+        elif kind == "response.output_item.added":
+            yield from self._begin_item(*_item(event))
+        elif kind == "response.output_item.done":
+            yield from self._end_item(*_item(event))
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            yield from self._end(as_object(event.get("response"), "the response"))
+        elif kind == "error" or (kind is None and name == b"error"):
+            yield read_error({**event, "type": None})
+        elif self._fields is None and isinstance(event.get("response"), dict):
+            yield from self._begin(event["response"])
+
+    def _read_text(self, event: dict[str, Any], stem: str, step: str) -> Iterator[StreamEvent]:
+        kind, index, whole = _TEXTS[stem]
+        output, part = _place(event, index)
+        if step == "delta":
+            yield from self._say(kind, output, part, event, "delta")
+        elif step == "done" and (kind, output, part) not in self._told:
+            yield from self._say(kind, output, part, event, whole)
+
+    def _say(
+        self, kind: str, output: int, part: int, fields: dict[str, Any], name: str
+    ) -> tuple[StreamEvent, ...]:
+        """Return the event of a piece of text, or of a call's arguments, if there is any."""
+        text = fields.get(name)
+        if not text:
+            return ()
+        if type(text) is not str:
+            raise MalformedAnswerError("a text is not a string")
+        self._told.add((kind, output, part))
+        block = output * MOST_PARTS + part
+        if kind == "output_text":
+            said = TextDelta(text=text, block=block)
+            listed = fields.get("logprobs")
+            if listed and type(listed) is list:
+                value = {"content": listed, "refusal": None}
+                return said, LogprobsDelta(value=value)
+            return (said,)
+        if kind in CALLS:
+            return (ToolCallDelta(index=self._call_number(output), arguments=text),)
+        if kind == "refusal":
+            return (RefusalDelta(text=text),)
+        return (ReasoningDelta(text=text, field=SUMMARY if kind != RAW else RAW, block=block),)
+
+    def _call_number(self, output: int) -> int:
+        return self._calls.setdefault(output, len(self._calls))
+
+    def _begin(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
+        self._fields = other_fields(response)
+        created = response.get("created_at")
+        yield Started(
+            id=as_text(response.get("id")),
+            model=as_text(response.get("model")),
+            created=int(created) if isinstance(created, int | float) and created > 0 else None,
+            tier=as_text(response.get("service_tier")),
+        )
+        yield TextDelta(text="")
+        named = {RESPONSE_ID: response["id"]} if as_text(response.get("id")) else {}
+        if fields := {**named, **self._fields}:
+            yield ExtraDelta(fields=fields, choice=None)
+
+    def _begin_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
+        self._begun.add(index)
+        kind = kind_of(item)
+        if kind in CALLS:
+            yield _frame(index, {**frame_of(item), "status": IN_PROGRESS})
+            yield ToolCallDelta(
+                index=self._call_number(index),
+                id=as_text(item.get("call_id")),
+                name=as_text(item.get("name")),
+                kind="function" if kind == "function_call" else "custom",
+            )
+        elif kind in ("message", "reasoning"):
+            begun = {"content", SUMMARY, "encrypted_content"}
+            frame = {name: value for name, value in item.items() if name not in begun}
+            yield _frame(index, {**frame, "status": IN_PROGRESS})
+        else:
+            yield _foreign(index, item.get("type"))
+            yield _frame(index, item)
+
+    def _end_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
+        if index not in self._begun:
+            yield from self._begin_item(index, item)
+        self._done.add(index)
+        kind = kind_of(item)
+        if kind in CALLS and (kind, index, 0) not in self._told:
+            yield from self._say(kind, index, 0, item, CALLS[kind])
+        for _, number, part in parts_of(item):
+            name = str(part.get("type"))
+            if (name, index, number) not in self._told and text_of(part):
+                whole = {"text": text_of(part), "logprobs": part.get("logprobs")}
+                yield from self._say(name, index, number, whole, "text")
+            for cited in annotations_of(part):
+                yield _foreign(index, cited.get("type") if isinstance(cited, dict) else None)
+        frame = frame_of(item)
+        if frame.get("status") == IN_PROGRESS:
+            frame["status"] = "completed"
+        yield _frame(index, frame)
+
+    def _end(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
+        """Yield what is left of an answer, and how it ended."""
+        if self._fields is None:
+            yield from self._begin(response)
+        status = response.get("status")
+        if status == "failed" or (response.get("error") and status != "completed"):
+            yield read_error(response)
+            return
+        output = response.get("output")
+        if not isinstance(output, list | None):
+            raise MalformedAnswerError("the output is not an array")
+        for index, item in enumerate(output or ()):
+            if index not in self._done:
+                yield from self._end_item(index, as_object(item, "an item of the output"))
+        known, fields = self._fields or {}, other_fields(response)
+        if news := {n: value for n, value in fields.items() if known.get(n) != value}:
+            yield ExtraDelta(fields=news, choice=None)
+        if isinstance(response.get("usage"), dict):
+            yield UsageReported(usage=response["usage"])
+        yield self._finish(response)
+        yield from _ENDED
+
+    def _finish(self, response: dict[str, Any]) -> Finished:
+        status = as_text(response.get("status")) or "completed"
+        if status == "completed":
+            return Finished(reason="tool_calls" if self._calls else "stop")
+        details = response.get("incomplete_details")
+        reason = as_text(details.get("reason")) if isinstance(details, dict) else None
+        if status != "incomplete" or reason is None:
+            return Finished(reason=status)
+        if reason in REASONS:
+            return Finished(reason=REASONS[reason])
+        return Finished(reason=status, native=reason)
+
+
+REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+"""Canonical names of the reasons why an answer is incomplete."""
+
+
+def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+    """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    document = decode_document(body)
+    if status >= 400:
+        return openai_answers.decode_body(status, body)
+    if not isinstance(document, dict):
+        return (unreadable("the answer is not a JSON object"),)
+    if not (document.get("error") or isinstance(document.get("output"), list)):
+        return (unreadable("the answer has no output"),)
+    try:
+        events = ResponsesDecoder().read_response(document)
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
+    errors = tuple(event for event in events if isinstance(event, ErrorReported))
+    return errors or events
+
+
+_STATUSES = {"rate_limit_exceeded": 429, "server_error": 500, "vector_store_timeout": 504}
+_FAULTS = ("invalid", "image", "unsupported", "empty", "failed_to_download", "bio_", "misalignment")
+"""Beginnings of the codes of errors that the request causes."""
+
+
+def read_error(document: dict[str, Any]) -> ErrorReported:
+    """Read an ``error`` event or a response that failed. The code tells the status."""
+    error = openai_answers.read_error(document, None)
+    if error.status is not None or error.code is None:
+        return error
+    fault = 400 if error.code.startswith(_FAULTS) else None
+    return msgspec.structs.replace(error, status=_STATUSES.get(error.code, fault))
+
+
+def error_frame(
+    error: HeadstartError | ErrorReported, request_id: str, sequence_number: int = 0
+) -> bytes:
+    """Return an ``error`` event, with the fields where old and where new clients look for them.
+
+    It begins a line of its own: an event that was cut before it is then an error too.
+    """
+    fields = msgspec.json.decode(openai_answers.error_body(error, request_id))["error"]
+    told = {name: fields[name] for name in ("code", "message", "param")}
+    numbered = {"type": "error", "sequence_number": sequence_number}
+    return b"\nevent: error\ndata: %b\n\n" % _encode({**numbered, **told, "error": fields})
+
+
+def _place(event: dict[str, Any], part: str) -> tuple[int, int]:
+    """Return the numbers of an event's item and content part."""
+    output, number = event.get("output_index"), event.get(part) if part else 0
+    if type(output) is not int:
+        raise MalformedAnswerError("an event names no item of the output")
+    return output, number if type(number) is int else 0
+
+
+def _item(event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    return _place(event, "")[0], as_object(event.get("item"), "an item of the output")
+
+
+def other_fields(response: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a response that have no place of their own and say something."""
+    return {n: v for n, v in response.items() if n not in _RESPONSE and v is not None}
+
+
+def _frame(index: int, frame: dict[str, Any]) -> ExtraDelta:
+    """Return the event of an item's frame, beside the texts in it."""
+    return ExtraDelta(fields={ITEMS: {str(index): frame}}, choice=None)
+
+
+def _foreign(index: int, kind: Any) -> ExtraDelta:
+    """Return the event of content that no other dialect has."""
+    block = {"index": index, "type": kind if isinstance(kind, str) else "unknown"}
+    return ExtraDelta(fields={CONTENT_BLOCKS: [block]})

@@ -1,0 +1,634 @@
+"""OpenAI Responses: reading and writing requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from headstart.canonical_request import (
+    CallPart,
+    CanonicalRequest,
+    ForeignPart,
+    ForeignTool,
+    MediaPart,
+    Message,
+    ReasoningOptions,
+    ReasoningPart,
+    ResponseFormat,
+    ResultPart,
+    TextPart,
+    Tool,
+    ToolChoice,
+    WrittenRequest,
+)
+from headstart.dialects.requests import (
+    Fields,
+    Losses,
+    check_types,
+    data_url,
+    decode_object,
+    edit,
+    effort_of,
+    fits_strict,
+    may_hold_marks,
+    name_results,
+    origin,
+    plain_text,
+    read_model,
+    repeats_keys,
+    split_data_url,
+    top_level_extra,
+)
+from headstart.dialects.requests import apply_quirks as leave_out_rejected
+from headstart.errors import InvalidRequest
+from headstart.types import ChatRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headstart.canonical_request import MessagePart, Quirks, Role
+
+NAME = "openai-responses"
+SUMMARY = "summary"
+"""The name under which reasoning goes to clients."""
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
+"""Values of ``include``."""
+
+_TYPES = {
+    "stream": bool,
+    "max_output_tokens": int,
+    "top_logprobs": int,
+    "user": str,
+    "safety_identifier": str,
+}
+_SUMMARIES = (SUMMARY, "generate_summary")
+_STATE = ("previous_response_id", "conversation", "prompt")
+"""What only the provider itself holds."""
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read a request body. Raises InvalidRequest.
+
+    A request with a stored prompt may leave the model to it.
+    """
+    document = decode_object(body)
+    items = input_items(document)
+    check_types(document, _TYPES)
+    named = document.get("model") is not None or document.get("prompt") is None
+    include = document.get("include")
+    return ChatRequest(
+        dialect=NAME,
+        model=read_model(document) if named else "",
+        stream=bool(document.get("stream")),
+        document=document,
+        query=_last_user_text(items),
+        include_usage=True,
+        max_tokens=document.get("max_output_tokens"),
+        logprobs=isinstance(include, list) and LOGPROBS in include,
+        user=_user(document),
+        duplicate_keys=repeats_keys(body, document),
+    )
+
+
+def input_items(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a request's ``input``; a string is the user's. Raises InvalidRequest."""
+    asked = document.get("input")
+    if asked is None:
+        return []
+    if isinstance(asked, str):
+        return [{"role": "user", "content": asked}]
+    if not isinstance(asked, list):
+        raise InvalidRequest("input: must be a string or an array")
+    for position, item in enumerate(asked):
+        if not isinstance(item, dict):
+            raise InvalidRequest(f"input[{position}]: must be an object")
+    return asked
+
+
+def kind_of(item: dict[str, Any]) -> str:
+    """Return the type of an item of ``input``; messages may leave it out."""
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else ""
+    return kind if isinstance(kind, str) else ""
+
+
+def _last_user_text(items: list[dict[str, Any]]) -> str | None:
+    """Return the last item's text if it is the user's and is text alone, else None."""
+    if not items or kind_of(items[-1]) != "message" or items[-1].get("role") != "user":
+        return None
+    content = items[-1].get("content")
+    if isinstance(content, list):
+        texts = []
+        for part in content:
+            match part:
+                case {"type": "input_text", "text": str(text)}:
+                    texts.append(text)
+                case _:
+                    return None
+        content = "\n".join(texts)
+    return content or None if isinstance(content, str) else None
+
+
+def _user(document: dict[str, Any]) -> str | None:
+    named = [document.get(name) for name in ("user", "safety_identifier")]
+    user, safety = named
+    if user and safety:
+        return msgspec.json.encode(named).decode()
+    return user or safety or None
+
+
+def read_request(request: ChatRequest) -> CanonicalRequest:
+    """Return the request in no dialect. Raises InvalidRequest.
+
+    So does a request that rests on what only a provider of this dialect holds or runs.
+    """
+    fields = Fields({**request.document, "input": input_items(request.document)})
+    for name in (*_STATE, "background"):
+        if fields.value(name):
+            raise _only_here(name)
+    instructions = fields.text("instructions")
+    system = (TextPart(text=instructions),) if instructions else ()
+    messages = [Message(role="system", parts=system)] if system else []
+    messages += _read_items(fields)
+    wanted, verbosity = _read_text(fields)
+    include, logprobs = _read_include(fields)
+    user, safety = fields.text("user"), fields.text("safety_identifier")
+    if fields.peek("truncation") == "disabled":
+        fields.value("truncation")  # the default
+    return CanonicalRequest(
+        dialect=NAME,
+        model=fields.text("model") or "",
+        messages=name_results(messages),
+        stream=bool(fields.boolean("stream")),
+        include_usage=True,
+        max_tokens=fields.integer("max_output_tokens"),
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p"),
+        tools=tuple(map(_read_tool, fields.objects("tools"))),
+        tool_choice=_read_tool_choice(fields),
+        parallel_tool_calls=fields.boolean("parallel_tool_calls"),
+        response_format=wanted,
+        reasoning=_read_reasoning(fields),
+        logprobs=logprobs,
+        top_logprobs=fields.integer("top_logprobs"),
+        user=user or safety or None,
+        extra={**fields.rest(), **verbosity, **include},
+    )
+
+
+def _only_here(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name}: cannot be expressed for an upstream that does not speak OpenAI's Responses; "
+        'name one that does, with dialect or also_speaks = ["responses"]'
+    )
+
+
+# --- items -----------------------------------------------------------------------------------
+
+
+def _read_items(fields: Fields) -> list[Message]:
+    """Return the items as messages: what the model said between two others' words is one turn."""
+    messages: list[Message] = []
+    for item in fields.objects("input"):
+        kind = item.text("type") or ("message" if "role" in item else "unknown")
+        if kind == "message":
+            message = _read_message(item)
+        elif kind in ("function_call", "reasoning"):
+            part = _read_call(item) if kind == "function_call" else _read_thought(item)
+            message = Message(role="assistant", parts=(part,))
+        elif kind == "function_call_output":
+            message = Message(role="tool", parts=(_read_result(item),))
+        elif kind == "item_reference":
+            raise _only_here(kind)
+        else:
+            foreign = ForeignPart(kind=kind, value={"type": kind, **item.rest()})
+            message = Message(role="assistant", parts=(foreign,))
+        if messages and _belongs_to(messages[-1], message):
+            parts = (*messages[-1].parts, *message.parts)
+            extra = {**messages[-1].extra, **message.extra}
+            messages[-1] = Message(role=message.role, parts=parts, extra=extra)
+        else:
+            messages.append(message)
+    return messages
+
+
+def _belongs_to(turn: Message, message: Message) -> bool:
+    """Tell whether a message goes on with a turn. Two texts of the model's stay two turns."""
+    if turn.role != message.role or message.role not in ("assistant", "tool"):
+        return False
+    speaks = any(isinstance(part, TextPart | MediaPart) for part in message.parts)
+    return not speaks or all(isinstance(part, ReasoningPart) for part in turn.parts)
+
+
+def _read_message(item: Fields) -> Message:
+    role = item.required_text("role")
+    if role not in ("system", "developer", "user", "assistant"):
+        raise item.invalid("role", "must be system, developer, user or assistant")
+    parts = _read_content(item, "content")
+    for name in ("id", "status"):
+        item.value(name)
+    return Message(role=cast("Role", role), parts=parts, extra=item.rest())
+
+
+def _read_content(item: Fields, name: str) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
+    if isinstance(item.peek(name), str):
+        text = item.required_text(name)
+        return (TextPart(text=text),) if text else ()
+    return tuple(map(_read_part, item.objects(name)))
+
+
+def _read_part(part: Fields) -> TextPart | MediaPart | ForeignPart:
+    kind = part.required_text("type")
+    if kind in ("input_text", "output_text", "text"):
+        text = part.required_text("text")
+        part.value("logprobs")
+        return TextPart(text=text, extra=part.rest())
+    if kind == "refusal":
+        return TextPart(text=part.required_text("refusal"), refusal=True, extra=part.rest())
+    if kind == "input_image" and "file_id" not in part:
+        return _read_image(part)
+    if kind == "input_file" and "file_id" not in part:
+        return _read_file(part)
+    if kind == "input_audio":
+        audio = part.required_object("input_audio")
+        media_type = "audio/" + audio.required_text("format")
+        data = audio.required_text("data")
+        return MediaPart(kind="audio", media_type=media_type, data=data, extra=part.rest())
+    return ForeignPart(kind=kind, value={"type": kind, **part.rest()})
+
+
+def _read_image(part: Fields) -> MediaPart:
+    url = part.required_text("image_url")
+    media_type, data = split_data_url(url) or (None, None)
+    return MediaPart(
+        kind="image",
+        media_type=media_type,
+        url=None if data is not None else url,
+        data=data,
+        detail=part.text("detail"),
+        extra=part.rest(),
+    )
+
+
+def _read_file(part: Fields) -> MediaPart:
+    name, url, data = part.text("filename"), part.text("file_url"), part.text("file_data")
+    if data is None and url is None:
+        raise part.invalid("file_data", "a string is required")
+    found = None if data is None else split_data_url(data)
+    if data is not None and found is None:
+        raise part.invalid("file_data", "must be a data: URL with base64")
+    media_type, bytes_ = found or (None, None)
+    return MediaPart(
+        kind="file",
+        media_type=media_type,
+        data=bytes_,
+        url=None if found else url,
+        name=name,
+        detail=part.text("detail"),
+        extra=part.rest(),
+    )
+
+
+def _read_call(item: Fields) -> CallPart:
+    call = CallPart(
+        id=item.required_text("call_id"),
+        name=item.required_text("name"),
+        arguments=item.text("arguments") or "",
+    )
+    for name in ("id", "status"):
+        item.value(name)
+    return msgspec.structs.replace(call, extra=item.rest())
+
+
+def _read_result(item: Fields) -> ResultPart:
+    result = ResultPart(
+        id=item.required_text("call_id"),
+        name=item.text("name"),
+        content=_read_content(item, "output"),
+    )
+    for name in ("id", "status"):
+        item.value(name)
+    return msgspec.structs.replace(result, extra=item.rest())
+
+
+def _read_thought(item: Fields) -> ReasoningPart:
+    """Read reasoning; what we marked came from another provider under the name in the mark."""
+    texts = {
+        field: "\n\n".join(part.text("text") or "" for part in item.objects(field))
+        for field in ("content", SUMMARY)
+    }
+    signature = item.text("encrypted_content")
+    return ReasoningPart(
+        text=texts["content"] or texts[SUMMARY],
+        signature=signature,
+        field=origin(signature) or "reasoning item",
+    )
+
+
+# --- tools and parameters --------------------------------------------------------------------
+
+
+def _read_tool(tool: Fields) -> Tool | ForeignTool:
+    kind = tool.required_text("type")
+    if kind != "function":
+        return ForeignTool(kind=kind, value={"type": kind, **tool.rest()})
+    return Tool(
+        name=tool.required_text("name"),
+        description=tool.text("description"),
+        parameters=tool.mapping("parameters"),
+        strict=tool.boolean("strict"),
+        extra=tool.rest(),
+    )
+
+
+def _read_tool_choice(fields: Fields) -> ToolChoice | None:
+    value = fields.peek("tool_choice")
+    if value in ("auto", "none", "required"):
+        return ToolChoice(mode=fields.value("tool_choice"))
+    choice = fields.object("tool_choice")
+    if choice is None:
+        return None
+    kind = choice.required_text("type")
+    if kind == "allowed_tools":
+        mode = choice.text("mode") or "auto"
+        if mode not in ("auto", "required"):
+            raise choice.invalid("mode", "must be auto or required")
+        names = tuple(tool.required_text("name") for tool in choice.objects("tools"))
+        return ToolChoice(mode="auto" if mode == "auto" else "required", names=names)
+    if kind not in ("function", "custom"):
+        raise _only_here(f"tool_choice of type {kind}")
+    return ToolChoice(mode="named", names=(choice.required_text("name"),))
+
+
+def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:
+    """Read the form of the answer, and what else ``text`` holds."""
+    text = fields.object("text")
+    if text is None:
+        return None, {}
+    wanted, found = text.object("format"), None
+    if wanted is not None:
+        kind = wanted.required_text("type")
+        if kind not in ("text", "json_object", "json_schema"):
+            raise wanted.invalid("type", "must be text, json_object or json_schema")
+        if kind == "json_schema":
+            found = ResponseFormat(
+                kind="schema",
+                name=wanted.text("name"),
+                schema=wanted.mapping("schema"),
+                strict=wanted.boolean("strict"),
+                description=wanted.text("description"),
+            )
+        else:
+            found = ResponseFormat(kind="text" if kind == "text" else "json")
+    return found, text.rest()
+
+
+def _read_include(fields: Fields) -> tuple[dict[str, Any], bool]:
+    """Read what else the answer shall hold, and whether that is log probabilities."""
+    wanted = fields.texts("include")
+    others = [each for each in wanted if each not in (LOGPROBS, ENCRYPTED)]
+    return {"include": others} if others else {}, LOGPROBS in wanted
+
+
+def _read_reasoning(fields: Fields) -> ReasoningOptions | None:
+    wish = fields.object("reasoning")
+    if wish is None:
+        return None
+    effort, summaries = wish.text("effort"), [wish.text(name) for name in _SUMMARIES]
+    return ReasoningOptions(effort=effort, shown=any(summaries) or None, extra=wish.rest())
+
+
+def shows_reasoning(request: ChatRequest) -> bool:
+    """Tell whether the request asks for a summary of what the model thought."""
+    wish = request.document.get("reasoning")
+    return isinstance(wish, dict) and any(wish.get(name) is not None for name in _SUMMARIES)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+_PATH = b"/v1/responses"
+
+
+def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
+    """Return the request for a provider of this dialect. Raises InvalidRequest.
+
+    The provider does not keep the answer: clients of other dialects could not name it.
+    """
+    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    if asked.choices > 1:
+        raise losses.refusal("n")
+    top_level_extra(asked, losses)
+    limit = quirks.default_max_tokens if asked.max_tokens is None else asked.max_tokens
+    body: dict[str, Any] = {
+        "model": asked.model,
+        "input": [item for message in asked.messages for item in _write_message(message, losses)],
+        "max_output_tokens": limit,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        **_write_tools(asked, losses),
+        "text": _write_text(asked.response_format, losses),
+        "reasoning": _write_reasoning(asked.reasoning, losses),
+        "include": [LOGPROBS] if asked.logprobs else None,
+        "top_logprobs": asked.top_logprobs,
+        "user": asked.user,
+        "store": False,
+        "stream": asked.stream or None,
+    }
+    losses.drop_filled(
+        {
+            "top_k": asked.top_k,
+            "frequency_penalty": asked.frequency_penalty or None,
+            "presence_penalty": asked.presence_penalty or None,
+            "seed": asked.seed,
+            "stop": list(asked.stop),
+        }
+    )
+    said = {name: value for name, value in body.items() if value is not None}
+    edited = edit(msgspec.json.encode(said), said, quirks, losses)
+    return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+
+
+def _write_message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Yield the items that say a message: calls, results and texts are items of their own."""
+    if message.name is not None:
+        losses.drop("name")
+    losses.drop_filled(message.extra)
+    said: list[MessagePart] = []
+    for part in message.parts:
+        if isinstance(part, ReasoningPart):
+            losses.drop_reasoning(part)
+        elif isinstance(part, CallPart | ResultPart):
+            yield from _write_texts(message, said, losses)
+            said = []
+            yield _write_call(part, losses)
+        else:
+            said.append(part)
+    yield from _write_texts(message, said, losses)
+
+
+def _write_texts(
+    message: Message, parts: Sequence[MessagePart], losses: Losses
+) -> Iterator[dict[str, Any]]:
+    """Yield messages of these parts. What the model said, or declined to say, are plain texts."""
+    if message.role == "assistant":
+        for part in parts:
+            content = _write_content([part], losses)
+            if content:
+                yield {"role": message.role, "content": content}
+    elif parts and (content := _write_content(parts, losses)):
+        yield {"role": message.role, "content": content}
+
+
+def _write_call(part: CallPart | ResultPart, losses: Losses) -> dict[str, Any]:
+    losses.drop_filled(part.extra)
+    if isinstance(part, CallPart):
+        return {
+            "type": "function_call",
+            "call_id": part.id,
+            "name": part.name,
+            "arguments": part.arguments or "{}",
+        }
+    losses.drop_filled({"is_error": part.is_error})
+    output = _write_content(part.content, losses)
+    return {"type": "function_call_output", "call_id": part.id, "output": output or ""}
+
+
+def _write_content(parts: Sequence[MessagePart], losses: Losses) -> str | list[dict[str, Any]]:
+    written = [_write_part(part, losses) for part in parts]
+    if len(written) == 1 and written[0]["type"] == "input_text":
+        return str(written[0]["text"])
+    return [part for part in written if part.get("text") != ""]
+
+
+def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
+    if isinstance(part, ForeignPart):
+        return losses.foreign(part)
+    assert isinstance(part, TextPart | MediaPart)
+    losses.drop_filled(part.extra)
+    if isinstance(part, MediaPart):
+        return _write_media(part, losses)
+    return {"type": "input_text", "text": part.text}
+
+
+def _write_media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+    detail = {} if part.detail is None else {"detail": part.detail}
+    if part.kind == "image":
+        losses.drop_filled({"name": part.name})
+        return {
+            "type": "input_image",
+            "image_url": data_url(part),
+            **(detail or {"detail": "auto"}),
+        }
+    if part.kind == "audio":
+        raise losses.refusal("content of type audio")
+    text = plain_text(part)
+    if text is not None:
+        return {"type": "input_text", "text": f"{part.name}:\n{text}" if part.name else text}
+    if part.data is None:
+        return {"type": "input_file", "file_url": part.url, **detail}
+    name = part.name or "file"
+    return {"type": "input_file", "filename": name, "file_data": data_url(part), **detail}
+
+
+def _write_tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+    if not asked.tools:
+        return {}
+    tools = [_write_tool(tool, losses) for tool in asked.tools]
+    told = {"tools": tools, "parallel_tool_calls": asked.parallel_tool_calls}
+    choice = asked.tool_choice
+    if choice is None:
+        return told
+    named = [{"type": "function", "name": name} for name in choice.names]
+    if choice.mode == "named":
+        return {**told, "tool_choice": named[0]}
+    if named:
+        allowed = {"type": "allowed_tools", "mode": choice.mode, "tools": named}
+        return {**told, "tool_choice": allowed}
+    return {**told, "tool_choice": choice.mode}
+
+
+def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+    """Return a tool. This API is strict where it is told nothing, others are not."""
+    if isinstance(tool, ForeignTool):
+        return losses.foreign(tool)
+    losses.drop_filled(tool.extra)
+    described = {} if tool.description is None else {"description": tool.description}
+    return {
+        "type": "function",
+        "name": tool.name,
+        **described,
+        "parameters": tool.parameters or {"type": "object", "properties": {}},
+        "strict": bool(_strict(tool.strict, tool.parameters, losses)),
+    }
+
+
+def _strict(strict: bool | None, schema: Any, losses: Losses) -> bool | None:  # noqa: FBT001
+    if not strict or fits_strict(schema):
+        return strict
+    losses.drop("strict")
+    return None
+
+
+def _write_text(wanted: ResponseFormat | None, losses: Losses) -> dict[str, Any] | None:
+    if wanted is None or wanted.kind == "text":
+        return None
+    if wanted.kind == "json":
+        return {"format": {"type": "json_object"}}
+    schema = {
+        "type": "json_schema",
+        "name": wanted.name or "response",
+        "schema": wanted.schema or {},
+        "description": wanted.description,
+        # Null is strict here, and not so elsewhere.
+        "strict": bool(_strict(wanted.strict, wanted.schema, losses)),
+    }
+    return {"format": {name: value for name, value in schema.items() if value is not None}}
+
+
+def _write_reasoning(wish: ReasoningOptions | None, losses: Losses) -> dict[str, Any] | None:
+    """Return the effort. Thinking cannot be switched off in words that all models take."""
+    if wish is None:
+        return None
+    losses.drop_filled(wish.extra)
+    if wish.enabled is False:
+        losses.drop("thinking")
+        return None
+    effort = wish.effort
+    if effort is None and wish.budget_tokens is not None:
+        effort = effort_of(wish.budget_tokens)
+    wanted = {"effort": effort, SUMMARY: "auto" if _shows(wish) else None}
+    return {name: value for name, value in wanted.items() if value is not None} or None
+
+
+def _shows(wish: ReasoningOptions) -> bool:
+    return bool(wish.enabled) if wish.shown is None else wish.shown
+
+
+def apply_quirks(
+    body: bytes, request: ChatRequest, quirks: Quirks
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the body as the provider takes it, and the names of the client's fields left out.
+
+    Without the reasoning of other providers, which bears our mark. Raises InvalidRequest.
+    """
+    left: tuple[str, ...] = ()
+    asked = request.document.get("input")
+    if not request.duplicate_keys and may_hold_marks(body) and isinstance(asked, list):
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        items = msgspec.json.decode(fields["input"], type=list[msgspec.Raw])
+        own = [raw for raw, item in zip(items, asked, strict=True) if not _is_marked(item)]
+        if len(own) < len(items):
+            fields["input"] = msgspec.Raw(msgspec.json.encode(own))
+            body, left = msgspec.json.encode(fields), ("reasoning",)
+    body, dropped = leave_out_rejected(body, request, quirks, NAME)
+    return body, tuple(sorted({*left, *dropped}))
+
+
+def _is_marked(item: Any) -> bool:
+    match item:
+        case {"type": "reasoning", "encrypted_content": str(signature)}:
+            return origin(signature) is not None
+    return False

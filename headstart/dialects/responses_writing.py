@@ -1,0 +1,566 @@
+"""OpenAI Responses: writing answers, as they come or as they were stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headstart.dialects.answers import as_text, split_text
+from headstart.dialects.dialect import Rendered
+from headstart.dialects.responses_answers import (
+    EVENTS,
+    MOST_PARTS,
+    REASONS,
+    ResponsesDecoder,
+    error_frame,
+    other_fields,
+)
+from headstart.dialects.responses_items import (
+    CALLS,
+    IN_PROGRESS,
+    ITEMS,
+    KINDS,
+    RAW,
+    RESPONSE_ID,
+    annotations_of,
+    awaits_texts,
+    new_item,
+    new_part,
+    output_items,
+    parts_of,
+    seed_of,
+)
+from headstart.dialects.responses_requests import SUMMARY, kind_of
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+    random_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headstart.types import Completion, StreamEvent
+
+_encode = msgspec.json.encode
+_DEFAULTS: dict[str, Any] = {
+    "instructions": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "temperature": None,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+}
+"""Fields that clients expect in each response."""
+_OF_THE_CALL = frozenset(
+    {
+        "completed_at",
+        "max_output_tokens",
+        "metadata",
+        "prompt_cache_diagnostics",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "store",
+        "top_logprobs",
+        "user",
+    }
+)
+"""Fields that repeat what another call may say otherwise and be given the same answer."""
+_INCOMPLETE = {canonical: own for own, canonical in REASONS.items()}
+
+
+class _Part:
+    """A content part, or the arguments of a call, as it is written."""
+
+    __slots__ = ("after", "before", "block", "kind", "logprobs", "middle", "number", "texts")
+
+    def __init__(self, kind: str, block: int | None, number: int) -> None:
+        self.kind = kind
+        self.block = block
+        self.number = number
+        self.texts: list[str] = []
+        self.logprobs: list[Any] = []
+        self.before = self.middle = self.after = b""
+
+    @property
+    def is_summary(self) -> bool:
+        return self.kind == "summary_text"
+
+
+class _Item:
+    """An item as it is written."""
+
+    __slots__ = ("index", "item", "native", "parts")
+
+    def __init__(self, index: int, item: dict[str, Any], native: int | None) -> None:
+        self.index = index
+        """Its number in the output that is written."""
+        self.item = item
+        self.native = native
+        """Its number in the output that it came in."""
+        self.parts: list[_Part] = []
+
+
+class ResponsesEncoder:
+    """EventEncoder of Responses.
+
+    It begins with the first content. Reasoning under another name than the API's is left out, for
+    its clients did not ask for it, and so are choices other than the first. Items of an answer in
+    this dialect keep their frames; others get ids that follow from the answer's.
+    """
+
+    def __init__(self, id: str, created: int, *, whole: bool = False) -> None:
+        """``whole``: the answer is complete, and its texts come in pieces of the usual size."""
+        self._id = id
+        self._whole = whole
+        self._head = _head(id, created)
+        self._seed = id.partition("_")[2] or id
+        self._number = 0
+        self._fields = dict(_DEFAULTS)
+        self._model = ""
+        self._tier: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._begun = self._over = False
+        self._open: _Item | None = None
+        self._calls: dict[int, _Item] = {}
+        """The calls that were begun, by their numbers; those that ended have no parts."""
+        self._waiting: dict[int, dict[str, Any]] = {}
+        """Frames of items whose texts are yet to come, by their numbers where they came in."""
+        self._seen: set[int] = set()
+        self._output: dict[int, dict[str, Any]] = {}
+        self._count = 0
+        self._finished = Finished(reason="stop")
+        self._joined = False
+        """Texts that were joined are being told again: each stands for several events."""
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the events that say these; nothing once the stream is over."""
+        written: list[bytes] = []
+        for place, event in enumerate(events):
+            if self._over:
+                break
+            part = self._open.parts[-1] if self._open is not None and self._open.parts else None
+            if (
+                type(event) is TextDelta
+                and part is not None
+                and part.kind == "output_text"
+                and (event.block is None or event.block == part.block)
+                and not event.choice
+            ):
+                if event.text:
+                    self._say(part, event.text, _logprobs_after(events, place), written)
+                continue
+            self._write(event, _logprobs_after(events, place), written)
+        self._joined = False
+        return written[0] if len(written) == 1 else b"".join(written)
+
+    def _write(self, event: StreamEvent, logprobs: list[Any], written: list[bytes]) -> None:
+        match event:
+            case Started(model=model, tier=tier):
+                self._model = model or self._model
+                self._tier = tier or self._tier
+            case UsageReported(usage=usage):
+                self._usage = usage
+            case ErrorReported():
+                written.append(error_frame(event, self._id, self._number))
+                self._over = True
+            case Ended():
+                self._end(written)
+            case ExtraDelta(fields=fields, choice=None):
+                self._take(fields, written)
+            case Finished(choice=0):
+                self._finished = event
+                self._close_all(written)
+            case TextDelta(choice=0, text=text, block=block) if text:
+                self._add("output_text", block, text, logprobs, written)
+            case RefusalDelta(choice=0, text=text) if text:
+                self._add("refusal", None, text, [], written)
+            case ReasoningDelta(choice=0, text=text, field=field, block=block) if text:
+                if field in (SUMMARY, RAW):
+                    kind = RAW if field == RAW else "summary_text"
+                    self._add(kind, block, text, [], written)
+                    self._sign(event.signature)
+            case ToolCallDelta(choice=0):
+                self._call(event, written)
+
+    def _frame(self, kind: str, members: dict[str, Any]) -> bytes:
+        number, self._number = self._number, self._number + 1
+        name = kind.encode()
+        return b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n' % (
+            name,
+            name,
+            number,
+            _encode(members)[1:],
+        )
+
+    def _response(self, kind: str, fields: dict[str, Any]) -> bytes:
+        """Return an event that holds the whole response."""
+        number, self._number = self._number, self._number + 1
+        name = kind.encode()
+        return (
+            b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,'
+            b'"response":{%b%b}\n\n' % (name, name, number, self._head, _encode(fields)[1:])
+        )
+
+    def _begin(self, written: list[bytes]) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        fields = _response(IN_PROGRESS, self._model, self._tier, [], None, self._fields)
+        written += (self._response("created", fields), self._response(IN_PROGRESS, fields))
+
+    # --- items ---
+
+    def _take(self, fields: dict[str, Any], written: list[bytes]) -> None:
+        """Take the fields of the response, and the frames of its items."""
+        self._fields |= other_fields(fields)
+        for number, frame in fields.get(ITEMS, {}).items():
+            self._joined = not self._whole
+            self._take_frame(int(number), frame, written)
+
+    def _take_frame(self, native: int, frame: dict[str, Any], written: list[bytes]) -> None:
+        kind = kind_of(frame)
+        has_texts = kind in CALLS or kind in ("message", "reasoning")
+        if has_texts and frame.get("status") == IN_PROGRESS:
+            if native not in self._seen:
+                self._seen.add(native)
+                self._close(written)
+                self._waiting[native] = frame
+            return
+        for item in (self._open, *self._calls.values()):
+            if item is not None and item.native == native and kind_of(item.item) == kind:
+                if item.index in self._output:
+                    return None
+                return self._end_item(item, frame, written)
+        known = native in self._seen and native not in self._waiting
+        self._seen.add(native)
+        self._waiting.pop(native, None)
+        if known or awaits_texts(frame):
+            return None  # of another answer, whose texts are told elsewhere
+        self._close(written)
+        item = self._begin_item(frame, native, written)
+        self._end_item(item, frame, written)
+        return None
+
+    def _begin_item(self, item: dict[str, Any], native: int | None, written: list[bytes]) -> _Item:
+        self._begin(written)
+        begun = _Item(self._count, item, native)
+        self._count += 1
+        told = {"output_index": begun.index, "item": _opening(item)}
+        written.append(self._frame("output_item.added", told))
+        return begun
+
+    def _waiting_for(self, kind: str) -> tuple[int | None, dict[str, Any] | None]:
+        """Take the frame of the next item of a type, if there is one."""
+        for native, frame in self._waiting.items():
+            if kind_of(frame) == kind:
+                del self._waiting[native]
+                return native, frame
+        return None, None
+
+    def _add(
+        self, kind: str, block: int | None, text: str, logprobs: list[Any], written: list[bytes]
+    ) -> None:
+        """Write a piece of text; it begins a content part, or an item, where it has to."""
+        held = "message" if kind in ("output_text", "refusal") else "reasoning"
+        native, frame = self._waiting_for(held)
+        item = self._open
+        if frame is not None or item is None or kind_of(item.item) != held:
+            self._close(written)
+            own = frame or new_item(held, self._seed, self._count)
+            item = self._open = self._begin_item(own, native, written)
+        part = item.parts[-1] if item.parts else None
+        if part is None or part.kind != kind or (block is not None and block != part.block):
+            if part is not None:
+                self._end_part(item, part, None, written)
+            part = self._begin_part(item, kind, block, written)
+        self._say(part, text, logprobs, written)
+
+    def _begin_part(self, item: _Item, kind: str, block: int | None, written: list[bytes]) -> _Part:
+        summary = kind == "summary_text"
+        number = sum(each.is_summary == summary for each in item.parts)
+        if item.native is not None and block is not None:
+            number = block % MOST_PARTS
+        part = _Part(kind, block, number)
+        item.parts.append(part)
+        name, index = EVENTS[kind]
+        place: dict[str, Any] = {"item_id": item.item.get("id"), "output_index": item.index}
+        if index:
+            place[index] = number
+            stem = "reasoning_summary_part" if summary else "content_part"
+            told = {**place, "part": new_part(kind)}
+            written.append(self._frame(f"{stem}.added", told))
+        part.before = b'event: %b.delta\ndata: {"type":"%b.delta","sequence_number":' % (
+            (name.encode(),) * 2
+        )
+        part.middle = b",%b" % _encode(place)[1:-1] + b',"delta":'
+        part.after = b',"logprobs":[]}\n\n' if kind == "output_text" else b"}\n\n"
+        return part
+
+    def _say(self, part: _Part, text: str, logprobs: list[Any], written: list[bytes]) -> None:
+        part.texts.append(text)
+        number, after = self._number, part.after
+        self._number += len(text) if self._joined else 1
+        if logprobs:
+            part.logprobs += logprobs
+            after = b',"logprobs":%b}\n\n' % _encode(logprobs)
+        written.append(b"%b%d%b%b%b" % (part.before, number, part.middle, _encode(text), after))
+
+    def _sign(self, signature: str | None) -> None:
+        if signature is not None and self._open is not None:
+            self._open.item = {**self._open.item, "encrypted_content": signature}
+
+    def _end_part(
+        self, item: _Item, part: _Part, frame: dict[str, Any] | None, written: list[bytes]
+    ) -> None:
+        """Write the end of a content part. ``frame`` is that of its item at its end."""
+        name, index = EVENTS[part.kind]
+        name = name.removeprefix("response.")
+        place = {"item_id": item.item.get("id"), "output_index": item.index}
+        whole = _whole_part(part, frame)
+        if not index:
+            field, text = CALLS[part.kind], "".join(part.texts)
+            written.append(self._frame(f"{name}.done", {**place, field: text}))
+            return
+        place[index] = part.number
+        for number, cited in enumerate(annotations_of(whole)):
+            added = {**place, "annotation_index": number, "annotation": cited}
+            written.append(self._frame("output_text.annotation.added", added))
+        field = "refusal" if part.kind == "refusal" else "text"
+        ending = {field: whole[field]}
+        if part.kind == "output_text":
+            ending["logprobs"] = part.logprobs
+        written.append(self._frame(f"{name}.done", {**place, **ending}))
+        stem = "reasoning_summary_part" if part.is_summary else "content_part"
+        written.append(self._frame(f"{stem}.done", {**place, "part": whole}))
+
+    def _end_item(self, item: _Item, frame: dict[str, Any] | None, written: list[bytes]) -> None:
+        if item.parts:
+            self._end_part(item, item.parts[-1], frame, written)
+        whole = self._whole_item(item, frame)
+        self._output[item.index] = whole
+        told = {"output_index": item.index, "item": whole}
+        written.append(self._frame("output_item.done", told))
+        if item is self._open:
+            self._open = None
+
+    def _whole_item(self, item: _Item, frame: dict[str, Any] | None) -> dict[str, Any]:
+        own = item.item
+        whole = dict(own)
+        if frame is not None:
+            kept = {name: own[name] for name in own if name in ("id", "call_id", "name")}
+            whole = {**frame, **kept}
+        if whole.get("status") == IN_PROGRESS:
+            whole["status"] = "completed"
+        kind = kind_of(own)
+        if kind in CALLS:
+            texts = item.parts[0].texts if item.parts else []
+            return {**whole, CALLS[kind]: "".join(texts)}
+        for field in (SUMMARY, "content"):
+            listed = {p.number: p for p in item.parts if p.is_summary == (field == SUMMARY)}
+            if listed:
+                told = [part for name, _, part in parts_of(frame or {}) if name == field]
+                numbers = sorted({*range(len(told)), *listed})
+                whole[field] = [
+                    _whole_part(listed[n], frame) if n in listed else told[n] for n in numbers
+                ]
+        if kind == "message":
+            whole.setdefault("content", [])
+        elif kind == "reasoning":
+            whole.setdefault(SUMMARY, [])
+        return whole
+
+    def _close(self, written: list[bytes]) -> None:
+        if self._open is not None:
+            self._end_item(self._open, None, written)
+
+    def _close_all(self, written: list[bytes]) -> None:
+        self._close(written)
+        for call in self._calls.values():
+            if call.index not in self._output:
+                self._end_item(call, None, written)
+
+    def _call(self, event: ToolCallDelta, written: list[bytes]) -> None:
+        """Write a piece of a call. Calls may be told by turns: each ends when it is whole."""
+        item = self._calls.get(event.index)
+        if item is None:
+            self._close(written)
+            for call in self._calls.values():
+                if call.index not in self._output and _is_whole(call):
+                    self._end_item(call, None, written)
+            kind = KINDS.get(event.kind, "function_call")
+            native, frame = self._waiting_for(kind)
+            own = frame or new_item(kind, self._seed, self._count)
+            named = {"call_id": event.id or "", "name": event.name or "", CALLS[kind]: ""}
+            item = self._begin_item({**own, **named}, native, written)
+            self._calls[event.index] = item
+            self._begin_part(item, kind, None, written)
+        if event.arguments and item.index not in self._output:
+            self._say(item.parts[0], event.arguments, [], written)
+
+    def _end(self, written: list[bytes]) -> None:
+        self._begin(written)
+        self._close_all(written)
+        output = [self._output[index] for index in sorted(self._output)]
+        status, details = _status(self._finished.reason, self._finished.native)
+        fields = _response(status, self._model, self._tier, output, self._usage, self._fields)
+        fields["incomplete_details"] = details
+        written.append(self._response(status, fields))
+        self._over = True
+
+
+def _logprobs_after(events: Sequence[StreamEvent], place: int) -> list[Any]:
+    """Return the log probabilities of a text, which follow it."""
+    if place + 1 < len(events) and type(found := events[place + 1]) is LogprobsDelta:
+        listed = found.value.get("content")
+        return listed if isinstance(listed, list) and type(events[place]) is TextDelta else []
+    return []
+
+
+def _opening(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as it is told at its beginning."""
+    kind = kind_of(item)
+    if kind in CALLS:
+        return {**item, "status": IN_PROGRESS, CALLS[kind]: ""}
+    if kind == "message":
+        return {**item, "status": IN_PROGRESS, "content": []}
+    if kind != "reasoning":
+        return item
+    left = ("encrypted_content", "content", "status")
+    return {**{n: v for n, v in item.items() if n not in left}, SUMMARY: []}
+
+
+def _whole_part(part: _Part, frame: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a content part with its text, and what else its item's frame says of it."""
+    if part.kind in CALLS:
+        return {}
+    framed = [
+        each
+        for field, number, each in parts_of(frame or {})
+        if number == part.number and part.is_summary == (field == SUMMARY)
+    ]
+    whole = dict(framed[0]) if framed else new_part(part.kind)
+    whole["refusal" if part.kind == "refusal" else "text"] = "".join(part.texts)
+    return {**whole, "logprobs": part.logprobs} if "logprobs" in whole else whole
+
+
+def _is_whole(call: _Item) -> bool:
+    """Tell whether a call may end here: its arguments are JSON, or any text."""
+    if kind_of(call.item) != "function_call":
+        return True
+    try:
+        msgspec.json.decode("".join(call.parts[0].texts), type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _head(id: str, created: int) -> bytes:
+    return b'"id":%b,"object":"response","created_at":%d,' % (_encode(id), created)
+
+
+def _status(finish: str, native: str | None) -> tuple[str, dict[str, Any] | None]:
+    """Return how an answer ended, and why it is incomplete if it is."""
+    reason = native if finish == "incomplete" else _INCOMPLETE.get(finish)
+    return ("completed", None) if reason is None else ("incomplete", {"reason": reason})
+
+
+def _response(
+    status: str,
+    model: str,
+    tier: str | None,
+    output: list[dict[str, Any]],
+    usage: dict[str, Any] | None,
+    fields: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the members of a response, but for its id and time."""
+    return {
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": output,
+        **({} if tier is None else {"service_tier": tier}),
+        **fields,
+        "usage": usage,
+    }
+
+
+def _document(completion: Completion, output: list[dict[str, Any]]) -> dict[str, Any]:
+    choice = completion.choices[0]
+    status, details = _status(choice.finish, choice.native_finish)
+    fields = {**_DEFAULTS, **other_fields(completion.extra)}
+    whole = _response(status, completion.model, completion.tier, output, completion.usage, fields)
+    return {**whole, "incomplete_details": details}
+
+
+def write_body(completion: Completion, id: str, created: int) -> bytes:
+    """Return the body of an answer that is not streamed."""
+    output = output_items(completion, id.partition("_")[2] or id)
+    return b"{" + _head(id, created) + _encode(_document(completion, output))[1:]
+
+
+def render(completion: Completion) -> Rendered:
+    """Encode an answer once, for any number of replays.
+
+    An answer of a provider of this dialect keeps its id, by which the next call may name it. What
+    only repeats another call's wishes is left out.
+    """
+    kept = {n: value for n, value in completion.extra.items() if n not in _OF_THE_CALL}
+    completion = msgspec.structs.replace(completion, extra=kept)
+    output = output_items(completion, seed_of(completion))
+    # Nobody can know this id, so each head found begins a response.
+    mark = random_bytes(16).hex()
+    stream = ResponsesEncoder(mark, 0, whole=True).feed(tuple(_events(completion, output)))
+    body = _encode(_document(completion, output))[1:]
+    known = as_text(completion.extra.get(RESPONSE_ID))
+    head: Callable[[str, int], bytes] = _head
+    if known is not None:
+
+        def head(id: str, created: int) -> bytes:  # noqa: ARG001
+            return _head(known, created)
+
+    def document_head(id: str, created: int) -> bytes:
+        return b"{" + head(id, created)
+
+    return Rendered(document_head, head, body, tuple(stream.split(_head(mark, 0))))
+
+
+def _events(completion: Completion, output: list[dict[str, Any]]) -> Iterator[StreamEvent]:
+    """Yield the events of a stored answer whose output is ``output``."""
+    choice = completion.choices[0]
+    yield Started(model=completion.model, tier=completion.tier)
+    yield ExtraDelta(fields=other_fields(completion.extra), choice=None)
+    if completion.usage is not None:
+        yield UsageReported(usage=completion.usage)
+    decoder = ResponsesDecoder()
+    for index, item in enumerate(output):
+        for event in decoder.read_item(index, item):
+            yield from _split(event)
+    yield Finished(reason=choice.finish, native=choice.native_finish)
+    yield Ended()
+
+
+def _split(event: StreamEvent) -> Iterator[StreamEvent]:
+    """Yield a text in pieces of the usual size."""
+    if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta):
+        for text in split_text(event.text):
+            yield msgspec.structs.replace(event, text=text)
+    elif isinstance(event, ToolCallDelta) and event.arguments:
+        for text in split_text(event.arguments):
+            yield msgspec.structs.replace(event, arguments=text)
+    else:
+        yield event

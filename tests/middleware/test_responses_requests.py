@@ -1,0 +1,422 @@
+"""OpenAI Responses: requests are read, translated, and edited with the fewest changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai.types.responses.response_create_params as api
+import pydantic
+import pytest
+
+from headstart.canonical_request import Quirks
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
+from headstart.errors import InvalidRequest
+from headstart.middleware.request_edits import with_document
+from headstart.policies.output.continuation import continuing
+from headstart.types import Call
+from support.translated import CHAT, MESSAGES, PDF, PNG, PORTABLE, SCHEMA
+
+DIALECT = OPENAI_RESPONSES
+PARAMS: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(api.ResponseCreateParams)
+PICTURE = f"data:image/png;base64,{PNG}"
+DOCUMENT = f"data:application/pdf;base64,{PDF}"
+ASKED: dict[str, Any] = {
+    "model": "m",
+    "instructions": "Be kind.",
+    "input": [
+        {"role": "developer", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "What is this?"},
+                {"type": "input_image", "image_url": PICTURE, "detail": "low"},
+                {"type": "input_image", "image_url": "https://example.org/a.png"},
+                {"type": "input_file", "filename": "a.pdf", "file_data": DOCUMENT},
+            ],
+        },
+        {
+            "id": "rs_1",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Hm."}],
+            "encrypted_content": "headstart:reasoning_content",
+        },
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+        },
+        {
+            "id": "fc_1",
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "look",
+            "arguments": '{"city":"Bonn"}',
+            "status": "completed",
+        },
+        {"type": "function_call", "call_id": "call_2", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "Rain."},
+        {
+            "type": "function_call_output",
+            "call_id": "call_2",
+            "output": [{"type": "input_text", "text": "Noon."}],
+        },
+        {"role": "assistant", "content": "It rains."},
+        {"role": "user", "content": "Why?"},
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "name": "look",
+            "description": "Look.",
+            "parameters": SCHEMA,
+            "strict": True,
+        },
+        {"type": "function", "name": "now", "parameters": None, "strict": False},
+    ],
+    "tool_choice": {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "look"}],
+    },
+    "parallel_tool_calls": False,
+    "text": {"format": {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}},
+    "reasoning": {"effort": "high", "summary": "auto"},
+    "include": ["reasoning.encrypted_content"],
+    "max_output_tokens": 100,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "truncation": "disabled",
+    "user": "u1",
+    "stream": True,
+}
+
+
+def request_of(**fields: Any) -> Any:
+    return DIALECT.parse_request(json.dumps({"model": "m", "input": "Hi", **fields}).encode())
+
+
+def translate(target: Any, quirks: Quirks | None = None, **fields: Any) -> Any:
+    asked = DIALECT.read_request(request_of(**fields))
+    return target.write_request(asked, quirks or Quirks())
+
+
+def test_a_whole_conversation_is_told_to_chat_completions() -> None:
+    written = translate(OPENAI_CHAT, **ASKED)
+    body = json.loads(written.body)
+    assert written.dropped == ()
+    function = {"description": "Look.", "name": "look", "parameters": SCHEMA, "strict": True}
+    calls = [("call_1", "look", '{"city":"Bonn"}'), ("call_2", "now", "{}")]
+    assert body == {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be kind."},
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is this?"},
+                    {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}},
+                    {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+                    {"type": "file", "file": {"filename": "a.pdf", "file_data": DOCUMENT}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": "Let me see.",
+                "reasoning_content": "Hm.",
+                "tool_calls": [
+                    {"id": id, "type": "function", "function": {"name": n, "arguments": given}}
+                    for id, n, given in calls
+                ],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "Rain."},
+            {"role": "tool", "tool_call_id": "call_2", "content": "Noon."},
+            {"role": "assistant", "content": "It rains."},
+            {"role": "user", "content": "Why?"},
+        ],
+        "tools": [
+            {"type": "function", "function": function},
+            {"type": "function", "function": {"name": "now", "strict": False}},
+        ],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "allowed_tools": {
+                "mode": "required",
+                "tools": [{"type": "function", "function": {"name": "look"}}],
+            },
+        },
+        "parallel_tool_calls": False,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "city", "schema": SCHEMA, "strict": True},
+        },
+        "reasoning_effort": "high",
+        "max_completion_tokens": 100,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "user": "u1",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+@pytest.mark.parametrize("target", [ANTHROPIC_MESSAGES, GEMINI_GENERATE, COHERE_CHAT])
+def test_a_whole_conversation_is_told_to_every_dialect(target: Any) -> None:
+    asked = json.loads(json.dumps(ASKED))
+    del asked["input"][1]["content"][3]  # Cohere takes no files
+    body = translate(target, **{**asked, "model": "gemini-2.5-pro"}).body.decode()
+    for words in ("Be kind.", "What is this?", "Let me see.", "Rain.", "Noon.", "Why?", "look"):
+        assert words in body
+
+
+@pytest.mark.parametrize(
+    ("source", "document"),
+    [
+        (OPENAI_CHAT, PORTABLE["openai"]),
+        (ANTHROPIC_MESSAGES, PORTABLE["anthropic"]),
+    ],
+)
+def test_what_other_clients_ask_is_a_valid_request(source: Any, document: Any) -> None:
+    asked = source.read_request(source.parse_request(json.dumps(document).encode()))
+    written = DIALECT.write_request(asked, Quirks())
+    body = PARAMS.validate_python(json.loads(written.body))
+    assert written.path == b"/v1/responses"
+    assert body["store"] is False, "nobody could name the answer"
+    kinds = [item.get("type", item.get("role")) for item in body["input"]]
+    assert "function_call" in kinds
+    assert "function_call_output" in kinds
+
+
+def test_what_has_no_place_is_refused_or_named() -> None:
+    sound = OPENAI_CHAT.parse_request(json.dumps(CHAT | {"n": 1}).encode())
+    searched = ANTHROPIC_MESSAGES.parse_request(json.dumps(MESSAGES).encode())
+    for source, request in ((OPENAI_CHAT, sound), (ANTHROPIC_MESSAGES, searched)):
+        asked = source.read_request(request)
+        with pytest.raises(InvalidRequest, match="cannot be expressed for an upstream of"):
+            DIALECT.write_request(asked, Quirks())
+
+
+def test_a_tool_is_as_strict_as_it_was() -> None:
+    """This API is strict where nothing is said, Chat Completions are not."""
+    loose = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+    document = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [loose]}
+    asked = OPENAI_CHAT.read_request(OPENAI_CHAT.parse_request(json.dumps(document).encode()))
+    (tool,) = json.loads(DIALECT.write_request(asked, Quirks()).body)["tools"]
+    assert tool == {"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "item_reference"),
+    ],
+)
+def test_what_only_its_provider_holds_is_refused_elsewhere(
+    fields: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{name}: .* also_speaks"):
+        translate(OPENAI_CHAT, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools of type web_search"),
+        ({"tools": [{"type": "mcp", "server_label": "a"}]}, "tools of type mcp"),
+        ({"input": [{"type": "web_search_call", "id": "w"}]}, "content of type web_search_call"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+            "content of type input_file",
+        ),
+    ],
+)
+def test_what_only_its_provider_runs_is_refused_elsewhere(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        translate(OPENAI_CHAT, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"metadata": {"a": "b"}}, ("metadata",)),
+        ({"text": {"verbosity": "low"}}, ("verbosity",)),
+        ({"truncation": "auto"}, ("truncation",)),
+        ({"include": ["file_search_call.results"]}, ("include",)),
+        ({"reasoning": {"effort": "low", "mode": "pro"}}, ("mode",)),
+    ],
+)
+def test_what_only_tunes_the_answer_is_named(
+    fields: dict[str, Any], dropped: tuple[str, ...]
+) -> None:
+    assert translate(OPENAI_CHAT, **fields).dropped == dropped
+    with pytest.raises(InvalidRequest, match=dropped[0]):
+        translate(OPENAI_CHAT, Quirks(refuse=True), **fields)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"model": "m", "input": 7}, "input: must be a string or an array"),
+        ({"model": "m", "input": ["x"]}, r"input\[0\]: must be an object"),
+        ({"input": "Hi"}, "model: a string is required"),
+        ({"model": "m", "input": "Hi", "max_output_tokens": "7"}, "max_output_tokens: must be"),
+        ({"model": "m", "input": "Hi", "stream": "yes"}, "stream: must be a boolean"),
+    ],
+)
+def test_a_malformed_request_names_its_field(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        DIALECT.parse_request(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("asked", "query"),
+    [
+        ("Why?", "Why?"),
+        ([{"role": "user", "content": "Why?"}], "Why?"),
+        ([{"type": "message", "role": "user", "content": "Why?"}], "Why?"),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": t} for t in "ab"]}],
+            "a\nb",
+        ),
+        ([{"role": "user", "content": [{"type": "input_image", "image_url": PICTURE}]}], None),
+        ([{"role": "assistant", "content": "Why?"}], None),
+        ([{"type": "function_call_output", "call_id": "c", "output": "7"}], None),
+        ("", None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_the_question_is_the_last_text_of_the_user(asked: Any, query: str | None) -> None:
+    request = request_of(input=asked)
+    assert request.query == query
+
+
+def test_a_request_with_a_stored_prompt_may_leave_the_model_to_it() -> None:
+    assert DIALECT.parse_request(b'{"prompt":{"id":"p"}}').model == ""
+
+
+def test_reasoning_that_we_marked_does_not_go_to_its_api() -> None:
+    ours, theirs = ASKED["input"][2], {**ASKED["input"][2], "encrypted_content": "gAAA"}
+    rest = [ASKED["input"][0], theirs]
+    request = request_of(input=[*rest, ours])
+    body = json.dumps({"model": "m", "input": [*rest, ours]}).encode()
+    assert DIALECT.apply_quirks is not None
+    edited, dropped = DIALECT.apply_quirks(body, request, Quirks())
+    assert json.loads(edited)["input"] == rest
+    assert dropped == ("reasoning",)
+    plain = json.dumps({"model": "m", "input": "headstart: what is it?"}).encode()
+    request = DIALECT.parse_request(plain)
+    assert DIALECT.apply_quirks(plain, request, Quirks()) == (plain, ())
+
+
+# --- the form --------------------------------------------------------------------------------
+
+FORM = DIALECT.form
+
+
+def call_of(**fields: Any) -> Call:
+    body = json.dumps({"model": "m", "input": "Hi", **fields}).encode()
+    return Call(
+        id="1", method="POST", path=b"/v1/responses", query_string=b"", headers=(), body=body,
+        dialect=DIALECT.name, endpoint="/v1/responses", request=DIALECT.parse_request(body),
+    )  # fmt: skip
+
+
+def edited(call: Call, document: dict[str, Any] | None) -> dict[str, Any]:
+    assert document is not None
+    found: dict[str, Any] = json.loads(with_document(call, document).body)
+    return found
+
+
+@pytest.mark.parametrize("asked", ["Hi", [{"role": "user", "content": "Hi"}]])
+def test_prompts_are_edited_whether_they_are_strings_or_items(asked: Any) -> None:
+    call = call_of(input=asked, instructions="Be kind.")
+    assert call.request is not None
+    document = call.request.document
+    turn = {"role": "user", "content": "Hi"}
+    longer = edited(call, FORM.with_last_text(document, "Go."))
+    assert longer["input"] == [{"role": "user", "content": "Hi\n\nGo."}]
+    more = edited(call, continuing(document, FORM, "The moon ", "no"))
+    assert more["input"][:2] == [turn, {"role": "assistant", "content": "The moon "}]
+    assert [item["role"] for item in more["input"]] == ["user", "assistant", "user"]
+    told = edited(call, FORM.with_system_text(document, "Be brief."))
+    assert told == {**document, "instructions": "Be kind.\n\nBe brief."}
+    assert edited(call, FORM.with_limit(document, 7))["max_output_tokens"] == 7
+    prompt = FORM.read(document)
+    assert prompt is not None
+    assert prompt.messages == [{"role": "system", "content": "Be kind."}, turn]
+    shorter = [prompt.messages[0], {"role": "user", "content": "H"}]
+    assert edited(call, prompt.with_messages(shorter))["input"][0]["content"] == "H"
+    assert FORM.opening(document) == ["Be kind.", None, turn]
+
+
+def test_a_conversation_is_read_as_one_of_the_older_api_and_written_back() -> None:
+    call = call_of(**ASKED)
+    assert call.request is not None
+    prompt = FORM.read(call.request.document)
+    assert prompt is not None
+    assert [each["role"] for each in prompt.messages] == [
+        "system", "developer", "user", "assistant", "assistant", "assistant", "assistant", "tool",
+        "tool", "assistant", "user",
+    ]  # fmt: skip
+    assert edited(call, prompt.with_messages(prompt.messages)) == ASKED
+    sent = list(prompt.messages)
+    sent[2] = {**sent[2], "content": [{"type": "text", "text": "?"}, *sent[2]["content"][1:]]}
+    sent[7] = {**sent[7], "content": "R."}
+    changed = edited(call, prompt.with_messages(sent))["input"]
+    assert changed[1]["content"] == [
+        {"type": "input_text", "text": "?"},
+        *ASKED["input"][1]["content"][1:],
+    ]
+    assert changed[6]["output"] == "R."
+    assert [own for at, own in enumerate(changed) if at not in (1, 6)] == [
+        own for at, own in enumerate(ASKED["input"]) if at not in (1, 6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]}, None),
+        ({"tools": [{"type": "web_search"}]}, "hosted-tools"),
+        ({"tools": [{"type": "mcp"}]}, "hosted-tools"),
+        ({"tools": [{"type": "computer_use_preview"}]}, "hosted-tools"),
+        (
+            {"input": [{"type": "additional_tools", "tools": [{"type": "file_search"}]}]},
+            "hosted-tools",
+        ),
+        ({"background": True}, "background"),
+        ({"background": False}, None),
+        ({"conversation": {"id": "conv_1"}}, "conversation"),
+        ({"previous_response_id": "resp_1"}, "previous-response"),
+        ({"previous_response_id": None}, None),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "item-reference"),
+        ({"prompt": {"id": "p"}}, "stored-prompt"),
+        ({"prompt_cache_options": {"prewarm": True}}, "cache-warming"),
+        ({"prompt_cache_options": {"ttl": "30m"}}, None),
+    ],
+)
+def test_requests_that_rest_on_more_than_text_are_told(
+    fields: dict[str, Any], reason: str | None
+) -> None:
+    assert FORM.work_beside_text(request_of(**fields).document) == reason
+
+
+def test_results_of_tools_are_told() -> None:
+    assert FORM.has_tool_results(ASKED)
+    assert not FORM.has_tool_results({"input": "Hi"})
+    assert FORM.continues_answer({"input": [{"role": "assistant", "content": "The"}]})
