@@ -146,11 +146,13 @@ async def test_tool_choice_decides_when_the_prompt_does_not(
     assert (message["content"] is None) is called
 
 
-async def test_a_tool_result_is_answered_in_text() -> None:
+@pytest.mark.parametrize("more", [[], [{"role": "system", "content": "Ask for the weather."}]])
+async def test_a_tool_result_is_answered_in_text(more: list[dict[str, Any]]) -> None:
     body = chat("What is the weather in Ulm?", tools=[WEATHER])
     body["messages"] += [
         {"role": "assistant", "content": None, "tool_calls": []},
         {"role": "tool", "tool_call_id": "c", "content": "rain"},
+        *more,
     ]
     answer = await _complete(Simulator(), body)
     assert answer["choices"][0]["finish_reason"] == "stop"

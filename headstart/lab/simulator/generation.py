@@ -180,10 +180,13 @@ def _limit(choice: Alternative, limit: int | None) -> Alternative:
 
 def _call_tools(chat: ChatBody) -> tuple[CalledTool, ...]:
     """Call the forced function, or every one that the last user message mentions."""
-    if not chat.tools or chat.tool_choice == "none" or chat.messages[-1].role == "tool":
+    asked = [place for place, message in enumerate(chat.messages) if message.role == "user"]
+    turn = chat.messages[asked[-1] if asked else -1 :]
+    # Some clients send a system message after the result of a tool.
+    if not chat.tools or chat.tool_choice == "none" or any(each.role == "tool" for each in turn):
         return ()
     functions = [tool.function for tool in chat.tools if tool.function]
-    prompt = chat.messages[-1].text
+    prompt = turn[0].text
     if isinstance(chat.tool_choice, NamedTool):
         forced = chat.tool_choice.function
         chosen = [function for function in functions if forced and function.name == forced.name]
