@@ -275,13 +275,30 @@ def parse_request(body: bytes) -> ChatRequest:
     )
 
 
+_SESSION = re.compile(r"_session_[0-9a-f-]{36}$")
+"""The end of a user id of older versions of Claude Code."""
+
+
 def _user(document: dict[str, Any]) -> str | None:
     metadata = document.get("metadata")
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
         raise InvalidRequest("metadata: must be an object")
-    return read_string(metadata, "user_id") or None
+    return _without_session(read_string(metadata, "user_id") or "") or None
+
+
+def _without_session(user: str) -> str:
+    """Return who the user is. Claude Code writes the session of each run beside it."""
+    if user.startswith("{"):
+        try:
+            fields = msgspec.json.decode(user, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            return user
+        if fields.pop("session_id", None) is None:
+            return user
+        return msgspec.json.encode(fields, order="deterministic").decode()
+    return _SESSION.sub("", user)
 
 
 _Blocks = list[dict[str, Any]]

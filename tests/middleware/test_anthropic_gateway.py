@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -105,6 +106,12 @@ async def test_an_upstreams_own_key_travels_as_the_api_wants_it(
     assert versions == [[b"2026-10-21"], [b"2023-06-01"]]
 
 
+def agent(name: str, value: str, **more: str) -> dict[str, Any]:
+    """Return the metadata in which a coding agent names its user."""
+    return {"metadata": {"user_id": json.dumps({name: value, **more})}}
+
+
+SESSIONS = [str(uuid.UUID(int=number)) for number in (1, 2)]
 KEPT_APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "versions": ({}, {"headers": {"anthropic-version": "2026-10-21"}}),
     "betas": ({}, {"headers": {"anthropic-beta": "context-1m"}}),
@@ -113,6 +120,8 @@ KEPT_APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tool choices": ({"tool_choice": {"type": "auto"}}, {"tool_choice": {"type": "none"}}),
     "stop sequences": ({}, {"stop_sequences": ["#"]}),
     "users": ({"metadata": {"user_id": "a"}}, {"metadata": {"user_id": "b"}}),
+    "users of an agent": (agent("device_id", "a"), agent("device_id", "b")),
+    "an agent's user and another object": (agent("a", "b"), agent("b", "a")),
 }
 
 
@@ -138,6 +147,10 @@ THE_SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tiers and speeds": ({"service_tier": "auto", "speed": "fast"}, {"cache_control": MARK}),
     "limits": ({"max_tokens": 50}, {"max_tokens": 60}),
     "other metadata": ({"metadata": {"user_id": "a"}}, {"metadata": {"user_id": "a", "b": 1}}),
+    "sessions of an agent": tuple(agent("device_id", "a", session_id=each) for each in SESSIONS),
+    "sessions of an older agent": tuple(
+        {"metadata": {"user_id": f"user_1_account__session_{each}"}} for each in SESSIONS
+    ),
 }
 
 
