@@ -111,7 +111,6 @@ def agent(name: str, value: str, **more: str) -> dict[str, Any]:
     return {"metadata": {"user_id": json.dumps({name: value, **more})}}
 
 
-SESSIONS = [str(uuid.UUID(int=number)) for number in (1, 2)]
 KEPT_APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "versions": ({}, {"headers": {"anthropic-version": "2026-10-21"}}),
     "betas": ({}, {"headers": {"anthropic-beta": "context-1m"}}),
@@ -147,9 +146,13 @@ THE_SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tiers and speeds": ({"service_tier": "auto", "speed": "fast"}, {"cache_control": MARK}),
     "limits": ({"max_tokens": 50}, {"max_tokens": 60}),
     "other metadata": ({"metadata": {"user_id": "a"}}, {"metadata": {"user_id": "a", "b": 1}}),
-    "sessions of an agent": tuple(agent("device_id", "a", session_id=each) for each in SESSIONS),
-    "sessions of an older agent": tuple(
-        {"metadata": {"user_id": f"user_1_account__session_{each}"}} for each in SESSIONS
+    "sessions of an agent": (
+        agent("device_id", "a", session_id="1"),
+        agent("device_id", "a", session_id="2"),
+    ),
+    "sessions of an older agent": (
+        {"metadata": {"user_id": f"user_1_account__session_{uuid.UUID(int=1)}"}},
+        {"metadata": {"user_id": f"user_1_account__session_{uuid.UUID(int=2)}"}},
     ),
 }
 
