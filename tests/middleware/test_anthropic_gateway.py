@@ -260,9 +260,9 @@ async def test_each_dialect_goes_to_its_own_upstream() -> None:
             chat, messages = await proxy.ask(), await ask(proxy.url, proxy.session)
             assert chat.headers["x-headstart-upstream"] == "sim"
             assert messages.headers["x-headstart-upstream"] == "claude"
-            async with proxy.session.get(proxy.url + "/v1/models", headers=KEY) as response:
+            async with proxy.session.get(proxy.url + "/v1/files", headers=KEY) as response:
                 assert response.headers["x-headstart-upstream"] == "claude"
-            async with proxy.session.get(proxy.url + "/v1/models") as response:
+            async with proxy.session.get(proxy.url + "/v1/files") as response:
                 assert response.headers["x-headstart-upstream"] == "sim"
 
 
