@@ -89,6 +89,11 @@ class SSEDecoder:
 
         Raises UpstreamProtocolError.
         """
+        if self._only_lf and block.startswith(b"data: ", start):
+            end = block.find(b"\n", start)
+            if block.startswith(b"\n\n", end) and end - start < self._max:
+                self._at_start = False  # the usual frame: one line of data
+                return Frame(block[start : end + 2], block[start + 6 : end], None)
         end = _frame_end(block, start, only_lf=self._only_lf)
         if end == 0:
             if start < len(block):
@@ -137,8 +142,6 @@ def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
 
 
 def _parse(raw: bytes) -> Frame:
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-        return Frame(raw, raw[6:-2], None)  # the usual frame: one line of data
     data: list[bytes] = []
     event: bytes | None = None
     for line in raw.splitlines():
@@ -297,7 +300,8 @@ class EventStream:
             if self._ends_with(events):
                 return
             if frame.data:
-                self._shape = None if self.ended else learn_shape(frame.raw, events)
+                is_text = len(events) == 1 and not self.ended
+                self._shape = learn_shape(frame.raw, events) if is_text else None
             yield frame.raw, events
             if self.ended:
                 return

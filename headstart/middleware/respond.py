@@ -250,7 +250,7 @@ class Responder:
             while data := await client.read():
                 if context.first_byte is None and flight.first_content is not None:
                     context.first_byte = time.perf_counter() - context.started
-                more = not client.at_end
+                more = not (flight.ended and client.at_end)
                 await send({"type": "http.response.body", "body": data, "more_body": more})
                 if not more:
                     return
