@@ -154,9 +154,9 @@ class TargetCall:
     """
 
     __slots__ = (
-        "_call", "_clock", "_closing", "_dialect", "_headers", "_held", "_name", "_over",
-        "_patience", "_quiet_s", "_recording", "_source", "_stall_s", "_streams", "_time",
-        "_transcript",
+        "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held", "_limit_s",
+        "_name", "_over", "_patience", "_quiet_s", "_recording", "_source", "_stall_s", "_streams",
+        "_time", "_transcript",
     )  # fmt: skip
 
     def __init__(
@@ -171,7 +171,8 @@ class TargetCall:
         self._call = call
         self._recording = recording
         self._dialect = dialect
-        self._stall_s = stall_s
+        self._stall_s = self._limit_s = stall_s
+        self._deadline = math.inf if call.deadline is None else call.deadline
         self._quiet_s = 0.0
         """Waited for pieces since the last one that said anything."""
         self._clock = clock
@@ -244,8 +245,9 @@ class TargetCall:
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         try:
-            wait = anext(self._source, None)
-            live = await self._patience.within(wait, self._until(now, whole=whole))
+            # The source of a whole answer bounds its end where it can still say how it ends.
+            until = min(now + (2 * AFTER_END_S if whole else self._limit_s), self._deadline)
+            live = await self._patience.within(anext(self._source, None), until)
             if transcript.error is not None or (live is None and not transcript.ended):
                 self._check(live)
         except TimeoutError as error:
@@ -266,9 +268,10 @@ class TargetCall:
             raise StopAsyncIteration
         came, recording = self._time(), self._recording
         if live.events:
-            self._quiet_s = 0.0
+            self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
             self._quiet_s += came - now
+            self._limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
         recording.gaps.append(came - recording.last)
         recording.last = came
         if len(recording.gaps) == MOST_GAPS:
@@ -276,15 +279,6 @@ class TargetCall:
         if transcript.ended and self._streams:
             self._book()
         return live
-
-    def _until(self, now: float, *, whole: bool) -> float:
-        if whole:
-            # The source bounds this by itself, where it can still say how the answer ends.
-            limit_s = 2 * AFTER_END_S
-        else:
-            limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
-        deadline = self._call.deadline
-        return now + limit_s if deadline is None else min(now + limit_s, deadline)
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
