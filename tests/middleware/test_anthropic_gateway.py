@@ -135,7 +135,7 @@ async def test_what_changes_an_answer_is_in_its_key(
 
 
 MARK = {"cache_control": {"type": "ephemeral"}}
-THE_SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+THE_SAME: dict[str, tuple[dict[str, Any], ...]] = {
     "a string and its block": (
         {"content": PROMPT, "system": "Be brief."},
         {
