@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 10
+_ZERO = ord("0")
 
 # A carriage return ends a line by itself only when the next byte is known not to be a line feed:
 # otherwise the same stream, split elsewhere, would give other frames.
@@ -157,6 +158,8 @@ _TEXT = re.compile(rb'"(?:%b)" ?: ?"(?!")' % "|".join(sorted(TEXT_FIELDS)).encod
 """Where texts begin, by the names of all dialects. An empty one says nothing."""
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
 """Random letters of OpenAI's and Mistral's, which hide a text's length on the wire."""
+_NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
+"""The number of an event in its stream, which nobody reads."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 """No JSON has these within a string."""
@@ -171,23 +174,28 @@ class TextShape(NamedTuple):
     """
 
     before: bytes
+    """All up to the text, or up to the event's number if it has one."""
     after: bytes
     """From the quote that ends the text; the frame's end, or all up to its padding."""
     tail: bytes
     """From the quote that ends the padding; empty without one."""
     delta: TextDelta | ReasoningDelta
     """What the frame said."""
+    middle: bytes = b""
+    """From the comma that ends the number up to the text; empty without one."""
 
     def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
         """Return what the frames of this shape say from ``start`` on, and where they end.
 
         ``join``: that is one event, whose text is that of all.
         """
-        before, after, tail = self.before, self.after, self.tail
+        before, after, tail, middle = self.before, self.after, self.tail, self.middle
         into, past = len(before), len(after)
         texts: list[str] = []
         while data.startswith(before, start):
             begin = start + into
+            if middle:
+                begin = _end_of_number(data, begin, middle)
             end = data.find(b'"', begin)
             text = data[begin:end]
             if b"\\" in text:
@@ -213,6 +221,14 @@ class TextShape(NamedTuple):
         return tuple([replace(self.delta, text=text) for text in texts]), start
 
 
+def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
+    """Return the end of ``middle`` behind the number at ``start``; the data's end: it is not so."""
+    end = data.find(b",", start)
+    number = data[start:end]
+    is_number = number.isdigit() and (number[0] != _ZERO or len(number) == 1)
+    return end + len(middle) if is_number and data.startswith(middle, end) else len(data)
+
+
 def _end_of_string(data: bytes, start: int) -> int:
     match = _STRING.match(data, start)
     return match.end() if match else start
@@ -234,11 +250,15 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     end = raw.find(b'"', start)
     if not event.text or raw[start:end] != event.text.encode("utf-8", "surrogatepass"):
         return None
+    before, middle = raw[:start], b""
+    number = _NUMBER.search(before)
+    if number is not None:
+        before, middle = raw[: number.start(1)], raw[number.end() : start]
     padding = _PADDING.search(raw, end)
     if padding is None:
-        return TextShape(raw[:start], raw[end:], b"", event)
+        return TextShape(before, raw[end:], b"", event, middle)
     tail = raw.find(b'"', padding.end())
-    return TextShape(raw[:start], raw[end : padding.end()], raw[tail:], event)
+    return TextShape(before, raw[end : padding.end()], raw[tail:], event, middle)
 
 
 class EventStream:

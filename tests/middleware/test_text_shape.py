@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.middleware.reading import EventStream, SSEDecoder, TextShape, learn_shape
 from headstart.types import Ended, ErrorReported, ReasoningDelta, TextDelta
 from support.events import decoded
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.types import StreamEvent
 
-OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
+OPENAI, ANTHROPIC, RESPONSES = OPENAI_CHAT, ANTHROPIC_MESSAGES, OPENAI_RESPONSES
 START = (
     b'event: content_block_start\ndata: {"type":"content_block_start","index":1,'
     b'"content_block":{"type":"text","text":""}}\n\n'
@@ -50,6 +51,15 @@ def delta(text: str, index: int = 1, kind: str = "text") -> bytes:
     }
     line = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     return f"event: content_block_delta\ndata: {line}\n\n".encode()
+
+
+def numbered(text: str, number: object = 1, part: int = 0, **more: object) -> bytes:
+    """Return a delta of Responses, whose number differs from event to event."""
+    kind = "response.output_text.delta"
+    place = {"item_id": "m", "output_index": 0, "content_index": part}
+    body = {"type": kind, "sequence_number": number, **place, "delta": text, **more}
+    line = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return f"event: {kind}\ndata: {line}\n\n".encode()
 
 
 texts = st.one_of(
@@ -96,6 +106,30 @@ deltas = st.one_of(
     texts.map(lambda text: delta(text, 0)),
     st.sampled_from([START, b'event: ping\ndata: {"type":"ping"}\n\n', b"data: {\n\n"]),
     st.just(b'data: {"type":"content_block_stop","index":1}\n\n'),
+)
+
+
+numbers = st.integers(0, 3000) | st.sampled_from([None, "1", 1.5, -1, 10**30, [1], {"a": 1}])
+events_of_responses = st.one_of(
+    st.builds(numbered, texts, numbers),
+    st.builds(numbered, texts, st.integers(0, 3000)),
+    st.builds(numbered, texts, st.integers(0, 3000), logprobs=st.just([])),
+    st.builds(numbered, texts, numbers, st.integers(0, 1)),
+    st.builds(
+        lambda text, padding: numbered(text, 7, logprobs=[], obfuscation=padding),
+        texts,
+        st.text("ab1", max_size=3),
+    ),
+    st.sampled_from(
+        [
+            numbered("x", 7).replace(b":7,", b":007,"),
+            numbered("x", 7).replace(b":7,", b":,"),
+            numbered("x", 7).replace(b":7,", b":7 ,"),
+            numbered("x", 7).replace(b'"sequence_number":7,', b""),
+            b": waiting\n\n",
+            b"data: {\n\n",
+        ]
+    ),
 )
 
 
@@ -158,6 +192,30 @@ def test_messages_deltas_by_the_run_say_what_each_says(
     expected = decoded(ANTHROPIC, stream)
     assert read(ANTHROPIC, cut(stream, cuts)) == expected
     assert joined(read(ANTHROPIC, cut(stream, cuts), join=True)) == joined(expected)
+
+
+@given(
+    st.lists(events_of_responses, max_size=8),
+    st.lists(st.integers(min_value=0, max_value=900), max_size=4),
+)
+def test_numbered_deltas_by_the_run_say_what_each_says(
+    frames: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join([numbered("first", 0), *frames])
+    expected = decoded(RESPONSES, stream)
+    assert read(RESPONSES, cut(stream, cuts)) == expected
+    assert joined(read(RESPONSES, cut(stream, cuts), join=True)) == joined(expected)
+
+
+def test_numbered_deltas_are_read_by_the_run() -> None:
+    frames = [numbered(text, 8 + at, logprobs=[]) for at, text in enumerate("abcd")]
+    shape = learn_shape(frames[0], tuple(decoded(RESPONSES, frames[0])))
+    assert shape is not None
+    run = b"".join(frames[1:])
+    assert shape.read(run + b": waiting\n\n", 0, join=True) == (
+        (TextDelta(text="bcd", block=0),),
+        len(run),
+    )
 
 
 @given(st.lists(chunks, max_size=6), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
