@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from headstart.dialects.anthropic_requests import (
     read_request,
     write_request,
 )
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, Use
+from headstart.dialects.dialect import ContentTypes, CountForm, Dialect, KeyForm, Use
 from headstart.dialects.model_lists import ANTHROPIC_MODELS
 from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
 from headstart.dialects.requests import apply_quirks
@@ -81,6 +82,10 @@ def _claims(path: bytes, headers: Headers) -> bool:
 
 def _new_id() -> str:
     return "msg_" + random_bytes(12).hex()
+
+
+def _write_count(tokens: int) -> dict[str, Any]:
+    return {"input_tokens": tokens}
 
 
 _FIELDS: Mapping[str, Use] = {
@@ -183,6 +188,7 @@ ANTHROPIC_MESSAGES = Dialect(
     key_header=(b"x-api-key", b""),
     required_headers={"anthropic-version": "2023-06-01"},
     models=ANTHROPIC_MODELS,
+    count=CountForm(re.compile(rb"/v1/messages/count_tokens"), _write_count),
     text_fields=frozenset({"text", "thinking"}),
     reasoning_field=THINKING,
     marks_reasoning=True,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.attempts import Tokens
@@ -140,6 +141,15 @@ class Operations(NamedTuple):
     """Returns path and query of the same operation with a streamed answer, or None as above."""
 
 
+class CountForm(NamedTuple):
+    """How clients ask for the number of a prompt's tokens."""
+
+    path: re.Pattern[bytes]
+    """Fits the paths of such requests."""
+    write: Callable[[int], dict[str, Any]]
+    """Returns the answer."""
+
+
 class Use(Enum):
     """The meaning of a body field to the cache key."""
 
@@ -256,6 +266,8 @@ class Dialect(UpstreamDialect):
     """The exact paths whose answers are cached."""
     operations: Operations | None = None
     """The operations whose paths name the model."""
+    count: CountForm | None = None
+    """None: its clients do not ask for numbers of tokens."""
     prefix: bytes = b"/v1/"
     """The beginning of the paths that go to its providers."""
     socket_prefix: bytes | None = None

@@ -9,7 +9,15 @@ from urllib.parse import quote
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Operations, Use
+from headstart.dialects.dialect import (
+    ContentTypes,
+    CountForm,
+    Dialect,
+    KeyForm,
+    LogprobsForm,
+    Operations,
+    Use,
+)
 from headstart.dialects.gemini_answers import (
     THOUGHT,
     GenerateDecoder,
@@ -129,6 +137,10 @@ def _streamed(path: bytes, query: bytes) -> tuple[bytes, bytes] | None:
 
 _SOCKETS = b"/ws/google."
 """The beginning of the paths of Gemini's Live API, which name its service."""
+
+
+def _write_count(tokens: int) -> dict[str, Any]:
+    return {"totalTokens": tokens}
 
 
 def _claims(path: bytes, headers: Headers) -> bool:
@@ -444,6 +456,7 @@ GEMINI_GENERATE = Dialect(
     key_header=(b"x-goog-api-key", b""),
     account_headers=frozenset({b"x-goog-user-project"}),
     models=GEMINI_MODELS,
+    count=CountForm(re.compile(rb"/v1(?:beta)?/models/[^/:]+:countTokens"), _write_count),
     prefix=b"/v1beta/",
     socket_prefix=_SOCKETS,
     text_fields=frozenset({"text"}),

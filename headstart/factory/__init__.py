@@ -307,6 +307,7 @@ async def _open_relay(
         access=access,
         deadline_s=server.deadline_s,
         body_timeout_s=server.body_timeout_s,
+        max_body_bytes=server.max_body_bytes,
         observer=parts.observers,
         paths=RelayPaths(server.relay_paths),
     )

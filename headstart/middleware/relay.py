@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import AttemptOutcome
+from headstart.compression.prompt_tokens import count_prompt
 from headstart.decisions import Outcome
-from headstart.dialects.registry import claiming
+from headstart.dialects.registry import DIALECTS, claiming
+from headstart.dialects.requests import decode_object
 from headstart.errors import (
     Forbidden,
     HeadstartError,
     InvalidRequest,
     RequestError,
+    RequestTooLarge,
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headstart.attempts import Attempt
+    from headstart.dialects.dialect import CountForm
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
@@ -81,6 +85,7 @@ class Relay:
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
     at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
+    A body is read whole only to be counted, up to ``max_body_bytes``.
     ``paths`` may be relayed. ``models`` answers requests for lists of models.
     """
 
@@ -97,6 +102,7 @@ class Relay:
         access: AccessControl,
         deadline_s: float | None,
         body_timeout_s: float | None,
+        max_body_bytes: int,
         observer: Observer,
         paths: RelayPaths,
     ) -> None:
@@ -112,6 +118,7 @@ class Relay:
         self._deadline_s = deadline_s
         self._observer = observer
         self._body_timeout_s = body_timeout_s
+        self._max_body_bytes = max_body_bytes
         self.paths = paths
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,7 +144,8 @@ class Relay:
     async def _relay(self, exchange: _Exchange, receive: Receive) -> None:
         call = exchange.call = self._call(exchange.id, exchange.scope)
         if (listed := await self._models.answer(call)) is not None:
-            return await _tell(exchange, listed.body, b"models", listed.age_s)
+            age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
+            return await _tell(exchange, listed.body, b"hit; detail=models", *age)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
@@ -194,7 +202,14 @@ class Relay:
         )
         caller.limit(self._deadline_of(rule.name, call.headers))
         call = exchange.call = msgspec.structs.replace(call, route=rule.name)
-        upstream = self._router.relayed(call.dialect, call.model, rule.name)
+        counting = _count_form(call)
+        if counting is None:
+            upstream = self._router.relayed(call.dialect, call.model, rule.name)
+        else:
+            found = self._router.untranslated(call.dialect, call.model, rule.name)
+            if found is None:
+                return await self._count(exchange, counting, caller)
+            upstream = found
         async with await upstream.send(call) as reply:
             exchange.upstream, send = reply.upstream, exchange.send
             headers = _headers_down(reply.headers, reply.upstream, call.id)
@@ -205,14 +220,35 @@ class Relay:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _count(self, exchange: _Exchange, form: CountForm, caller: _RelayClient) -> None:
+        """Answer a request for a number of tokens with an estimate. Raises RequestError."""
+        call = exchange.call
+        assert call is not None
+        body = call.body
+        if call.upload is not None:
+            body = await caller.whole_body(self._max_body_bytes)
+        check_length(len(body), self._max_body_bytes)
+        document = decode_object(body)
+        model = call.model or named_model(body)
+        answering = self._router.answering(call.dialect, model, call.route)
+        real = answering[0].real_name(model) if answering else model
+        # The first count for a model loads its tokenizer, and a long prompt takes a while.
+        tokens = await asyncio.to_thread(count_prompt, document, real)
+        answer = msgspec.json.encode(form.write(tokens))
+        await _tell(exchange, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
+
     async def _with_body(self, call: Call, caller: _RelayClient) -> Call:
         """Return the call with its body: whole if the model in it decides, else as it arrives."""
         if not _has_body(call.headers):
             return call
-        decides = self._models_matter or self._router.tells_models_apart(call.dialect)
+        decides = (
+            self._models_matter
+            or self._router.tells_models_apart(call.dialect)
+            or _count_form(call) is not None
+        )
         if not (decides and _is_small_json(call.headers)):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body()
+        body = await caller.whole_body(KEPT_BYTES)
         if call.deployment:
             return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
         return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
@@ -324,12 +360,13 @@ class _RelayClient:
         """Wait for the next piece of the body; None is its end. A cancellation loses nothing."""
         return await self._pieces.get()
 
-    async def whole_body(self) -> bytes:
-        """Wait for the whole body."""
-        pieces: list[bytes] = []
+    async def whole_body(self, most: int) -> bytes:
+        """Wait for the whole body. Raises RequestTooLarge."""
+        body = bytearray()
         while (piece := await self._pieces.get()) is not None:
-            pieces.append(piece)
-        return b"".join(pieces)
+            body += piece
+            check_length(len(body), most)
+        return bytes(body)
 
     def limit(self, limit_s: float | None) -> None:
         """Set another time limit, which counts from now on."""
@@ -357,6 +394,13 @@ def _has_body(headers: Headers) -> bool:
         if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
             return True
     return False
+
+
+def _count_form(call: Call) -> CountForm | None:
+    """Return the form of a request for a number of tokens; None: it is no such request."""
+    form = DIALECTS[call.dialect].count
+    asks = form is not None and call.method == "POST" and form.path.fullmatch(call.path)
+    return form if asks else None
 
 
 def _is_small_json(headers: Headers) -> bool:
@@ -392,18 +436,23 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
     ]
 
 
+def check_length(length: int, most: int) -> None:
+    """Raise RequestTooLarge for a body that is longer."""
+    if length > most:
+        raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({most})")
+
+
 async def _tell(
-    exchange: _Exchange, body: bytes, detail: bytes, age_s: float | None = None
+    exchange: _Exchange, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
-    """Answer with a JSON document of our own."""
+    """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
-        (b"cache-status", b"headstart; hit; detail=%b" % detail),
+        (b"cache-status", b"headstart; " + status),
         (b"x-headstart-request-id", exchange.id.encode()),
+        *more,
     ]
-    if age_s is not None:
-        headers.append((b"age", b"%d" % max(0.0, age_s)))
     await send_whole(exchange.send, 200, headers, body)
 
 

@@ -180,6 +180,17 @@ class Router:
             return taken.relays[dialect]
         raise _nobody(rule, dialect)
 
+    def untranslated(self, dialect: str, model: str, rule: str) -> Candidate | None:
+        """Return the candidate for a request that goes where a chat with this model goes.
+
+        None: the chat would be translated.
+        """
+        taken = self.routes.get(rule, NO_ROUTE)
+        if taken.candidate is not None:
+            return taken.relays.get(dialect)
+        chosen = self._choose(dialect, model)
+        return chosen.relay if chosen.speaks(dialect) else None
+
     def answering(self, dialect: str, model: str, rule: str) -> list[Provider]:
         """Return the upstreams that may answer a chat, the first to be asked first."""
         names = self.pick(dialect, model, rule).names

@@ -1,0 +1,98 @@
+"""Counts of tokens: who is asked, and what is said when nobody can be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.raw_upstream import RawUpstream
+from support.relaying import house, says
+
+pytestmark = pytest.mark.anyio
+
+COUNT = "/v1/messages/count_tokens"
+ANTHROPIC = {"dialect": "anthropic"}
+COUNTED = says("200 OK", b'{"input_tokens":41}')
+
+
+def prompt(model: str = "claude", text: str = "hi") -> bytes:
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+
+
+async def test_an_upstream_of_the_dialect_counts_under_its_name_of_the_model() -> None:
+    upstream = RawUpstream(COUNTED)
+    options = ({**ANTHROPIC, "models": {"claude": "claude-real"}},)
+    async with house(upstream, routes=(), options=options) as gate:
+        status, headers, body = await gate.ask(COUNT, prompt())
+    assert (status, body) == (200, b'{"input_tokens":41}')
+    assert json.loads(upstream.body())["model"] == "claude-real"
+    assert "x-headstart-estimated" not in headers
+
+
+async def test_a_fallback_counts_when_the_first_upstream_is_down() -> None:
+    second = RawUpstream(COUNTED)
+    async with house(None, second, options=(ANTHROPIC, ANTHROPIC)) as gate:
+        assert (await gate.ask(COUNT, prompt()))[2] == b'{"input_tokens":41}'
+
+
+async def test_the_model_decides_whether_the_count_is_ours() -> None:
+    """The chat with this model would be translated, so that the other upstream does not know it."""
+    claude, chat = RawUpstream(COUNTED), RawUpstream(COUNTED)
+    options = (ANTHROPIC, {"models": {"gpt": "gpt-4o"}})
+    async with house(claude, chat, routes=(), options=options) as gate:
+        _, headers, body = await gate.ask(COUNT, prompt("gpt", "word " * 100))
+        assert (await gate.ask(COUNT, prompt("claude")))[2] == b'{"input_tokens":41}'
+        (row, _) = gate.served
+    assert headers["x-headstart-estimated"] == "tokens"
+    assert 95 <= json.loads(body)["input_tokens"] <= 110
+    assert chat.requests == []
+    assert len(claude.requests) == 1
+    assert (row.status, row.upstream, row.model, row.attempts) == (200, "", "gpt", ())
+
+
+async def test_a_route_without_an_upstream_of_the_dialect_gets_an_estimate() -> None:
+    claude, chat = RawUpstream(COUNTED), RawUpstream(COUNTED)
+    routes = ({"name": "private", "match": {"header": {"x-team": "p"}}, "upstreams": ["b"]},)
+    async with house(claude, chat, routes=routes, options=(ANTHROPIC, {})) as gate:
+        _, headers, _ = await gate.ask(COUNT, prompt(), "X-Team: p\r\n")
+    assert headers["x-headstart-estimated"] == "tokens"
+    assert claude.requests == chat.requests == []  # the route keeps its prompts to its upstreams
+
+
+@pytest.mark.parametrize("model", ["flash", "gpt"])
+async def test_gemini_counts_by_the_model_in_the_path(model: str) -> None:
+    path = f"/v1beta/models/{model}:countTokens"
+    flash = RawUpstream(says("200 OK", b'{"totalTokens":7}'))
+    options: tuple[dict[str, Any], ...] = (
+        {"dialect": "gemini", "models": {"flash": "gemini-x"}}, {"models": {"gpt": "gpt-4o"}}
+    )  # fmt: skip
+    body = b'{"contents":[{"role":"user","parts":[{"text":"hi there"}]}]}'
+    async with house(flash, RawUpstream(COUNTED), routes=(), options=options) as gate:
+        _, headers, answer = await gate.ask(path, body)
+    if model == "flash":
+        assert json.loads(answer) == {"totalTokens": 7}
+        assert flash.targets == [b"/v1beta/models/gemini-x:countTokens"]
+    else:
+        assert json.loads(answer) == {"totalTokens": 6}
+        assert headers["x-headstart-estimated"] == "tokens"
+        assert flash.requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"[]", 400), (b"{", 400), (b'{"messages":"' + b"x" * 5000 + b'"}', 413)]
+)
+async def test_what_cannot_be_counted_is_refused_in_the_dialect(body: bytes, status: int) -> None:
+    server: dict[str, Any] = {"server.max_body_bytes": 4000}
+    async with house(RawUpstream(COUNTED), routes=(), **server) as gate:
+        found, _, answer = await gate.ask(COUNT, body)
+    assert found == status
+    assert json.loads(answer)["type"] == "error"
+
+
+async def test_a_long_prompt_is_counted_whole() -> None:
+    text = "a few words " * 120_000
+    async with house(RawUpstream(COUNTED), routes=()) as gate:
+        _, _, answer = await gate.ask(COUNT, prompt(text=text))
+    assert json.loads(answer)["input_tokens"] == pytest.approx(len(text) / 4, abs=10)
