@@ -98,7 +98,14 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
         console.print(f"the answer is not stored: {escape(served.not_stored)}")
     if served.entry:
         console.print(f"answered by entry {served.entry}")
-    _print_attempts(console, served.attempts)
+    relayed = served.outcome == "relay"
+    _print_attempts(console, served.attempts, priced=not relayed)
+    if relayed:
+        console.print(
+            f"{escape(served.endpoint)} is not cached: {served.bytes_up:,} bytes went up, "
+            f"{served.bytes_down:,} came down"
+        )
+        return
     if verdict is None:
         console.print(
             "A person called this entry, or an answer to this question, wrong. "
@@ -115,17 +122,19 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     _print_domain(console, verdict.domain)
 
 
-def _print_attempts(console: Console, attempts: Sequence[Attempt]) -> None:
-    """Print one line for each upstream call that the request caused."""
+def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bool) -> None:
+    """Print one line for each upstream call that the request caused, ``priced`` with its cost."""
     for each in attempts:
         ttft = "" if each.ttft_s is None else f", first token {1000 * each.ttft_s:.0f} ms"
         cost = ", no price is known" if each.cost_usd is None else f", ${each.cost_usd:.6f}"
+        cost = cost if priced else ""
         error = f" ({each.error})" if each.error else ""
         console.print(
             f"asked     {escape(each.upstream)}, {each.role}: {each.outcome}{error}{ttft}, "
             f"{1000 * each.total_s:.0f} ms{cost}"
         )
-    for name, model in dict.fromkeys((a.upstream, a.model) for a in attempts if a.cost_usd is None):
+    unpriced = [(a.upstream, a.model) for a in attempts if priced and a.cost_usd is None]
+    for name, model in dict.fromkeys(unpriced):
         console.print(
             f"unpriced  cheapest cannot compare {escape(model)} at {escape(name)}, and asks it last"
         )

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headstart.attempts import AttemptOutcome
+from headstart.decisions import Outcome
 from headstart.errors import StoreError
 from headstart.observe import Served, StageFailed, logger
 from headstart.policies.routing.failures import FailureKind
@@ -171,7 +172,7 @@ class UnpricedModels:
 
     def notify(self, observation: Observation) -> None:
         """Look at the calls of a request."""
-        if type(observation) is not Served:
+        if type(observation) is not Served or observation.outcome is Outcome.RELAY:
             return
         for each in observation.attempts:
             if each.cost_usd is None and each.outcome is AttemptOutcome.WON:

@@ -187,7 +187,7 @@ class Relay:
             headers=headers,
             body=b"",
             dialect=dialect.name,
-            endpoint="relay",
+            endpoint=resource_of(path),
             deployment=named,
             model=named or model_in(path, dialect),
             editable=False,

@@ -181,6 +181,16 @@ async def test_a_rate_limit_that_a_relayed_call_met_holds_for_the_next() -> None
     assert len(first.requests) == 1
 
 
+async def test_trouble_with_one_kind_of_path_keeps_no_other_from_the_first_upstream() -> None:
+    limited = says("429 Too Many Requests", headers=b"retry-after: 60\r\n")
+    first, second = RawUpstream(limited), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        assert (await gate.ask("/v1/batches", b"{}"))[1]["x-headstart-upstream"] == "b"
+        first.answer = ANSWER
+        assert (await gate.ask("/v1/batches", b"{}"))[1]["x-headstart-upstream"] == "b"
+        assert (await gate.ask("/v1/files/f", b"", "", "GET"))[1]["x-headstart-upstream"] == "a"
+
+
 async def test_a_single_upstream_that_fails_is_asked_each_time() -> None:
     upstream = RawUpstream(BUSY)
     async with house(upstream, routes=()) as gate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
@@ -36,6 +37,7 @@ def test_each_model_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
         served(model="priced", cost_usd=0.0),
         served(model="refused", outcome=AttemptOutcome.FAILED),
         served("own server"),
+        msgspec.structs.replace(served(model="/v1/files"), outcome=Outcome.RELAY),
     ):
         log.notify(each)
     assert [record.args for record in caplog.records] == [("m", "far"), ("other", "far")]
@@ -65,3 +67,17 @@ def test_explain_says_what_cheapest_cannot_compare() -> None:
     shown = console.export_text()
     assert "asked     far, first: won, 100 ms, no price is known" in shown
     assert "unpriced  cheapest cannot compare m at far" in shown
+
+
+def test_explain_says_what_was_relayed_and_misses_no_price() -> None:
+    from rich.console import Console
+
+    console: Console = Console(record=True, width=200)
+    row = msgspec.structs.replace(
+        served(model="/v1/files"), outcome=Outcome.RELAY, endpoint="/v1/files", bytes_down=1234
+    )
+    print_explained(console, row, None)
+    shown = console.export_text()
+    assert "asked     far, first: won, 100 ms\n" in shown
+    assert "/v1/files is not cached: 0 bytes went up, 1,234 came down" in shown
+    assert "price" not in shown

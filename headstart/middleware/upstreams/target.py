@@ -641,8 +641,14 @@ class Target:
         return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
     def _model(self, call: Call) -> _Model:
-        """Return the model that a call asks for."""
-        name = call.model if call.request is None else call.request.model
+        """Return the model that a call asks for.
+
+        For a relayed call without one it is the kind of path: one may fail where others do not.
+        """
+        if call.request is not None:
+            name = call.request.model
+        else:
+            name = call.model or (call.endpoint if call.relayed else "")
         model = self._models.get(name)
         if model is None:
             real = self._settings.models.get(name, name)
