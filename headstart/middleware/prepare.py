@@ -56,6 +56,7 @@ FAILED = "prepare-error"
 """The reason why a request bypasses the cache if its preparation failed."""
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
+MEMO_MARKS = 16_384
 MEMO_ENVELOPES = 1024
 MEMO_ENVELOPE_BYTES = 8 * 1024
 _CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
@@ -126,7 +127,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Preparer:
-    """Prepares requests. Equal requests are prepared once (a bounded memo by their bytes).
+    """Prepares requests. From its second time on, a request has a bounded memo by its bytes.
 
     ``upstream`` names the upstream that answers, by dialect, model and rule; ``answerers`` names
     all upstreams that may answer. Unless ``semantic``, only exact repeats share answers. ``rules``
@@ -177,6 +178,8 @@ class Preparer:
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
+        self._once: set[int] = set()
+        """The hashes of requests that came."""
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
         """Return the request, read. Raises RequestError, and any error of the ``scope=`` function.
@@ -218,9 +221,19 @@ class Preparer:
         prepared = self._prepare(route, (method, path), envelope, identity, body)
         if DEADLINE in envelope.found:
             prepared = msgspec.structs.replace(prepared, has_deadline=True)
-        if prepared.bypass != FAILED:
+        if prepared.bypass != FAILED and self._repeats(memo_key):
             self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
         return prepared
+
+    def _repeats(self, memo_key: tuple[object, ...]) -> bool:
+        """Tell whether such a request came before. Most requests come once, and need no memo."""
+        mark = hash(memo_key)
+        if mark in self._once:
+            return True
+        if len(self._once) >= MEMO_MARKS:
+            self._once.clear()
+        self._once.add(mark)
+        return False
 
     def _give_up(
         self,
