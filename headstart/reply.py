@@ -163,14 +163,15 @@ class AnswerWithheld(UpstreamError):
         """It has a finish reason. A caller can bring that about with a stop sequence."""
 
 
-_EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")
+EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")
+"""The beginnings of the media types of streams of events."""
 
 
 def is_event_stream(headers: Headers) -> bool:
     """Tell whether an answer is a stream of events, in any framing that a dialect knows."""
     for name, value in headers:
         if name == b"content-type":
-            return value.lower().startswith(_EVENT_STREAMS)
+            return value.lower().startswith(EVENT_STREAMS)
     return False
 
 

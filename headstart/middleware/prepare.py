@@ -16,6 +16,7 @@ from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
 from headstart.middleware.upstreams.wire import OWN_PREFIX
 from headstart.observe import StageFailed
+from headstart.policies.callers import NameMemo
 from headstart.policies.freshness import (
     FOREVER,
     Directives,
@@ -65,7 +66,6 @@ _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range
 _READ_HEADERS = PROTOCOL_HEADERS.union(
     KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
 )
-MEMO_NAMES = 1024
 DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
 
@@ -173,7 +173,7 @@ class Preparer:
         self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched)
-        self._reads = _NameMemo(self._has_effect)
+        self._reads = NameMemo(self._has_effect)
         """Whether a header of this name has an effect."""
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
@@ -459,18 +459,6 @@ class Preparer:
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal
-
-
-class _NameMemo(dict[bytes, bool]):
-    """Remembers for each name of a header what a function says of it."""
-
-    def __init__(self, judge: Callable[[bytes], bool]) -> None:
-        self._judge = judge
-
-    def __missing__(self, name: bytes) -> bool:
-        if len(self) >= MEMO_NAMES:
-            self.clear()
-        return self.setdefault(name, self._judge(name))
 
 
 def _question(

@@ -18,12 +18,29 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headstart.dialects.registry import PROTOCOL_HEADERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.types import Headers
+
+T = TypeVar("T")
+MEMO_NAMES = 1024
+
+
+class NameMemo(dict[bytes, T]):
+    """Remembers for each name of a header what a function says of it."""
+
+    def __init__(self, judge: Callable[[bytes], T]) -> None:
+        self._judge = judge
+
+    def __missing__(self, name: bytes) -> T:
+        if len(self) >= MEMO_NAMES:
+            self.clear()
+        return self.setdefault(name, self._judge(name))
 
 
 def _names(text: str) -> frozenset[bytes]:

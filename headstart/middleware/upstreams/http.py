@@ -31,8 +31,13 @@ from headstart.middleware.upstreams.websocket import (
     UpstreamSocket,
     refusing,
 )
-from headstart.middleware.upstreams.wire import AFTER_END_S, IncomingAnswer, outgoing
-from headstart.reply import Reply, is_event_stream
+from headstart.middleware.upstreams.wire import (
+    AFTER_END_S,
+    IncomingAnswer,
+    RequestWriter,
+    read_head,
+)
+from headstart.reply import Reply
 from headstart.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -81,6 +86,15 @@ class _WatchedConnection(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.idle = False
+        self._has_news: Callable[[], bool] = bool
+        """Asks the system for bytes, or an end, that the event loop has not seen yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, and prepare the question for its news."""
+        super().connection_made(transport)
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            self._has_news = _news_of(socket.fileno())
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of the provider, unless no call is under way."""
@@ -89,21 +103,26 @@ class _WatchedConnection(ResponseHandler):
             return
         super().data_received(data)
 
-    @property
-    def silent(self) -> bool:
-        """Has nothing come, read or not, since the end of the last answer?"""
+    def is_silent(self) -> bool:
+        """Tell whether nothing came, read or not, since the end of the last answer."""
         if not self.is_connected() or self.should_close or self._reading_paused:
             return False
-        return not self._holds_more() and not _readable(self.transport)
-
-    def _holds_more(self) -> bool:
-        """Did the last answer's parser get the beginning of another one?"""
-        if self._parser is None:
-            return False
         try:
-            return self._parser.feed_eof() is not None
+            # The last answer's parser may hold the beginning of another one.
+            if self._parser is not None and self._parser.feed_eof() is not None:
+                return False
         except Exception:  # noqa: BLE001 - whatever it cannot read is not the end of an answer
-            return True
+            return False
+        return not self._has_news()
+
+
+def _news_of(descriptor: int) -> Callable[[], bool]:
+    """Return a function that tells whether a socket has something to read, or its end."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return lambda: bool(poll.poll(0))
+    return lambda: bool(select.select([descriptor], [], [], 0)[0])
 
 
 class _SilentPool(aiohttp.TCPConnector):
@@ -124,23 +143,11 @@ class _SilentPool(aiohttp.TCPConnector):
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
             protocol = connection.protocol
-            if isinstance(protocol, _WatchedConnection) and protocol.silent:
+            if isinstance(protocol, _WatchedConnection) and protocol.is_silent():
                 protocol.idle = False
                 return connection
             connection.close()
         return None
-
-
-def _readable(transport: asyncio.Transport | None) -> bool:
-    """Has the system bytes, or the end, that the event loop has not seen yet?"""
-    socket = None if transport is None else transport.get_extra_info("socket")
-    if socket is None:
-        return False
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(socket.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
-    return bool(select.select([socket.fileno()], [], [], 0)[0])
 
 
 MOST_URLS = 64
@@ -178,7 +185,9 @@ class HTTPUpstream:
         """
         self.name = settings.name
         self._settings = settings
-        self._credential = credential
+        self._writer = RequestWriter(settings, credential)
+        self.passes_keys = credential is None
+        """True if a caller's own key goes up."""
         self._signer = signer
         self._clock = clock
         self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
@@ -198,7 +207,7 @@ class HTTPUpstream:
         self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
         """Answers that are over while their bodies are not, and when they are closed."""
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
                 connector=connector(ssl=self._trusting),
@@ -256,7 +265,7 @@ class HTTPUpstream:
         upstream's dialect cannot express.
         """
         incoming = self._incoming(call)
-        sent = outgoing(call, self._settings, self._credential, incoming.client, incoming.own)
+        sent = self._writer.write(call, incoming.client, incoming.own)
         headers, upload = sent.headers, call.upload
         if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
@@ -266,7 +275,7 @@ class HTTPUpstream:
             body = sent.body if upload is None else None
             headers = [*headers, *await self._signer.headers(call.method, url, headers, body)]
         try:
-            response = await self._open().request(
+            response = await self._opened().request(
                 call.method,
                 url,
                 data=(sent.body or None) if upload is None else upload.read(),
@@ -286,11 +295,6 @@ class HTTPUpstream:
             await self._close(response, error)
             raise
 
-    @property
-    def passes_keys(self) -> bool:
-        """True if a caller's own key goes up."""
-        return self._credential is None
-
     async def connect(
         self, call: Call, *, subprotocols: tuple[str, ...], max_bytes: int
     ) -> UpstreamSocket:
@@ -301,7 +305,7 @@ class HTTPUpstream:
         """
         if self._socket_session is None or self._socket_session.closed:
             self._socket_session = aiohttp.ClientSession(
-                connector=self._open().connector,
+                connector=self._opened().connector,
                 connector_owner=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -310,7 +314,7 @@ class HTTPUpstream:
                 middlewares=(refusing,),
                 ws_response_class=Socket,
             )
-        sent = outgoing(call, self._settings, self._credential, None, None)
+        sent = self._writer.write(call, None, None)
         try:
             socket = await self._socket_session.ws_connect(
                 self.url(sent.path, sent.query),
@@ -338,13 +342,11 @@ class HTTPUpstream:
         transforms: tuple[str, ...],
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if nobody can read it."""
-        status = response.status
-        raw = tuple([(name.lower(), value) for name, value in response.raw_headers])
-        strip = "include-usage" in transforms and is_event_stream(raw)
-        headers = incoming.headers(status, raw, strip=strip)
+        head = read_head(response.status, response.raw_headers)
+        strip = head.is_stream and "include-usage" in transforms
         transcript = Transcript()
-        reader = incoming.reader(status, raw, transcript, strip=strip)
-        if incoming.own is not None and status >= 400:
+        status, headers, reader = incoming.begin(head, transcript, strip=strip)
+        if incoming.own is not None and head.status >= 400:
             read = await self._read_ahead(response)
             headers = with_retry_after(headers, read)
             pieces = _pieces_of(read, reader, transcript)
@@ -360,7 +362,7 @@ class HTTPUpstream:
 
         return Reply(
             self.name,
-            incoming.status(status),
+            status,
             headers,
             pieces,
             transforms=transforms,

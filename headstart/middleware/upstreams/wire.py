@@ -22,8 +22,8 @@ from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
-from headstart.policies.callers import is_secret, is_secret_parameter
-from headstart.reply import is_event_stream, is_plain
+from headstart.policies.callers import NameMemo, is_secret, is_secret_parameter
+from headstart.reply import EVENT_STREAMS
 from headstart.types import UsageReported
 
 if TYPE_CHECKING:
@@ -60,32 +60,6 @@ _NEUTRAL = frozenset(
         b"x-request-id",
     )
 )
-
-
-def headers_up(headers: Headers, credential: Headers | None) -> list[tuple[str, str]]:
-    """Return the client's end-to-end headers for an upstream, without our own control headers.
-
-    ``credential`` replaces the client's key, every other secret of his, and what goes with them (an
-    upstream with its own key); None passes the client's own on.
-    """
-    dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
-    named = _connection_names(headers)
-    kept = [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in headers
-        if name not in dropped and name not in named and not name.startswith(OWN_PREFIX)
-        if credential is None or not is_secret(name)
-    ]
-    for name, value in credential or ():
-        kept.append((name.decode("latin-1"), value.decode("latin-1")))
-    return kept
-
-
-def query_up(query: bytes, credential: Headers | None) -> bytes:
-    """Return the client's query for an upstream: without his secrets, where it has another key."""
-    if credential is None or not query:
-        return query
-    return b"&".join(pair for pair in query.split(b"&") if not _holds_secret(pair))
 
 
 def _holds_secret(pair: bytes) -> bool:
@@ -128,14 +102,38 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
     return next((value.encode() for name, value in pairs if name == "key"), None)
 
 
-def headers_down(headers: Headers, *, body_changed: bool) -> Headers:
-    """Return an upstream's end-to-end headers for the client."""
-    named = _connection_names(headers)
-    dropped = HOP_BY_HOP | named if named else HOP_BY_HOP
-    kept = [pair for pair in headers if pair[0] not in dropped]
-    if body_changed:
-        kept = [pair for pair in kept if pair[0] != b"content-length"]
-    return tuple(kept)
+class AnswerHead(NamedTuple):
+    """The status and the headers of an upstream's answer."""
+
+    status: int
+    headers: Headers
+    """The end-to-end headers. Names are in lower case."""
+    is_stream: bool
+    is_plain: bool
+    """The body is not compressed."""
+
+
+def read_head(status: int, headers: Headers) -> AnswerHead:
+    """Read the headers of an answer as they came."""
+    kept: list[tuple[bytes, bytes]] = []
+    named: list[bytes] = []
+    kind = encoding = None
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if name in HOP_BY_HOP:
+            if name == b"connection":
+                named += [part.strip().lower() for part in value.split(b",")]
+            continue
+        kept.append((name, value))
+        if name == b"content-type" and kind is None:
+            kind = value
+        elif name == b"content-encoding" and encoding is None:
+            encoding = value
+    if named:
+        kept = [pair for pair in kept if pair[0] not in named]
+    is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
+    is_plain = encoding is None or encoding.strip().lower() == b"identity"
+    return AnswerHead(status, tuple(kept), is_stream, is_plain)
 
 
 def _connection_names(headers: Headers) -> frozenset[bytes]:
@@ -158,52 +156,40 @@ class IncomingAnswer(NamedTuple):
     model: str = ""
     """As the upstream calls the one that was asked."""
 
-    def status(self, status: int) -> int:
-        """Return an answer's status for the client."""
-        if self.client is None or not self.client is not self.own:
-            return status
-        return translate_status(status, self.client)
+    def begin(
+        self, head: AnswerHead, transcript: Transcript, *, strip: bool
+    ) -> tuple[int, Headers, BodyReader]:
+        """Return the answer's status and headers for the client, and the reader of its body.
 
-    def headers(self, status: int, headers: Headers, *, strip: bool) -> Headers:
-        """Return an answer's headers for the client. ``strip``: its usage chunk is removed."""
-        folds = self.call.streamed_upstream and is_event_stream(headers)
-        down = headers_down(headers, body_changed=strip)
-        if self.client is None or self.own is None or not (self.client is not self.own or folds):
-            return down
-        request = self.call.request
-        streams = request is not None and request.stream and status < 400
-        types = self.client.content_types
-        content_type = types.stream if streams else types.json
-        return translate_headers(down, self.own, self.client, content_type=content_type)
-
-    def reader(
-        self, status: int, headers: Headers, transcript: Transcript, *, strip: bool
-    ) -> BodyReader:
-        """Return the reader of an answer with these headers, as they came.
-
-        Raises UpstreamProtocolError for an encoded body, unless it only passes: then it passes
-        unread.
+        ``strip``: its usage chunk is removed. Raises UpstreamProtocolError for an encoded body,
+        unless it only passes: then it passes unread.
         """
-        request = self.call.request
-        if self.client is None or self.own is None or request is None:
-            held = self.call.dialect in DOCUMENTS and status < 300 and is_plain(headers)
-            return WholeReader() if held else BodyReader()
-        if not is_plain(headers):
-            if self.client is not self.own or self.call.streamed_upstream:
-                raise UpstreamProtocolError("the upstream compressed its answer against our wish")
-            return BodyReader()
-        streams = is_event_stream(headers)
-        if self.client is not self.own:
-            return self._translator(
-                self.client, self.own, request, status, transcript, streams=streams
-            )
-        if streams and self.call.streamed_upstream:
-            return Folder(self.own, self.client, self._naming(self.client), transcript)
-        if streams:
-            return FrameReader(
-                self.client, self.call.id, strip=strip, choices=max(1, request.choices)
-            )
-        return DocumentReader(self.client, status)
+        status, headers, is_stream, is_plain = head
+        client, own, call = self.client, self.own, self.call
+        request = call.request
+        if strip:
+            headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
+        if client is None or own is None or request is None:
+            held = call.dialect in DOCUMENTS and status < 300 and is_plain
+            return status, headers, WholeReader() if held else BodyReader()
+        translates = client is not own
+        if not is_plain and (translates or call.streamed_upstream):
+            raise UpstreamProtocolError("the upstream compressed its answer against our wish")
+        if translates or (call.streamed_upstream and is_stream):
+            types = client.content_types
+            content_type = types.stream if request.stream and status < 400 else types.json
+            headers = translate_headers(headers, own, client, content_type=content_type)
+        if translates:
+            reader = self._translator(client, own, request, status, transcript, streams=is_stream)
+            return translate_status(status, client), headers, reader
+        if not is_plain:
+            return status, headers, BodyReader()
+        if is_stream and call.streamed_upstream:
+            return status, headers, Folder(own, client, self._naming(client), transcript)
+        if is_stream:
+            choices = max(1, request.choices)
+            return status, headers, FrameReader(client, call.id, strip=strip, choices=choices)
+        return status, headers, DocumentReader(client, status)
 
     def _translator(
         self,
@@ -255,7 +241,6 @@ AFTER_END_S = 1.0
 leaves its connection to the next call."""
 
 
-_NOTHING: Mapping[str, str] = {}
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
 _OF_A_DEPLOYMENT = frozenset(
@@ -284,23 +269,183 @@ class OutgoingRequest(NamedTuple):
     """Names of the edits made to the client's request."""
 
 
-def outgoing(
-    call: Call,
-    upstream: UpstreamSettings,
-    credential: Headers | None,
-    client: Dialect | None,
-    own: UpstreamDialect | None,
-) -> OutgoingRequest:
-    """Return the request to send. ``client`` is the call's dialect, ``own`` the provider's.
+class RequestWriter:
+    """Writes the requests for one upstream. All that its settings alone decide is worked out once.
 
     ``credential`` is the upstream's own key; None: the caller's key passes.
-    Raises InvalidRequest for what the provider's dialect cannot express.
     """
-    sent = _outgoing(call, upstream, credential, client, own)
-    if upstream.api_version is None:
-        return sent
-    model = call.deployment if call.request is None else call.request.model
-    return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+
+    def __init__(self, upstream: UpstreamSettings, credential: Headers | None) -> None:
+        self._upstream = upstream
+        self._credential = credential
+        self._dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
+        self._names = NameMemo(self._passing)
+        """The text of each name that passes, "" for others."""
+        self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
+        self._main = BY_SETTING[upstream.speaks]
+        self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
+        self._has_quirks = upstream.quirks != _NO_QUIRKS
+        self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
+
+    def write(
+        self, call: Call, client: Dialect | None, own: UpstreamDialect | None
+    ) -> OutgoingRequest:
+        """Return the request to send. ``client`` is the call's dialect, ``own`` the provider's.
+
+        Raises InvalidRequest for what the provider's dialect cannot express.
+        """
+        upstream = self._upstream
+        if client is None or own is None or call.request is None:
+            sent = self._relay(call)
+        elif client is own:
+            sent = self._edit(call, call.request, client)
+        else:
+            sent = self._translate(call, call.request, client, own)
+        if upstream.api_version is None:
+            return sent
+        model = call.deployment if call.request is None else call.request.model
+        return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+
+    def _passing(self, name: bytes) -> str:
+        if name in self._dropped or name.startswith(OWN_PREFIX):
+            return ""
+        if self._credential is not None and is_secret(name):
+            return ""
+        return name.decode("latin-1")
+
+    def _headers_up(self, headers: Headers, *, plain: bool = False) -> list[tuple[str, str]]:
+        """Return the client's end-to-end headers, without our own control headers.
+
+        The upstream's own key replaces the client's key, every other secret of his, and what goes
+        with them. ``plain`` asks for an answer that is not compressed.
+        """
+        names, named = self._names, _connection_names(headers)
+        if named:
+            headers = tuple([pair for pair in headers if pair[0] not in named])
+        kept = [
+            (text, value.decode("latin-1"))
+            for name, value in headers
+            if (text := names[name]) and not (plain and text == "accept-encoding")
+        ]
+        kept += self._keys
+        if plain:
+            kept.append(("accept-encoding", "identity"))
+        return kept
+
+    def _query_up(self, query: bytes) -> bytes:
+        """Return the client's query, without his secrets where the upstream has another key."""
+        if self._credential is None or not query:
+            return query
+        return b"&".join(pair for pair in query.split(b"&") if not _holds_secret(pair))
+
+    def _complete(
+        self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
+    ) -> list[tuple[str, str]]:
+        """Add the upstream's own headers, and those that the API asks for and nobody gave.
+
+        Where the caller's key passes, the caller gives these, unless they are ``required``.
+        """
+        headers += self._upstream.headers.items()
+        if spoken.required_headers and (required or self._upstream.api_key_env):
+            named = {name.lower() for name, _ in headers}
+            headers.extend(pair for pair in spoken.required_headers.items() if pair[0] not in named)
+        return headers
+
+    def _relay(self, call: Call) -> OutgoingRequest:
+        """Return a request that nobody translates, under the upstream's name of its model."""
+        main = self._main
+        spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
+        headers = self._headers_up(call.headers)
+        if spoken.name not in self._further:
+            spoken = main
+        elif self._credential is None:
+            headers += _key_for(main, call)
+        headers = self._complete(headers, spoken)
+        if call.dialect in DOCUMENTS:  # whose answers are read
+            headers = [pair for pair in headers if pair[0] != "accept-encoding"]
+            headers.append(("accept-encoding", "identity"))
+        query = self._query_up(call.query_string)
+        real = self._upstream.models.get(call.model, call.model)
+        client = DIALECTS.get(call.dialect)
+        operations = None if client is None else client.operations
+        path = None if operations is None else operations.with_model(call.path, real)
+        if real == call.model or not (call.body or path):
+            return OutgoingRequest(call.path, query, headers, call.body)
+        if path is not None:
+            return OutgoingRequest(path, query, headers, call.body, ("model",))
+        body = _with_members(call.body, {"model": real})
+        return OutgoingRequest(call.path, query, headers, body, ("model",))
+
+    def _edit(self, call: Call, request: ChatRequest, own: Dialect) -> OutgoingRequest:
+        """Return the client's own request with the fewest edits.
+
+        The quirks are those of the upstream's main dialect.
+        """
+        upstream, is_further = self._upstream, own is not self._main
+        edits = call.editable or call.streamed_upstream
+        headers = self._headers_up(call.headers, plain=edits)
+        if is_further and self._credential is None:
+            headers += _key_for(self._main, call)
+        body, path = call.body, call.path
+        query = self._query_up(call.query_string)
+        names: list[str] = []
+        has_quirks = self._has_quirks and not is_further
+        if own.apply_quirks and (has_quirks or may_hold_marks(body)):
+            quirks = upstream.quirks if has_quirks else _NO_QUIRKS
+            body, dropped = own.apply_quirks(body, request, quirks)
+            names += (f"dropped:{name}" for name in dropped)
+        members: dict[str, Any] = {}
+        real = upstream.models.get(request.model, request.model)
+        if real != request.model:
+            names.append("model")
+            renamed = own.operations and own.operations.with_model(path, real)
+            if renamed:
+                path = renamed
+            else:
+                members["model"] = real
+        if call.streamed_upstream:
+            names.append("fold")
+            streamed = own.operations and own.operations.streamed(path, query)
+            if streamed:
+                path, query = streamed
+            else:
+                members["stream"] = True
+            request = msgspec.structs.replace(request, stream=True)
+        if upstream.fields:
+            members.update(upstream.fields)
+            names.append("fields")
+        if members:
+            body = _with_members(body, members)
+        asks_usage = upstream.include_usage if is_further else self._asks_usage
+        if asks_usage and edits and request.stream:
+            with_usage = own.add_usage(body, request)
+            if with_usage is not None:
+                body = with_usage
+                names.append("include-usage")
+        return OutgoingRequest(path, query, self._complete(headers, own), body, tuple(names))
+
+    def _translate(
+        self, call: Call, request: ChatRequest, client: Dialect, own: UpstreamDialect
+    ) -> OutgoingRequest:
+        """Return the request in the provider's dialect."""
+        upstream = self._upstream
+        asked = client.read_request(request)
+        real = upstream.models.get(request.model, request.model)
+        streams = asked.stream or call.streamed_upstream
+        asked = msgspec.structs.replace(
+            asked, model=real, stream=streams, include_usage=streams and upstream.include_usage
+        )
+        written = own.write_request(asked, upstream.quirks)
+        names = [f"translated:{own.name}"]
+        names += ["model"] if real != request.model else []
+        names += ["fold"] if call.streamed_upstream else []
+        names += ["fields"] if upstream.fields else []
+        names += [f"dropped:{name}" for name in written.dropped]
+        headers = headers_across(call.headers, call.query_string, self._credential, own.key_header)
+        headers.append(("accept", own.stream_type if streams else "application/json"))
+        body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
+        headers = self._complete(headers, own, required=True)
+        return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
 
 
 def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingRequest:
@@ -319,144 +464,12 @@ def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingR
     return sent._replace(path=path, query=query)
 
 
-def _outgoing(
-    call: Call,
-    upstream: UpstreamSettings,
-    credential: Headers | None,
-    client: Dialect | None,
-    own: UpstreamDialect | None,
-) -> OutgoingRequest:
-    if client is None or own is None or call.request is None:
-        sent = _relay(call, upstream, credential)
-        return _uncompressed(sent) if call.dialect in DOCUMENTS else sent
-    if client.name != own.name:
-        return _translate(call, call.request, upstream, credential, client, own)
-    return _edit(call, call.request, upstream, credential, client)
-
-
-def _uncompressed(sent: OutgoingRequest) -> OutgoingRequest:
-    """Return a request whose answer can be read."""
-    headers = [pair for pair in sent.headers if pair[0] != "accept-encoding"]
-    return sent._replace(headers=[*headers, ("accept-encoding", "identity")])
-
-
-def _relay(call: Call, upstream: UpstreamSettings, credential: Headers | None) -> OutgoingRequest:
-    """Return a request that nobody translates, under the upstream's name of its model."""
-    main, headers = BY_SETTING[upstream.speaks], headers_up(call.headers, credential)
-    spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
-    if spoken.setting not in upstream.further:
-        spoken = main
-    elif credential is None:
-        headers += _key_for(main, call)
-    headers = _complete(headers, upstream, _required(upstream, spoken))
-    query = query_up(call.query_string, credential)
-    real = upstream.models.get(call.model, call.model)
-    operations = None if call.dialect not in DIALECTS else DIALECTS[call.dialect].operations
-    path = None if operations is None else operations.with_model(call.path, real)
-    if real == call.model or not (call.body or path):
-        return OutgoingRequest(call.path, query, headers, call.body)
-    if path is not None:
-        return OutgoingRequest(path, query, headers, call.body, ("model",))
-    body = _with_members(call.body, {"model": real})
-    return OutgoingRequest(call.path, query, headers, body, ("model",))
-
-
-def _edit(
-    call: Call,
-    request: ChatRequest,
-    upstream: UpstreamSettings,
-    credential: Headers | None,
-    own: Dialect,
-) -> OutgoingRequest:
-    """Return the client's own request with the fewest edits.
-
-    The quirks are those of the upstream's main dialect.
-    """
-    is_further = own.setting != upstream.speaks
-    quirks = _NO_QUIRKS if is_further else upstream.quirks
-    headers = headers_up(call.headers, credential)
-    if credential is None and is_further:
-        headers += _key_for(BY_SETTING[upstream.speaks], call)
-    if call.editable or call.streamed_upstream:
-        headers = [pair for pair in headers if pair[0] != "accept-encoding"]
-        headers.append(("accept-encoding", "identity"))
-    body, path = call.body, call.path
-    query = query_up(call.query_string, credential)
-    names: list[str] = []
-    if own.apply_quirks and (quirks != _NO_QUIRKS or may_hold_marks(body)):
-        body, dropped = own.apply_quirks(body, request, quirks)
-        names += (f"dropped:{name}" for name in dropped)
-    members: dict[str, Any] = {}
-    real = upstream.models.get(request.model, request.model)
-    if real != request.model:
-        names.append("model")
-        renamed = own.operations and own.operations.with_model(path, real)
-        if renamed:
-            path = renamed
-        else:
-            members["model"] = real
-    if call.streamed_upstream:
-        names.append("fold")
-        streamed = own.operations and own.operations.streamed(path, query)
-        if streamed:
-            path, query = streamed
-        else:
-            members["stream"] = True
-        request = msgspec.structs.replace(request, stream=True)
-    if upstream.fields:
-        members.update(upstream.fields)
-        names.append("fields")
-    body = _with_members(body, members)
-    if upstream.include_usage and quirks.stream_usage and (call.editable or call.streamed_upstream):
-        with_usage = own.add_usage(body, request)
-        if with_usage is not None:
-            body = with_usage
-            names.append("include-usage")
-    headers = _complete(headers, upstream, _required(upstream, own))
-    return OutgoingRequest(path, query, headers, body, tuple(names))
-
-
-def _translate(
-    call: Call,
-    request: ChatRequest,
-    upstream: UpstreamSettings,
-    credential: Headers | None,
-    client: Dialect,
-    own: UpstreamDialect,
-) -> OutgoingRequest:
-    """Return the request in the provider's dialect."""
-    asked = client.read_request(request)
-    real = upstream.models.get(request.model, request.model)
-    streams = asked.stream or call.streamed_upstream
-    asked = msgspec.structs.replace(
-        asked, model=real, stream=streams, include_usage=streams and upstream.include_usage
-    )
-    written = own.write_request(asked, upstream.quirks)
-    names = [f"translated:{own.name}"]
-    names += ["model"] if real != request.model else []
-    names += ["fold"] if call.streamed_upstream else []
-    names += ["fields"] if upstream.fields else []
-    names += [f"dropped:{name}" for name in written.dropped]
-    headers = headers_across(call.headers, call.query_string, credential, own.key_header)
-    headers.append(("accept", own.stream_type if streams else "application/json"))
-    body = _with_members(written.body, upstream.fields)
-    headers = _complete(headers, upstream, own.required_headers)
-    return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
-
-
 def _with_members(body: bytes, members: Mapping[str, Any]) -> bytes:
-    if not members:
-        return body
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     fields.update(
         (name, msgspec.Raw(msgspec.json.encode(value))) for name, value in members.items()
     )
     return msgspec.json.encode(fields)
-
-
-def _required(upstream: UpstreamSettings, spoken: UpstreamDialect) -> Mapping[str, str]:
-    """Return the headers that the API asks for, where the key is the upstream's own."""
-    return spoken.required_headers if upstream.api_key_env else _NOTHING
 
 
 def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
@@ -466,14 +479,3 @@ def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
     if key is None or any(known == name for known, _ in call.headers):
         return []
     return [(name.decode("latin-1"), (prefix + key).decode("latin-1"))]
-
-
-def _complete(
-    headers: list[tuple[str, str]], upstream: UpstreamSettings, required: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    """Add the upstream's own headers, and required ones where nothing of that name is there."""
-    headers.extend(upstream.headers.items())
-    if required:
-        named = {name.lower() for name, _ in headers}
-        headers.extend(pair for pair in required.items() if pair[0] not in named)
-    return headers
