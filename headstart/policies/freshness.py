@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from headstart.errors import InvalidRequest
@@ -40,26 +39,47 @@ class QuestionClass(StrEnum):
     STABLE = "stable"
 
 
-_LIVE = (
-    r"(?:right|just|as of) now",
-    r"(?:is|are|am|'s) (?:\S+ ){1,6}now\s*\?",
-    r"at (?:the|this) moment",
-    r"currently",
-    r"what time is it|what day is (?:it|today)|what(?:'s| is) today'?s? date|current time",
-    r"(?:what(?:'s| is) the )?time (?:in [a-z]+\s*\??$|now)|what(?:'s| is) the time\s*[?.!]*$",
-    r"weather|forecast|temperature (?:outside|today)",
-    r"(?:is|will) it (?:be )?(?:rain|snow|cold|hot|sunny|wind)\w*",
-    r"(?:live|current|final|latest|game|match|football|soccer|basketball|baseball) scores?",
-    r"score of the [^.?!]*(?:game|match)|who(?:'s| is) (?:winning|leading)",
-    r"who won (?:today|tonight|yesterday|last night)",
-    r"(?:stock|share|market|gas|fuel|oil|gold|silver|bitcoin|crypto) prices?|price of",
-    r"stock(?:s)? (?:trading|doing|worth)|(?:trading|selling) (?:at|for)",
-    r"(?:exchange|conversion|mortgage|interest|today'?s) rates? (?:today|now|between|from)",
-    r"today'?s (?:news|headlines|price|rate|score)s?|breaking news|news (?:today|now)",
-    r"traffic (?:like|on|to|in)|(?:flight|train|bus|order|delivery|service) status",
-    r"open (?:now|yet|tonight)|(?:^|(?<=[.?!,] ))(?:is|are) (?:\S+ ){1,5}open(?: today)?\s*[?.!]*$",
-    r"in stock|(?:any|many) (?:seats?|rooms?|tickets?|tables?) (?:left|available|free)",
-)
+_LIVE = {
+    r"(?:right|just|as of) now": "now",
+    r"(?:is|are|am|'s) (?:\S+ ){1,6}now\s*\?": "now",
+    r"at (?:the|this) moment": "moment",
+    r"currently": "currently",
+    r"what time is it|what day is (?:it|today)|what(?:'s| is) today'?s? date|current time": (
+        "time day date"
+    ),
+    r"(?:what(?:'s| is) the )?time (?:in [a-z]+\s*\??$|now)": "time",
+    r"what(?:'s| is) the time\s*[?.!]*$": "time",
+    r"weather|forecast|temperature (?:outside|today)": "weather forecast temperature",
+    r"(?:is|will) it (?:be )?(?:rain|snow|cold|hot|sunny|wind)\w*": "it",
+    r"(?:live|current|final|latest|game|match|football|soccer|basketball|baseball) scores?": (
+        "score scores"
+    ),
+    r"score of the [^.?!]*(?:game|match)|who(?:'s| is) (?:winning|leading)": (
+        "score winning leading"
+    ),
+    r"who won (?:today|tonight|yesterday|last night)": "won",
+    r"(?:stock|share|market|gas|fuel|oil|gold|silver|bitcoin|crypto) prices?|price of": (
+        "price prices"
+    ),
+    r"stock(?:s)? (?:trading|doing|worth)|(?:trading|selling) (?:at|for)": (
+        "stock stocks trading selling"
+    ),
+    r"(?:exchange|conversion|mortgage|interest|today'?s) rates? (?:today|now|between|from)": (
+        "rate rates"
+    ),
+    r"today'?s (?:news|headlines|price|rate|score)s?|breaking news|news (?:today|now)": (
+        "today todays news"
+    ),
+    r"traffic (?:like|on|to|in)|(?:flight|train|bus|order|delivery|service) status": (
+        "traffic status"
+    ),
+    r"open (?:now|yet|tonight)": "open",
+    r"(?:^|(?<=[.?!,] ))(?:is|are) (?:\S+ ){1,5}open(?: today)?\s*[?.!]*$": "open",
+    r"in stock|(?:any|many) (?:seats?|rooms?|tickets?|tables?) (?:left|available|free)": (
+        "stock left available free"
+    ),
+}
+"""Patterns of questions, each with words of which one stands in every match."""
 _PERIODS = (
     r"morning|afternoon|evening|night|week(?:end)?|month|quarter|year|season"
     r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -68,22 +88,40 @@ _CHANGING = (
     r"president|prime minister|ceo|leader|champion|version|release|laws?|rules?|rates?|prices?"
     r"|state|events?|situation|year|records?"
 )
-_DATED = (
-    r"today(?:'?s)?|tonight(?:'?s)?|tomorrow(?:'?s)?|yesterday(?:'?s)?",
-    rf"(?:this|next|last|past|coming) (?:{_PERIODS})(?:'?s)?",
-    r"latest|newest|most recent|recent|recently|up[- ]to[- ]date|so far",
-    rf"current (?:\w+ )?(?:{_CHANGING})",
-    r"news|headlines|upcoming|nowadays|these days|as of 20\d\d",
-    r"(?:has|have) (?:\S+ ){1,6}(?:yet|been released|come out)",
-    r"when (?:is|will) (?:\S+ ){0,6}(?:next|be released|come out)",
-)
+_DATED = {
+    r"today(?:'?s)?|tonight(?:'?s)?|tomorrow(?:'?s)?|yesterday(?:'?s)?": (
+        "today todays tonight tonights tomorrow tomorrows yesterday yesterdays"
+    ),
+    rf"(?:this|next|last|past|coming) (?:{_PERIODS})(?:'?s)?": "this next last past coming",
+    r"latest|newest|most recent|recent|recently|up[- ]to[- ]date|so far": (
+        "latest newest recent recently date far"
+    ),
+    rf"current (?:\w+ )?(?:{_CHANGING})": "current",
+    r"news|headlines|upcoming|nowadays|these days|as of 20\d\d": (
+        "news headlines upcoming nowadays days as"
+    ),
+    r"(?:has|have) (?:\S+ ){1,6}(?:yet|been released|come out)": "has have",
+    r"when (?:is|will) (?:\S+ ){0,6}(?:next|be released|come out)": "when",
+}
+_APART = str.maketrans({letter: " " for letter in map(chr, range(128)) if not letter.isalnum()})
+"""Puts a space in the place of everything that is no letter or digit of ASCII."""
 
 
-def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")
+class _Words(NamedTuple):
+    """The words of a class of questions."""
+
+    kind: QuestionClass
+    signs: frozenset[str]
+    """Without one of these words, ``pattern`` matches no text."""
+    pattern: re.Pattern[str]
 
 
-_TABLE = ((QuestionClass.LIVE, _any_of(_LIVE)), (QuestionClass.DATED, _any_of(_DATED)))
+def _words_of(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
+    signs = frozenset(" ".join(patterns.values()).split())
+    return _Words(kind, signs, re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)"))
+
+
+_TABLE = (_words_of(QuestionClass.LIVE, _LIVE), _words_of(QuestionClass.DATED, _DATED))
 
 
 def question_class(text: str) -> QuestionClass:
@@ -93,8 +131,10 @@ def question_class(text: str) -> QuestionClass:
         text = f"{text[:half]}\n{text[-half:]}"
     # Patterns that heed case are twice as fast.
     text = text.replace("\u2019", "'").lower()
-    for kind, words in _TABLE:
-        if words.search(text):
+    # Other signs than those of ASCII may stand between words, too.
+    words = set(text.translate(_APART).split()) if text.isascii() else None
+    for kind, signs, pattern in _TABLE:
+        if (words is None or not signs.isdisjoint(words)) and pattern.search(text):
             return kind
     return QuestionClass.STABLE
 
@@ -118,20 +158,25 @@ class Lifetime:
     ``route_s`` replaces ``lifetimes.ttl_s``.
     """
 
+    __slots__ = ("_kind", "_lifetimes", "_question", "_route_s")
+
     def __init__(self, question: str, lifetimes: Lifetimes, route_s: float | None = None) -> None:
         self._question = question
         self._lifetimes = lifetimes
         self._route_s = route_s
+        self._kind: QuestionClass | None = None
 
-    @cached_property
+    @property
     def kind(self) -> QuestionClass:
         """How fast the answer ages."""
-        return question_class(self._question)
+        if self._kind is None:
+            self._kind = question_class(self._question)
+        return self._kind
 
-    @cached_property
+    @property
     def seconds(self) -> float | None:
         """The longest lifetime of an answer, stored now or before; None: no end."""
-        return self._lifetimes.of(self.kind, self._route_s)
+        return self._lifetimes.of(self._kind or self.kind, self._route_s)
 
 
 FOREVER = Lifetime("", Lifetimes())

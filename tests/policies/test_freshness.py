@@ -61,6 +61,38 @@ def test_the_words_of_a_question_tell_how_fast_its_answer_ages(
     assert question_class(text.upper()) is kind
 
 
+LIVE_WORDINGS = (
+    "just now|where are you now?|at this moment|currently|what time is it|what day is today"
+    "|what's today's date|current time|time now|what's the time|weather|forecast"
+    "|temperature outside|will it snow|is it be windy|live scores|match score|score of the big game"
+    "|who's leading|who won tonight|gold prices|price of|stocks doing|stock worth|trading at"
+    "|selling for|mortgage rates now|today's rate from|todays news|today's headlines|breaking news"
+    "|news now|traffic on|train status|open yet|are you open?|is it open today|in stock"
+    "|any seats left|many rooms available|any tables free"
+)
+DATED_WORDINGS = (
+    "today's|todays|tonight|tonights|tomorrow|tomorrow's|yesterday|this weekend|next month"
+    "|last friday|past year|coming season's|latest|newest|most recent|recently|up to date"
+    "|up-to-date|so far|current ceo|current tax rates|news|headlines|upcoming|nowadays|these days"
+    "|as of 2031|has the film been released|have they come out|when will the film be released"
+    "|when is next"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *((text, LIVE) for text in LIVE_WORDINGS.split("|")),
+        *((text, DATED) for text in DATED_WORDINGS.split("|")),
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "Well, {}", "\u2026, {}"])
+def test_each_wording_is_known_beside_any_signs(
+    text: str, kind: QuestionClass, around: str
+) -> None:
+    assert question_class(around.format(text)) is kind
+
+
 @pytest.mark.parametrize("at", ["start", "end"])
 def test_a_long_text_is_read_at_its_ends(at: str) -> None:
     padding = "a manual of many words. " * MOST_CHARACTERS
