@@ -17,6 +17,7 @@ from headstart.policies.vetoes import question_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headstart.decisions import MatchContext
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import AdmissionPolicy
@@ -98,10 +99,17 @@ class Finder:
     async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
         """Return a hit, or a miss and its reason. Stages that fail cost only the cache."""
         began = time.perf_counter()
-        entry = await self._cache.find_exact(key, partial(self._refuse, prepared))
+        refuse = partial(self._refuse, prepared)
+        entry = await self._cache.find_exact(key, refuse)
         if entry is not None:
             return self._judge(prepared, entry, began)
-        return _hide(prepared, await self._find_similar(prepared, key))
+        reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
+        if reason is None:
+            accept = self._with_vetoes(key, refuse)
+            lookup = await self._cache.find_semantic(key, accept, prepared.match_context)
+        else:
+            lookup = _miss(reason)
+        return lookup if prepared.readable is None else _hide(lookup)
 
     async def find_items(
         self, prepared: Prepared, keys: Sequence[str]
@@ -129,7 +137,7 @@ class Finder:
         """Return a hit if an entry under the exact key may answer the request."""
         reason = self._refuse(prepared, entry)
         if reason is not None:
-            return _hide(prepared, _miss(reason))
+            return _miss(reason) if prepared.readable is None else _hide(_miss(reason))
         spent_s = time.perf_counter() - began
         return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent_s)
 
@@ -147,21 +155,13 @@ class Finder:
             if ttl_s is not None and age_s > ttl_s:
                 return "stale"
         if entry.transforms:
-            if directives.refuses(entry.transforms):
+            if directives.compress is not None and directives.refuses(entry.transforms):
                 return "compressed"
             level = self._concise.get(prepared.rule, self._concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
         tools = prepared.cached_tools
         return None if request is None else self._admission.refuse_serve(request, entry, tools)
-
-    async def _find_similar(self, prepared: Prepared, key: CacheKey) -> Lookup:
-        """Return a hit by meaning, or a miss."""
-        refusal = await self._refuse_meaning(prepared)
-        if refusal is not None:
-            return _miss(refusal)
-        accept = self._with_vetoes(key, partial(self._refuse, prepared))
-        return await self._cache.find_semantic(key, accept, prepared.match_context)
 
     def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
         """Also refuse entries that people called wrong. An entry's own prompt never comes here."""
@@ -171,28 +171,22 @@ class Finder:
         question = question_of(key)
         return lambda entry: oversight.refuse_entry(entry.id, question) or refuse(entry)
 
-    async def _refuse_meaning(self, prepared: Prepared) -> str | None:
+    async def _refuse_meaning(self, context: MatchContext) -> str | None:
         """Return why only an exact repeat may answer a request, or None."""
-        if prepared.semantic_refusal is not None:
-            return prepared.semantic_refusal
-        if prepared.match_context.max_error == 0:
+        if context.max_error == 0:
             return "exact-only"
-        return (
-            None
-            if self._oversight is None
-            else await self._oversight.refuse(prepared.match_context)
-        )
+        return None if self._oversight is None else await self._oversight.refuse(context)
 
 
 def _miss(reason: str) -> Lookup:
     return Lookup(outcome=Outcome.MISS, reason=reason)
 
 
-def _hide(prepared: Prepared, lookup: Lookup) -> Lookup:
+def _hide(lookup: Lookup) -> Lookup:
     """Hide a miss's reason from a caller that may not read all answers.
 
     The similarity would show what others ask of upstreams that are not this caller's.
     """
-    if prepared.readable is None or lookup.entry is not None:
+    if lookup.entry is not None:
         return lookup
     return msgspec.structs.replace(lookup, reason=UNPROVEN, similarity=None, veto=None)

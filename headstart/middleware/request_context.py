@@ -34,6 +34,8 @@ OpenAI's and Anthropic's SDKs retry after 0.5 to 8 s.
 """
 SDK_RETRIES = 2
 """How often these SDKs retry by default. Each request says which retry it is."""
+_SDK_TIMEOUT = b"x-stainless-read-timeout"
+_BOUNDING = frozenset((DEADLINE, _SDK_TIMEOUT, b"x-stainless-retry-count"))
 _FOREVER_S = 1e9
 
 
@@ -58,11 +60,13 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
     bounds = [] if configured is None else [configured]
     sdk_s, retries = None, 0.0
     for name, value in headers:
+        if name not in _BOUNDING:
+            continue
         if name == DEADLINE:
             bounds.append(_milliseconds(value))
-        elif name == b"x-stainless-read-timeout":
+        elif name == _SDK_TIMEOUT:
             sdk_s = _positive(value)
-        elif name == b"x-stainless-retry-count":
+        else:
             retries = _positive(value) or 0.0
     bound_s = min(bounds, default=None)
     if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
@@ -158,7 +162,7 @@ class RequestContext:
         Both are counted from when the body was read. Raises InvalidRequest.
         """
         begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
-        since_s = self.elapsed() - self.timings[b"parse"]
+        since_s = time.perf_counter() - self.started - self.timings[b"parse"]
         read_at = asyncio.get_running_loop().time() - since_s
         self.begin_by = None if begin_s is None else read_at + begin_s
         self.deadline = None if whole_s is None else read_at + whole_s
@@ -214,7 +218,7 @@ class RequestContext:
     def mark_first_byte(self) -> None:
         """Note that the first content byte goes to the client now."""
         if self.first_byte is None:
-            self.first_byte = self.elapsed()
+            self.first_byte = time.perf_counter() - self.started
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""

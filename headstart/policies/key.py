@@ -99,14 +99,12 @@ def chat_key(
     ``semantic`` is true, only equal conversations share answers, and none is split for comparison.
     Never raises on odd shapes: unknown parts are keyed as they came.
     """
-    query_string = _without_credential(context.query_string)
-    if query_string is not context.query_string:
-        context = msgspec.structs.replace(context, query_string=query_string)
-    form = _key_form(context.dialect)
-    if form.target is not None:
-        path, query_string = form.target(context.path, context.query_string)
+    form, omitted = _key_form(context.dialect, wrapped_app=context.wrapped_app)
+    if context.query_string or form.target is not None:
+        path, query_string = context.path, _without_credential(context.query_string)
+        if form.target is not None:
+            path, query_string = form.target(path, query_string)
         context = msgspec.structs.replace(context, path=path, query_string=query_string)
-    omitted = _omitted(context.dialect, wrapped_app=context.wrapped_app)
     body, messages = form.canonical(
         {name: value for name, value in request.document.items() if name not in omitted}
     )
@@ -193,27 +191,23 @@ def _key(
     return CacheKey(scope=scope, partition=partition, exact=exact, query=query)
 
 
-def _key_form(dialect: str) -> KeyForm:
-    known = DIALECTS.get(dialect)
-    return _UNKNOWN if known is None else known.key
+@cache
+def _key_form(dialect: str, *, wrapped_app: bool) -> tuple[KeyForm, frozenset[str]]:
+    """Return the form of a dialect's keys, and the fields of its bodies that are not keyed."""
+    form = DIALECTS[dialect].key if dialect in DIALECTS else _UNKNOWN
+    omitted = frozenset(name for name, use in form.fields.items() if use is not Use.KEYED)
+    return form, omitted - {"metadata"} if wrapped_app else omitted
 
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-@cache
-def _omitted(dialect: str, *, wrapped_app: bool) -> frozenset[str]:
-    fields = _key_form(dialect).fields
-    omitted = frozenset(name for name, use in fields.items() if use is not Use.KEYED)
-    return omitted - {"metadata"} if wrapped_app else omitted
-
-
 def _without_text(message: object) -> tuple[object, object]:
     """Split a message of text alone into the rest and its text, else return it whole."""
+    if isinstance(message, dict) and isinstance(text := message.get("content"), str):
+        return {name: value for name, value in message.items() if name != "content"}, text
     match message:
-        case {"content": str(text), **rest}:
-            return rest, text
         case {"content": list(parts), **rest} if all(isinstance(part, dict) for part in parts):
             skeleton = [{**part, "text": None} for part in parts]
             return {**rest, "content": skeleton}, [part.get("text") for part in parts]

@@ -148,5 +148,7 @@ def refuses_concise(transforms: Iterable[str], level: int) -> bool:
 
     An answer of ordinary length serves every route.
     """
-    asked = [each for each in transforms if each.startswith("concise:")]
-    return any(each != concise_transform(level) for each in asked)
+    for each in transforms:
+        if each.startswith("concise:") and each != concise_transform(level):
+            return True
+    return False
