@@ -81,6 +81,17 @@ class Caller(NamedTuple):
     """The parameters of the query by which a provider could tell callers apart."""
 
 
+class Party(NamedTuple):
+    """The hashes that name the sender of a request."""
+
+    scope: str
+    """Those who share answers with it."""
+    principal: str
+    tenant: str
+    asker: str
+    holder: str
+
+
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
     """Return what identifies the caller, or None: key headers, ``?key=`` and, if asked, cookies."""
     found = [
@@ -194,7 +205,9 @@ class Callers:
         )
         self._splits = SplittingHeaders()
         self._hinted = False
-        self._hashes: dict[tuple[bytes | None, bytes | None, str | None], str] = {}
+        self._parties: dict[tuple[object, ...], Party] = {}
+        self.read_scopes = bool(sharing.resolve or self._scope_header)
+        """``identify`` reads more of a request than its headers, so it must see each one."""
 
     def renew(self, secret: bytes) -> bool:
         """Take the store's present secret for the names of scopes; return whether it is new.
@@ -204,7 +217,7 @@ class Callers:
         if secret == self._secret:
             return False
         self._secret = secret
-        self._hashes.clear()
+        self._parties.clear()
         return True
 
     def reads(self, name: bytes) -> bool:
@@ -254,6 +267,31 @@ class Callers:
             self._hint()
         return found
 
+    def party(
+        self,
+        identity: bytes,
+        caller: Caller,
+        subdivision: bytes | None,
+        user: str | None,
+        place: bytes | None,
+    ) -> Party:
+        """Return the names of a request's sender. Senders are remembered, so each is named once."""
+        asking = (identity, caller, subdivision, user, place)
+        party = self._parties.get(asking)
+        if party is None:
+            tenant = self.tenant(identity, caller)
+            party = Party(
+                scope=self.scope_name(identity, subdivision, user),
+                principal=self.principal(caller, user),
+                tenant=tenant,
+                asker=self.asker(tenant, subdivision, user),
+                holder=self.holder(caller, place),
+            )
+            if len(self._parties) >= MEMO_SCOPES:
+                self._parties.clear()
+            self._parties[asking] = party
+        return party
+
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
         """Hash the scope: ``identity``, its ``subdivision``, and the user unless users share."""
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
@@ -301,19 +339,12 @@ class Callers:
         return self._hash(tenant.encode(), subdivision, user)
 
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
-        asking = (identity, subdivision, user)
-        name = self._hashes.get(asking)
-        if name is None:
-            name = scope_of(
-                self._secret,
-                credential=identity,
-                subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
-                user=user,
-            )
-            if len(self._hashes) >= MEMO_SCOPES:
-                self._hashes.clear()
-            self._hashes[asking] = name
-        return name
+        return scope_of(
+            self._secret,
+            credential=identity,
+            subdivision=subdivision.decode("latin-1") if subdivision is not None else None,
+            user=user,
+        )
 
     def _from_trusted_proxy(self, scope: Scope) -> bool:
         client = scope.get("client")

@@ -35,6 +35,8 @@ from headstart.policies.key import (
     raw_key,
 )
 from headstart.policies.route_rules import (
+    NO_RULE,
+    ROUTE_HEADER,
     RouteRule,
     decoded,
     first_rule,
@@ -82,6 +84,8 @@ class Envelope(NamedTuple):
     found: Mapping[bytes, bytes]
     """The headers by name."""
     caller: Caller
+    identity: bytes | None
+    """The bytes that identify those who may share the answer; None: nobody."""
     directives: Directives
     max_error: float | None
     keyed: Headers
@@ -129,10 +133,10 @@ class Prepared(msgspec.Struct, frozen=True):
 class Preparer:
     """Prepares requests. From its second time on, a request has a bounded memo by its bytes.
 
-    ``upstream`` names the upstream that answers, by dialect, model and rule; ``answerers`` names
-    all upstreams that may answer. Unless ``semantic``, only exact repeats share answers. ``rules``
-    are the ``[[route]]`` tables in order; ``max_error`` and ``cached_tools`` are those of routes
-    without their own.
+    ``answerers`` names the upstream that answers for the cache key, and all upstreams that may
+    answer, by dialect, model and rule. Unless ``semantic``, only exact repeats share answers.
+    ``rules`` are the ``[[route]]`` tables in order; ``max_error`` and ``cached_tools`` are those of
+    routes without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
     say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
     that fails is reported to ``observer``, and its request goes on without the cache.
@@ -145,8 +149,7 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        upstream: Callable[[str, str, str], str],
-        answerers: Callable[[str, str, str], frozenset[str]],
+        answerers: Callable[[str, str, str], tuple[str, frozenset[str]]],
         wrapped: bool,
         observer: Observer,
         semantic: bool = True,
@@ -160,7 +163,6 @@ class Preparer:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
         self._admission = admission
-        self._upstream = upstream
         self._answerers = answerers
         self._wrapped = wrapped
         self._observer = observer
@@ -178,7 +180,7 @@ class Preparer:
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
-        self._once: set[int] = set()
+        self._marks: set[int] = set()
         """The hashes of requests that came."""
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
@@ -186,14 +188,18 @@ class Preparer:
 
         The caller is identified first. An error there is never passed over.
         """
-        reads = self._reads
+        reads, callers = self._reads, self._callers
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         envelope = self._envelopes.get((headers, query))
-        caller = self._callers.caller(headers, query) if envelope is None else envelope.caller
-        identity = self._callers.identify(scope, headers, caller)
+        if envelope is None or callers.read_scopes:
+            caller = callers.caller(headers, query) if envelope is None else envelope.caller
+            identity = callers.identify(scope, headers, caller)
+        else:
+            caller, identity = envelope.caller, envelope.identity
         try:
-            envelope = envelope or self._open(headers, query, caller)
+            if envelope is None:
+                envelope = self._open(headers, query, caller, identity)
             prepared = self._recall(route, scope, envelope, identity, body)
         except RequestError:
             raise
@@ -202,7 +208,7 @@ class Preparer:
         if prepared.key is None or not prepared.holder:
             return prepared
         # This is not part of the memo: it changes with each upstream's answer.
-        readable = self._callers.readable(prepared.holder, prepared.answerers)
+        readable = callers.readable(prepared.holder, prepared.answerers)
         if readable is None:
             return prepared
         return msgspec.structs.replace(prepared, readable=readable)
@@ -221,19 +227,17 @@ class Preparer:
         prepared = self._prepare(route, (method, path), envelope, identity, body)
         if DEADLINE in envelope.found:
             prepared = msgspec.structs.replace(prepared, has_deadline=True)
-        if prepared.bypass != FAILED and self._repeats(memo_key):
-            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
-        return prepared
-
-    def _repeats(self, memo_key: tuple[object, ...]) -> bool:
-        """Tell whether such a request came before. Most requests come once, and need no memo."""
+        if prepared.bypass == FAILED:
+            return prepared
+        # Most requests come once and need no memo, so only a mark is kept of them.
         mark = hash(memo_key)
-        if mark in self._once:
-            return True
-        if len(self._once) >= MEMO_MARKS:
-            self._once.clear()
-        self._once.add(mark)
-        return False
+        if mark in self._marks:
+            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
+        else:
+            if len(self._marks) >= MEMO_MARKS:
+                self._marks.clear()
+            self._marks.add(mark)
+        return prepared
 
     def _give_up(
         self,
@@ -257,13 +261,16 @@ class Preparer:
     def _has_effect(self, name: bytes) -> bool:
         return name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
 
-    def _open(self, headers: Headers, query_string: bytes, caller: Caller) -> Envelope:
+    def _open(
+        self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None
+    ) -> Envelope:
         """Read the headers and the query, which most requests of a caller have in common."""
         envelope = Envelope(
             headers,
             query_string,
             found=dict(headers),
             caller=caller,
+            identity=identity,
             directives=parse_directives(headers),
             max_error=requested_max_error(headers),
             keyed=keyed_headers(headers, self._sharing.key_headers),
@@ -308,7 +315,9 @@ class Preparer:
                 raise
             rule = first_rule(self._rules, model="", path=route.name, headers=headers)
             return Prepared(None, None, directives, bypass="unreadable", rule=rule.name)
-        rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
+        rule = NO_RULE
+        if self._rules or ROUTE_HEADER in found:
+            rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
         try:
@@ -330,10 +339,8 @@ class Preparer:
         """Decide whether the request may be looked up, and under which key."""
         found, directives = envelope.found, envelope.directives
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
-        holder = self._callers.holder(envelope.caller, place)
-        scope_name = self._callers.scope_name(
-            identity, found.get(b"x-headstart-scope"), request.user
-        )
+        subdivision = found.get(b"x-headstart-scope")
+        party = self._callers.party(identity, envelope.caller, subdivision, request.user, place)
         refusal = "no-store" if directives.no_store else None
         if refusal is None and self._depends_on_state(target[0], found):
             refusal = "conditional"
@@ -345,54 +352,43 @@ class Preparer:
             refusal = "no-items"
         if refusal is not None:
             return Prepared(
-                request, None, directives, scope_name, refusal, rule=rule.name, holder=holder
+                request, None, directives, party.scope, refusal, rule=rule.name, holder=party.holder
             )
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         dialect = route.wire
-        answerer = self._upstream(dialect, request.model, rule.name)
-        context = self._context(dialect, target, envelope, answerer)
-        key = self._key(route, request, scope_name, context, named)
+        answerer, answerers = self._answerers(dialect, request.model, rule.name)
+        key = self._key(route, request, (party.scope, answerer), target, envelope, named)
         # Labels of single questions tell nothing about conversations.
         kind_of_talk = "question" if key.conversation is None else "conversation"
         matching = match_context(
-            (scope_name, route.name, rule.name, kind_of_talk),
+            (party.scope, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
             self._learning,
-            self._callers.principal(envelope.caller, request.user),
-            self._callers.tenant(identity, envelope.caller),
+            party.principal,
+            party.tenant,
         )
         asked = request.query if named is None else named.text
         lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)
+        window_s = rule.repeat_window_s or route.repeat_window_s
         return Prepared(
             request=request,
             key=key,
             directives=directives,
-            scope=scope_name,
-            semantic_refusal="exact-only"
-            if route.document is not None
-            else self._refuse_semantic(rule, request, question, lifetime),
+            scope=party.scope,
+            semantic_refusal=(
+                self._refuse_semantic(request, question, lifetime)
+                if self._semantic and rule.semantic and route.document is None
+                else "exact-only"
+            ),
             match_context=matching,
             lifetime=lifetime,
             rule=rule.name,
             cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
-            repeat=self._repeat(
-                rule.repeat_window_s or route.repeat_window_s,
-                key,
-                (matching.tenant, found.get(b"x-headstart-scope"), request.user),
-            ),
-            holder=holder,
-            answerers=self._answerers(dialect, request.model, rule.name),
+            repeat=None if window_s is None else _repeat(party.asker, key, window_s),
+            holder=party.holder,
+            answerers=answerers,
         )
-
-    def _repeat(
-        self, window_s: float | None, key: CacheKey, asker: tuple[str, bytes | None, str | None]
-    ) -> Repeat | None:
-        """Return the mark of a repeat. Two users of one scope do not repeat each other."""
-        if window_s is None:
-            return None
-        who = self._callers.asker(*asker)
-        return Repeat(sha256(f"{who}{key.exact}".encode()).digest(), window_s)
 
     def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
         """Return whether the request has a condition, or asks only for a part.
@@ -402,55 +398,43 @@ class Preparer:
         asked = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
         return not asked.isdisjoint(found)
 
-    def _context(
-        self, dialect: str, target: tuple[str, bytes], envelope: Envelope, answerer: str
-    ) -> KeyContext:
-        method, path = target
-        custom = "custom" if method == "POST" else f"custom {method}"
-        return KeyContext(
-            dialect=dialect or custom,
-            path=path,
-            upstream=answerer,
-            query_string=envelope.query_string,
-            headers=envelope.keyed,
-            wrapped_app=self._wrapped,
-        )
-
     def _key(
         self,
         route: Route,
         request: ChatRequest,
-        scope_name: str,
-        context: KeyContext,
+        parties: tuple[str, str],
+        target: tuple[str, bytes],
+        envelope: Envelope,
         question: Question | None,
     ) -> CacheKey:
+        """Return the key of a request. ``parties`` are its scope and the upstream that answers."""
+        (method, path), (scope, upstream) = target, parties
+        custom = "custom" if method == "POST" else f"custom {method}"
+        context = KeyContext(
+            dialect=route.wire or custom,
+            path=path,
+            upstream=upstream,
+            query_string=envelope.query_string,
+            headers=envelope.keyed,
+            wrapped_app=self._wrapped,
+        )
         if question is not None:
             request = route.without(question.text, request)
         if route.dialect is not None:
+            semantic = self._semantic
             return chat_key(
-                request,
-                scope=scope_name,
-                context=context,
-                question=question,
-                semantic=self._semantic,
+                request, scope=scope, context=context, question=question, semantic=semantic
             )
-        key = raw_key(
-            request.document["rest"],
-            query=request.query,
-            scope=scope_name,
-            context=context,
-            question=question,
-        )
+        rest = request.document["rest"]
+        key = raw_key(rest, query=request.query, scope=scope, context=context, question=question)
         if items := request.document.get("items"):
             exact = item_key(key.partition, b",".join(items))
             return msgspec.structs.replace(key, exact=exact)
         return key
 
     def _refuse_semantic(
-        self, rule: RouteRule, request: ChatRequest, question: Question | None, lifetime: Lifetime
+        self, request: ChatRequest, question: Question | None, lifetime: Lifetime
     ) -> str | None:
-        if not (self._semantic and rule.semantic):
-            return "exact-only"
         if question is NOT_FOUND:
             return "query-not-found"
         if question is not None:
@@ -459,6 +443,11 @@ class Preparer:
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal
+
+
+def _repeat(asker: str, key: CacheKey, window_s: float) -> Repeat:
+    """Return the mark of a repeat. Two users of one scope do not repeat each other."""
+    return Repeat(sha256(f"{asker}{key.exact}".encode()).digest(), window_s)
 
 
 def _question(
@@ -474,4 +463,6 @@ def _question(
         names = (plain.strip(), unquote(plain).strip())
     elif pattern is not None:
         names = ()
+    if not names and pattern is None:
+        return None
     return find_question(request.query, names=names, pattern=pattern)

@@ -90,15 +90,12 @@ class Answerer(NamedTuple):
     candidate: Candidate
     identity: str
     """Names upstreams and models for the cache key."""
+    names: frozenset[str]
+    """The upstreams that may answer."""
     several: bool
     """There are several upstreams, so a conversation should stay with one of them."""
     avoid: frozenset[str] = frozenset()
     """Upstreams of the candidate that may not answer."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The upstreams that may answer."""
-        return self.candidate.names - self.avoid
 
 
 class Router:
@@ -153,13 +150,13 @@ class Router:
             call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
-    def identity(self, dialect: str, model: str, rule: str) -> str:
-        """Name the candidate for the cache key. Raises NoUpstream."""
-        return self.answerer(dialect, model, rule).identity
+    def answerers(self, dialect: str, model: str, rule: str) -> tuple[str, frozenset[str]]:
+        """Name the candidate for the cache key, and all upstreams that may answer.
 
-    def names(self, dialect: str, model: str, rule: str) -> frozenset[str]:
-        """Return all upstreams that may answer. Raises NoUpstream."""
-        return self.answerer(dialect, model, rule).names
+        Raises NoUpstream.
+        """
+        answerer = self.answerer(dialect, model, rule)
+        return answerer.identity, answerer.names
 
     @property
     def own_keys(self) -> frozenset[str]:
@@ -215,7 +212,7 @@ class Router:
             if each.name in names
         )
         identity = "\n".join((candidate.identity, *members))
-        return Answerer(candidate, identity, several=len(names) > 1)
+        return Answerer(candidate, identity, names, several=len(names) > 1)
 
     def _find_equals(self, form: DocumentForm, model: str, rule: str) -> Answerer:
         """Return the candidate for a call that is no chat, without upstreams of other models.
@@ -241,11 +238,13 @@ class Router:
         ]
         answering = frozenset[str]().union(*(each.candidates[""].names for each in equals))
         members = (f"{each.name} {each.base_url} {each.real_name(model)}" for each in equals)
+        avoid = candidate.names - answering
         return Answerer(
             candidate,
             "\n".join(sorted(members)),
+            candidate.names - avoid,
             several=False,
-            avoid=candidate.names - answering,
+            avoid=avoid,
         )
 
     def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:

@@ -496,8 +496,7 @@ def preparer(*, wrapped: bool) -> Preparer:
         ADMISSION,
         AcceptedCredentials(lambda: 0.0),
         secret=b"secret",
-        upstream=lambda dialect, model, rule: "up",
-        answerers=lambda *_: frozenset(("up",)),
+        answerers=lambda *_: ("up", frozenset(("up",))),
         wrapped=wrapped,
         observer=Strict(),
     )

@@ -43,8 +43,7 @@ class Caller:
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            upstream=lambda dialect, model, rule: "up",
-            answerers=lambda *_: frozenset(("up",)),
+            answerers=lambda *_: ("up", frozenset(("up",))),
             wrapped=wrapped,
             observer=Observers(),
             **options,
@@ -136,6 +135,7 @@ def test_callers_of_one_scope_are_tenants_by_their_credentials() -> None:
 
 def test_another_secret_names_every_scope_anew() -> None:
     caller = Caller()
+    caller.ask("a")
     before = caller.ask("a")
     assert not caller.preparer.renew(b"secret")
     assert caller.ask("a") is before
@@ -346,9 +346,13 @@ def test_a_request_for_a_part_or_on_a_condition_is_not_cached(
     assert caller.post("/ask", {}, headers, "GET").bypass == (None if whole else "conditional")
 
 
-def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgotten() -> None:
+def test_requests_that_repeat_are_prepared_no_more_and_headers_that_decide_count() -> None:
     caller = Caller(rules=(RouteRule("faq", headers=((b"x-app", "faq"),), semantic=False),))
-    assert caller.ask("a") is caller.ask("a", {"x-request-id": "1"})
+    once = caller.ask("a")
+    again = caller.ask("a")
+    assert again.key == once.key
+    assert again is not once, "a request that comes once needs no memo"
+    assert caller.ask("a", {"x-request-id": "1"}) is again
     assert caller.ask("a", {"x-app": "faq"}).semantic_refusal == "exact-only"
     assert caller.ask("a", {"x-headstart-max-error": "1%"}).match_context.max_error == 0.01
     assert caller.ask("a").match_context.max_error is None
@@ -356,9 +360,13 @@ def test_equal_requests_are_prepared_once_and_headers_that_decide_are_not_forgot
 
 def test_what_is_remembered_is_bounded_by_all_that_callers_send() -> None:
     caller = Caller()
+    caller.ask("a")
     first = caller.ask("a")
+    assert caller.ask("a") is first
     for number in range(30):
-        caller.ask("a", {"x-headstart-tags": f"{number}-" + "x" * 60_000})
+        for _ in range(2):
+            caller.ask("a", {"x-headstart-tags": f"{number}-" + "x" * 60_000})
     assert caller.ask("a") is not first
     large = {"x-headstart-tags": "y" * MEMO_BODY_BYTES}
+    caller.ask("a", large)
     assert caller.ask("a", large) is not caller.ask("a", large)

@@ -59,7 +59,7 @@ def test_the_key_binds_provider_address_and_the_model_behind_an_alias() -> None:
     one = provider("a", models={"fast": "small-1"})
     moved = provider("a", base_url="https://b.test", models={"fast": "small-1"})
     other = provider("a", models={"fast": "small-2"})
-    found = {Router([each], {}).identity(CHAT, "fast", "") for each in (one, moved, other)}
+    found = {Router([each], {}).answerers(CHAT, "fast", "")[0] for each in (one, moved, other)}
     assert len(found) == 3
 
 
@@ -67,9 +67,9 @@ def test_a_route_binds_all_who_may_answer() -> None:
     providers = [provider("a", models={"m": "m-a"}), provider("b", models={"m": "m-b"})]
     race = RouteTaken(cast("Candidate", Named("a", "b")))
     router = Router(providers, {"race": race})
-    identity = router.identity(CHAT, "m", "race")
+    identity = router.answerers(CHAT, "m", "race")[0]
     assert identity == "a+b\na https://a.test m-a\nb https://b.test m-b"
-    assert identity != router.identity(CHAT, "m", "")
+    assert identity != router.answerers(CHAT, "m", "")[0]
 
 
 def test_the_key_binds_what_a_strategy_lets_pass() -> None:
@@ -79,7 +79,7 @@ def test_the_key_binds_what_a_strategy_lets_pass() -> None:
         return RouteTaken(cast("Candidate", named))
 
     router = Router([provider("a")], {"lax": route("0.5"), "strict": route("0.9")})
-    assert router.identity(CHAT, "m", "lax") != router.identity(CHAT, "m", "strict")
+    assert router.answerers(CHAT, "m", "lax")[0] != router.answerers(CHAT, "m", "strict")[0]
 
 
 def test_who_answers_is_remembered_for_each_model_route_and_dialect() -> None:
@@ -101,7 +101,7 @@ def test_who_answers_is_remembered_for_each_model_route_and_dialect() -> None:
 def test_any_number_of_models_may_be_asked_for() -> None:
     router = Router([provider("a")], {})
     for number in range(MEMO_MODELS + 2):
-        assert router.identity(CHAT, f"m{number}", "").endswith(f" m{number}")
+        assert router.answerers(CHAT, f"m{number}", "")[0].endswith(f" m{number}")
 
 
 def test_settings_decide_before_the_model_table_and_that_before_the_dialect() -> None:

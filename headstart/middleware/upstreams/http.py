@@ -207,7 +207,7 @@ class HTTPUpstream:
         self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
         """Answers that are over while their bodies are not, and when they are closed."""
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
                 connector=connector(ssl=self._trusting),
@@ -275,7 +275,7 @@ class HTTPUpstream:
             body = sent.body if upload is None else None
             headers = [*headers, *await self._signer.headers(call.method, url, headers, body)]
         try:
-            response = await self._opened().request(
+            response = await self._open().request(
                 call.method,
                 url,
                 data=(sent.body or None) if upload is None else upload.read(),
@@ -305,7 +305,7 @@ class HTTPUpstream:
         """
         if self._socket_session is None or self._socket_session.closed:
             self._socket_session = aiohttp.ClientSession(
-                connector=self._opened().connector,
+                connector=self._open().connector,
                 connector_owner=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

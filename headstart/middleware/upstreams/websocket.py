@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiohttp
 
 from headstart.errors import UpstreamRefused
-from headstart.middleware.upstreams.wire import headers_down
+from headstart.middleware.upstreams.wire import read_head
 
 if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
@@ -122,11 +122,11 @@ async def refusing(request: ClientRequest, handler: ClientHandlerType) -> Client
             body += data
     finally:
         response.close()
-    raw = tuple([(name.lower(), value) for name, value in response.raw_headers])
+    headers = read_head(response.status, response.raw_headers).headers
     raise UpstreamRefused(
         f"the upstream refused the WebSocket with status {response.status}",
         status=response.status,
-        headers=headers_down(raw, body_changed=True),
+        headers=tuple(pair for pair in headers if pair[0] != b"content-length"),
         body=body,
         code="upstream_refused",
     )
