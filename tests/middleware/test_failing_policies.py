@@ -61,6 +61,11 @@ PREPARE = [
     (Admission, "refuse_lookup"),
     (Admission, "refuse_semantic"),
 ]
+NEEDED = {
+    "find_question": {"x-headstart-query": "Why"},
+    "first_rule": {"x-headstart-route": "any"},
+}
+"""Headers without which a function is not called, as there is nothing to decide."""
 LOOKUP = [(Admission, "variants"), (Admission, "refuse_serve")]
 REPLAY = [(RenderedAnswers, "rendered")]
 ADMISSION = [
@@ -132,7 +137,7 @@ async def test_the_apps_answer_passes_and_the_app_is_asked_once_a_request(
         monkeypatch.setattr(place, name, breaks)
         # What was understood of an equal request is remembered.
         other = {"cache-control": "max-age=99"} if stage == "prepare" else {}
-        reply = await ask(session, url + path, **other)
+        reply = await ask(session, url + path, **other, **NEEDED.get(name, {}))
     assert (reply.status, reply.body) == (200, first.body)
     if path == "/ask" and not app.failed:  # what only chat requests are asked
         assert place in (Admission, RenderedAnswers) or name == "chat_key"
@@ -196,7 +201,8 @@ async def test_a_providers_answer_passes_too(monkeypatch: pytest.MonkeyPatch) ->
         for number, (place, name) in enumerate(asked):
             with monkeypatch.context() as patched:
                 patched.setattr(place, name, breaks)
-                reply = await proxy.ask(str(number), headers={"x-headstart-tags": str(number)})
+                headers = {"x-headstart-tags": str(number), **NEEDED.get(name, {})}
+                reply = await proxy.ask(str(number), headers=headers)
             assert reply.status == 200, name
             assert json.loads(reply.body)["choices"][0]["message"]["content"]
         assert len(proxy.upstream.calls) == len(asked)
