@@ -147,7 +147,8 @@ class Gateway:
                     return None
                 page_headers = (*SANDBOX, *_readable(origin))
         running = self._started or await self._try_to_start()
-        route = _unless_unlisted(route, running, path)
+        if route is not None and not route.is_chat:
+            route = _unless_unlisted(route, running, path)
         if running is not None and route is not None and page_headers:
             engine = running.engine
             await engine.handle(route, scope, receive, send, self.app, page_headers)
@@ -247,9 +248,9 @@ class Gateway:
             await _own_lifespan(receive, around)
 
 
-def _unless_unlisted(route: Route | None, running: Running | None, path: bytes) -> Route | None:
-    """Return a route, but none for a call that is no chat and that the relay would refuse."""
-    if route is None or route.is_chat or running is None or running.relay is None:
+def _unless_unlisted(route: Route, running: Running | None, path: bytes) -> Route | None:
+    """Return the route of a call that is no chat; None: the relay would refuse the call."""
+    if running is None or running.relay is None:
         return route
     return route if running.relay.paths.lists("POST", path) else None
 

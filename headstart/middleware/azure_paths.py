@@ -13,7 +13,7 @@ from headstart.middleware.endpoints import raw_path
 if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Scope
 
-_DEPLOYMENT = "headstart.deployment"
+DEPLOYMENT = "headstart.deployment"
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
@@ -40,13 +40,13 @@ def as_openai(scope: Scope) -> Scope | None:
         "path": unquote_to_bytes(own).decode("utf-8", "replace"),
         "raw_path": own,
         "query_string": b"&".join(kept),
-        _DEPLOYMENT: unquote_to_bytes(found[1] or b"").decode("utf-8", "replace"),
+        DEPLOYMENT: unquote_to_bytes(found[1] or b"").decode("utf-8", "replace"),
     }
 
 
 def deployment(scope: Scope) -> str:
     """Return the deployment that the path named; "": it named none."""
-    name: str = scope.get(_DEPLOYMENT, "")
+    name: str = scope.get(DEPLOYMENT, "")
     return name
 
 

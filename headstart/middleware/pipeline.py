@@ -21,7 +21,7 @@ from headstart.errors import (
     RequestTooLarge,
     UpstreamError,
 )
-from headstart.middleware.azure_paths import deployment, with_deployment
+from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
@@ -197,7 +197,7 @@ class Engine:
                 return await self._pass_through(context, app, "body-too-large", complete=False)
             await discard_body(paced(receive, options.body_timeout_s), 2 * limit)
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
-        if name := deployment(context.scope):
+        if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
         try:
             context.prepared = self._preparer.prepare(context.route, context.scope, context.body)

@@ -98,7 +98,7 @@ class Admission:
             return reason
         if len(answer.choices) < request.choices:
             return "too-few-choices"
-        if _is_flagged(answer.extra.get("moderation")):
+        if "moderation" in answer.extra and _is_flagged(answer.extra["moderation"]):
             return "moderation"
         form = form_of(request)
         response_format = form.response_format(request.document)
@@ -177,10 +177,11 @@ def _refuse_choice(
         return reason
     if replays:
         return "broken-format" if any(map(_is_broken, calls)) else None
-    text = "".join(part.text for part in choice.parts if isinstance(part, Text))
+    text = "".join([part.text for part in choice.parts if isinstance(part, Text)])
     if not text.strip():
         return "empty"
-    return "broken-format" if breaks_format(text, response_format) else None
+    broken = response_format is not None and breaks_format(text, response_format)
+    return "broken-format" if broken else None
 
 
 def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:
@@ -209,9 +210,9 @@ def _refuse_content(choice: Choice, form: RequestForm, *, replays: bool) -> str 
         return "refusal"
     if choice.extra.get("audio") is not None:
         return "audio"
-    blocks = choice.extra.get(CONTENT_BLOCKS, ())
-    if any(_word(block.get("type", "text")) not in form.own_blocks for block in blocks):
-        return "hosted-tools"
+    for block in choice.extra.get(CONTENT_BLOCKS, ()):
+        if _word(block.get("type", "text")) not in form.own_blocks:
+            return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
     sources = (choice.extra.get("annotations"), *map(choice.beside.get, form.sources))
     return "hosted-tools" if any(sources) else None

@@ -13,7 +13,7 @@ from headstart.errors import RequestError
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from headstart.types import Headers
 
@@ -89,9 +89,10 @@ def requested_max_error(headers: Headers) -> float | None:
     return min(map(_share, values), default=None)
 
 
+@lru_cache(maxsize=4096)
 def match_context(
     parties: tuple[str, ...],
-    targets: Iterable[float | None],
+    targets: tuple[float | None, ...],
     learning: str = "",
     principal: str = "",
     tenant: str = "",
@@ -103,16 +104,11 @@ def match_context(
     """
     stated = [target for target in targets if target is not None]
     return MatchContext(
-        domain=_domain(parties, learning),
+        domain=sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16],
         max_error=min(stated, default=None),
         principal=principal,
         tenant=tenant,
     )
-
-
-@lru_cache(maxsize=4096)
-def _domain(parties: tuple[str, ...], learning: str) -> str:
-    return sha256("\0".join((*parties, learning)).encode()).hexdigest()[:16]
 
 
 def decoded(value: bytes) -> str:

@@ -49,7 +49,6 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
-_NO_NAMES: frozenset[bytes] = frozenset()
 _NEUTRAL = frozenset(
     (
         b"accept-language",
@@ -134,14 +133,6 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
     is_plain = encoding is None or encoding.strip().lower() == b"identity"
     return AnswerHead(status, tuple(kept), is_stream, is_plain)
-
-
-def _connection_names(headers: Headers) -> frozenset[bytes]:
-    """Names that the ``connection`` headers, of which there may be several, call hop by hop."""
-    values = [value for name, value in headers if name == b"connection"]
-    if not values:
-        return _NO_NAMES
-    return frozenset([part.strip().lower() for value in values for part in value.split(b",")])
 
 
 class IncomingAnswer(NamedTuple):
@@ -243,6 +234,7 @@ leaves its connection to the next call."""
 
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
+_ENCODING = b"accept-encoding"
 _OF_A_DEPLOYMENT = frozenset(
     (
         b"audio/speech",
@@ -281,6 +273,7 @@ class RequestWriter:
         self._dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
         self._names = NameMemo(self._passing)
         """The text of each name that passes, "" for others."""
+        self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
@@ -319,14 +312,16 @@ class RequestWriter:
         The upstream's own key replaces the client's key, every other secret of his, and what goes
         with them. ``plain`` asks for an answer that is not compressed.
         """
-        names, named = self._names, _connection_names(headers)
+        names = self._plain_names if plain else self._names
+        kept: list[tuple[str, str]] = []
+        named: list[str] = []
+        for name, value in headers:
+            if text := names[name]:
+                kept.append((text, value.decode("latin-1")))
+            elif name == b"connection" and value != b"keep-alive":
+                named += [part.strip() for part in value.decode("latin-1").lower().split(",")]
         if named:
-            headers = tuple([pair for pair in headers if pair[0] not in named])
-        kept = [
-            (text, value.decode("latin-1"))
-            for name, value in headers
-            if (text := names[name]) and not (plain and text == "accept-encoding")
-        ]
+            kept = [pair for pair in kept if pair[0] not in named]
         kept += self._keys
         if plain:
             kept.append(("accept-encoding", "identity"))
@@ -334,7 +329,7 @@ class RequestWriter:
 
     def _query_up(self, query: bytes) -> bytes:
         """Return the client's query, without his secrets where the upstream has another key."""
-        if self._credential is None or not query:
+        if self._credential is None:
             return query
         return b"&".join(pair for pair in query.split(b"&") if not _holds_secret(pair))
 
@@ -364,7 +359,7 @@ class RequestWriter:
         if call.dialect in DOCUMENTS:  # whose answers are read
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
-        query = self._query_up(call.query_string)
+        query = call.query_string and self._query_up(call.query_string)
         real = self._upstream.models.get(call.model, call.model)
         client = DIALECTS.get(call.dialect)
         operations = None if client is None else client.operations
@@ -387,7 +382,7 @@ class RequestWriter:
         if is_further and self._credential is None:
             headers += _key_for(self._main, call)
         body, path = call.body, call.path
-        query = self._query_up(call.query_string)
+        query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
         has_quirks = self._has_quirks and not is_further
         if own.apply_quirks and (has_quirks or may_hold_marks(body)):
