@@ -13,7 +13,6 @@ from headstart.settings import (
     RouteMatch,
     RouteSettings,
     Strategy,
-    StrategyName,
     StrategySettings,
 )
 
@@ -28,27 +27,27 @@ if TYPE_CHECKING:
 
 def fallback(*members: Member, **options: Any) -> StrategySettings:
     """Ask the next member if one fails. ``options`` are other settings of the strategy."""
-    return _composed("fallback", members, options)
+    return StrategySettings(strategy="fallback", upstreams=members, **options)
 
 
 def race(*members: Member, **options: Any) -> StrategySettings:
     """Ask all members at once; the first content wins and the others are cancelled."""
-    return _composed("race", members, options)
+    return StrategySettings(strategy="race", upstreams=members, **options)
 
 
 def hedge(*members: Member, **options: Any) -> StrategySettings:
     """Also ask the next member if the first is slower than usual, within a budget."""
-    return _composed("hedge", members, options)
+    return StrategySettings(strategy="hedge", upstreams=members, **options)
 
 
 def fastest(*members: Member, **options: Any) -> StrategySettings:
     """Ask the member with the shortest expected time."""
-    return _composed("fastest", members, options)
+    return StrategySettings(strategy="fastest", upstreams=members, **options)
 
 
 def cheapest(*members: Member, **options: Any) -> StrategySettings:
     """Ask the cheapest member. ``within_s`` excludes members that are expected to take longer."""
-    return _composed("cheapest", members, options)
+    return StrategySettings(strategy="cheapest", upstreams=members, **options)
 
 
 def cascade(
@@ -58,8 +57,9 @@ def cascade(
 
     ``judges`` are your own functions, in addition to the judges of the setting ``judge``.
     """
-    own = tuple(map(JudgeInCode, judges)) or None
-    return _composed("cascade", (fast, slow), {"judges": own, **options})
+    if judges:
+        options["judges"] = tuple(map(JudgeInCode, judges))
+    return StrategySettings(strategy="cascade", upstreams=(fast, slow), **options)
 
 
 def route(
@@ -79,12 +79,6 @@ def route(
     if isinstance(answer, str):
         answer = StrategySettings(strategy="single", upstreams=(answer,))
     return RouteSettings(name=name, match=match, **{**msgspec.structs.asdict(answer), **settings})
-
-
-def _composed(
-    strategy: StrategyName, members: tuple[Member, ...], options: dict[str, Any]
-) -> StrategySettings:
-    return StrategySettings(strategy=strategy, upstreams=members, **options)
 
 
 def strategy_of(route: RouteSettings) -> Strategy:

@@ -121,14 +121,13 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
         for row in rows
     ]
     suggested = tune_cascade(confident).suggested
-    better = report.apgr is not None
     # In expectation; drawing would only add noise.
-    baselines = [_baseline("chance", *((0.5, 0.5, 0.8) if better else (None, None, None)))]
+    half, most = (0.5, 0.8) if report.apgr is not None else (None, None)
+    baselines = [Baseline(name="chance", apgr=half, cpt50=half, cpt80=most)]
     if by_prompt:
         shortest = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
-        baselines.append(
-            _baseline("length of the prompt", shortest.apgr, shortest.cpt50, shortest.cpt80)
-        )
+        found = {"apgr": shortest.apgr, "cpt50": shortest.cpt50, "cpt80": shortest.cpt80}
+        baselines.append(Baseline(name="length of the prompt", **found))
     return CascadeTuning(
         report=report,
         baselines=tuple(baselines),
@@ -138,10 +137,6 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
         else min(1.0, math.floor(suggested.threshold * 1000) / 1000),
         at_min_confidence=suggested,
     )
-
-
-def _baseline(name: str, apgr: float | None, cpt50: float | None, cpt80: float | None) -> Baseline:
-    return Baseline(name=name, apgr=apgr, cpt50=cpt50, cpt80=cpt80)
 
 
 def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:

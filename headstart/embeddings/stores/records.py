@@ -29,7 +29,7 @@ from headstart.observe import Committed, Observers, Served
 from headstart.types import Delete, Entry, Logged, Put, VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.observe import Observer
     from headstart.types import Record
@@ -178,39 +178,6 @@ def _logged(rows: Sequence[LogRow], vectors: Mapping[str, VectorRow]) -> Iterato
 # --- the labels ----------------------------------------------------------------------------
 
 
-class LabelReader:
-    """Reads labels page by page, and skips labels that this version cannot decode.
-
-    ``read`` returns rows after a cursor, up to a number, of one domain or of all: each row's own
-    cursor and its envelope.
-    """
-
-    def __init__(
-        self, read: Callable[[str, int, str | None], Awaitable[Sequence[tuple[str, bytes]]]]
-    ) -> None:
-        self._read = read
-        self._asked: tuple[str, str | None] = ("", None)
-        self._passed = ""
-
-    async def labels(
-        self, after: str, limit: int, domain: str | None
-    ) -> Sequence[tuple[str, Label]]:
-        """Return up to ``limit`` labels after a cursor; an empty result means none yet."""
-        asked = (after, domain)
-        place = self._passed if asked == self._asked else after
-        while rows := await self._read(place, limit, domain):
-            place = rows[-1][0]
-            if labels := [
-                (cursor, label)
-                for cursor, value in rows
-                if (label := decode(Label, value)) is not None
-            ]:
-                return labels
-        # Labels of a newer version at the end must not be read again by each poll.
-        self._asked, self._passed = asked, place
-        return []
-
-
 def row_cursor(number: int) -> str:
     """Return the cursor of a row. Cursors compare as strings in the order of the row numbers."""
     return f"{number:015}"
@@ -249,7 +216,9 @@ class RecordStore(ABC):
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer or Observers()
-        self._label_reader = LabelReader(self._read_labels)
+        self._labels_asked: tuple[str, str | None] = ("", None)
+        self._labels_skipped = ""
+        """The cursor after the unreadable labels at the end of the last request."""
 
     async def append(self, records: Sequence[Record]) -> str:
         """Write records. Raises StoreError if they cannot be encoded or written."""
@@ -280,8 +249,20 @@ class RecordStore(ABC):
     async def labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
-        """Return labels of all processes after a cursor. Raises StoreError if it is not valid."""
-        return await self._label_reader.labels(after, limit, domain)
+        """Return labels of all processes after a cursor. Raises StoreError if it is not valid.
+
+        Labels that this version cannot decode are skipped. An empty result means none yet.
+        """
+        asked = (after, domain)
+        cursor = self._labels_skipped if asked == self._labels_asked else after
+        while rows := await self._read_labels(cursor, limit, domain):
+            cursor = rows[-1][0]
+            decoded = ((place, decode(Label, value)) for place, value in rows)
+            if labels := [(place, label) for place, label in decoded if label is not None]:
+                return labels
+        # Labels of a newer version at the end must not be read again by each poll.
+        self._labels_asked, self._labels_skipped = asked, cursor
+        return []
 
     @abstractmethod
     async def cursor(self) -> str:

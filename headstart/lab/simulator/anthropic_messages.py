@@ -87,34 +87,6 @@ class _AnthropicBody(Frozen):
 _decoder = msgspec.json.Decoder(_AnthropicBody)
 
 
-def _read(incoming: SimulatedRequest) -> ChatBody:
-    version = incoming.header(b"anthropic-version")
-    if version is None:
-        raise BadRequest("anthropic-version: header is required")
-    body = decode_as(_decoder, incoming.body)
-    if not body.messages:
-        raise BadRequest("messages: at least one message is required")
-    sampled = (body.temperature, body.top_p, body.top_k) != (None, None, None)
-    if sampled and version >= _WITHOUT_SAMPLING:
-        raise BadRequest("temperature, top_p and top_k are not supported by this version")
-    choice = body.tool_choice or _ToolChoice()
-    return ChatBody(
-        model=body.model,
-        messages=tuple(_messages(body)),
-        stream=body.stream,
-        max_tokens=body.max_tokens,
-        tools=None if body.tools is None else tuple(map(_tool, body.tools)),
-        tool_choice=_choice(choice),
-        parallel_tool_calls=not choice.disable_parallel_tool_use,
-        reasoning_effort="none" if (body.thinking or _Kind()).type == "disabled" else "medium",
-        response_format=(
-            wanted_schema(body.output_config.format.schema)
-            if body.output_config and body.output_config.format
-            else None
-        ),
-    )
-
-
 def _messages(body: _AnthropicBody) -> Iterator[AskedMessage]:
     if body.system:
         texts = (body.system,) if isinstance(body.system, str) else _texts(body.system)
@@ -180,7 +152,31 @@ class AnthropicWire(Wire):
 
         Raises BadRequest, also where the version of the API forbids a field.
         """
-        return _read(incoming)
+        version = incoming.header(b"anthropic-version")
+        if version is None:
+            raise BadRequest("anthropic-version: header is required")
+        body = decode_as(_decoder, incoming.body)
+        if not body.messages:
+            raise BadRequest("messages: at least one message is required")
+        sampled = (body.temperature, body.top_p, body.top_k) != (None, None, None)
+        if sampled and version >= _WITHOUT_SAMPLING:
+            raise BadRequest("temperature, top_p and top_k are not supported by this version")
+        choice = body.tool_choice or _ToolChoice()
+        return ChatBody(
+            model=body.model,
+            messages=tuple(_messages(body)),
+            stream=body.stream,
+            max_tokens=body.max_tokens,
+            tools=None if body.tools is None else tuple(map(_tool, body.tools)),
+            tool_choice=_choice(choice),
+            parallel_tool_calls=not choice.disable_parallel_tool_use,
+            reasoning_effort="none" if (body.thinking or _Kind()).type == "disabled" else "medium",
+            response_format=(
+                wanted_schema(body.output_config.format.schema)
+                if body.output_config and body.output_config.format
+                else None
+            ),
+        )
 
     def caches_prefix(self, body: bytes) -> bool:
         """Return whether a part of the request is marked for the cache."""

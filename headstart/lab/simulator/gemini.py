@@ -104,30 +104,6 @@ class _GeminiBody(Frozen, rename="camel"):
 _decoder = msgspec.json.Decoder(_GeminiBody)
 
 
-def _read(incoming: SimulatedRequest) -> ChatBody:
-    found = GENERATES.fullmatch(incoming.path)
-    if found is None:
-        raise BadRequest("no such method")
-    body = decode_as(_decoder, incoming.body)
-    if not body.contents:
-        raise BadRequest("* GenerateContentRequest.contents: contents is not specified")
-    asked = body.generation_config
-    calling = body.tool_config.function_calling_config
-    return ChatBody(
-        model=found[1].decode("latin-1"),
-        messages=tuple(_messages(body)),
-        stream=found[2] == b"streamGenerateContent",
-        n=asked.candidate_count,
-        max_tokens=asked.max_output_tokens,
-        logprobs=asked.response_logprobs,
-        top_logprobs=asked.logprobs,
-        tools=None if body.tools is None else tuple(_tools(body.tools)),
-        tool_choice=_choice(calling),
-        reasoning_effort="medium" if asked.thinking_config.shown else "none",
-        response_format=_format(asked),
-    )
-
-
 def _messages(body: _GeminiBody) -> Iterator[AskedMessage]:
     if body.system_instruction:
         yield text_message("system", (part.text for part in body.system_instruction.parts))
@@ -212,7 +188,27 @@ class GeminiWire(Wire):
 
     def read(self, incoming: SimulatedRequest) -> ChatBody:
         """Read a request into the common terms; the path says model and mode. Raises BadRequest."""
-        return _read(incoming)
+        found = GENERATES.fullmatch(incoming.path)
+        if found is None:
+            raise BadRequest("no such method")
+        body = decode_as(_decoder, incoming.body)
+        if not body.contents:
+            raise BadRequest("* GenerateContentRequest.contents: contents is not specified")
+        asked = body.generation_config
+        calling = body.tool_config.function_calling_config
+        return ChatBody(
+            model=found[1].decode("latin-1"),
+            messages=tuple(_messages(body)),
+            stream=found[2] == b"streamGenerateContent",
+            n=asked.candidate_count,
+            max_tokens=asked.max_output_tokens,
+            logprobs=asked.response_logprobs,
+            top_logprobs=asked.logprobs,
+            tools=None if body.tools is None else tuple(_tools(body.tools)),
+            tool_choice=_choice(calling),
+            reasoning_effort="medium" if asked.thinking_config.shown else "none",
+            response_format=_format(asked),
+        )
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return one ``GenerateContentResponse``."""

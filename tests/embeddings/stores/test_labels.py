@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from headstart.embeddings.stores import records
-from headstart.embeddings.stores.records import LabelReader, encode
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.embeddings.stores.records import encode
 from headstart.errors import StoreError
 from support.labels import full_label, label, labelled, last_cursor, read_labels
 
@@ -214,16 +215,19 @@ async def test_labels_that_cannot_be_read_are_read_once() -> None:
     rows = [("1", encode(label("a"))), ("2", b"\x7f"), ("3", b"\x7f"), ("4", b"\x7f")]
     asked: list[str] = []
 
-    async def read(after: str, limit: int, domain: str | None) -> Sequence[tuple[str, bytes]]:
-        asked.append(after)
-        return [row for row in rows if row[0] > after][:limit]
+    class Newer(MemoryStore):
+        async def _read_labels(
+            self, after: str, limit: int, domain: str | None
+        ) -> Sequence[tuple[str, bytes]]:
+            asked.append(after)
+            return [row for row in rows if row[0] > after][:limit]
 
-    reader = LabelReader(read)
-    assert [cursor for cursor, _ in await reader.labels("", 2, None)] == ["1"]
+    store = Newer()
+    assert [cursor for cursor, _ in await store.labels("", 2)] == ["1"]
     for _ in range(3):
-        assert await reader.labels("1", 2, None) == []
+        assert await store.labels("1", 2) == []
     assert asked == ["", "1", "3", "4", "4", "4"]
-    assert await reader.labels("1", 2, "a domain") == []
+    assert await store.labels("1", 2, domain="a domain") == []
     rows.append(("5", encode(label("b"))))
-    assert await reader.labels("1", 2, "a domain") == [("5", label("b"))]
-    assert await reader.labels("1", 2, None) == [("5", label("b"))]
+    assert await store.labels("1", 2, domain="a domain") == [("5", label("b"))]
+    assert await store.labels("1", 2) == [("5", label("b"))]
