@@ -23,7 +23,7 @@ _FIELDS = BookPrice.__struct_fields__
 
 
 class ImportedPrices(NamedTuple):
-    """What a list of prices told."""
+    """The prices that were read from a list."""
 
     form: str
     """Whose form the list has, in words."""
@@ -203,8 +203,8 @@ def _quoted(key: str) -> str:
 
 def _inline(price: BookPrice) -> str:
     fields = {name: getattr(price, name) for name in _FIELDS}
-    told = {n: v for n, v in fields.items() if v is not None and v is not False}
+    known = {n: v for n, v in fields.items() if v is not None and v is not False}
     if not price.per_request:
-        told.pop("per_request")
-    pairs = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in told.items())
+        known.pop("per_request")
+    pairs = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in known.items())
     return f"{{ {', '.join(pairs)} }}"

@@ -188,11 +188,11 @@ class Demo:
                     if text and first is None:
                         first = time.perf_counter()
                     parts.append(text)
-            told = response.headers
+            reported = response.headers
         ended = time.perf_counter()
         text = "".join(parts)
-        kind = _kind(told.get("cache-status", ""))
-        similarity = told.get("x-headstart-similarity")
+        kind = _kind(reported.get("cache-status", ""))
+        similarity = reported.get("x-headstart-similarity")
         return DemoAnswer(
             prompt=prompt,
             text=text,
@@ -200,8 +200,8 @@ class Demo:
             ttft_s=(first or ended) - sent,
             total_s=ended - sent,
             similarity=float(similarity) if similarity else None,
-            veto=told.get("x-headstart-veto"),
-            request_id=told.get("x-headstart-request-id", ""),
+            veto=reported.get("x-headstart-veto"),
+            request_id=reported.get("x-headstart-request-id", ""),
             wrong=kind in ("exact", "semantic") and not self.oracle.judge(prompt, text),
         )
 

@@ -291,10 +291,14 @@ def _event(type: str, **fields: Any) -> bytes:
 
 def _message(type: str, payload: bytes, kind: str = "event") -> bytes:
     """Return a message: lengths, headers and payload, with two checksums."""
-    told = ((f":{kind}-type", type), (":content-type", "application/json"), (":message-type", kind))
+    fields = (
+        (f":{kind}-type", type),
+        (":content-type", "application/json"),
+        (":message-type", kind),
+    )
     headers = b"".join(
         struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", 7, len(value)) + value
-        for name, value in ((name, value.encode()) for name, value in told)
+        for name, value in ((name, value.encode()) for name, value in fields)
     )
     head = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
     head += struct.pack(">I", zlib.crc32(head))

@@ -232,7 +232,7 @@ class GeminiWire(Wire):
     def error(self, error: ScriptedError) -> bytes:
         """Return ``{"error": {code, message, status, details}}``; a detail gives our ``code``."""
         name = error.type or _STATUSES.get(error.status, "UNKNOWN")
-        told: dict[str, Any] = {"code": error.status, "message": error.message, "status": name}
+        body: dict[str, Any] = {"code": error.status, "message": error.message, "status": name}
         details: list[dict[str, Any]] = []
         if error.code is not None:
             reason = {"reason": error.code.upper(), "domain": "googleapis.com"}
@@ -240,8 +240,8 @@ class GeminiWire(Wire):
         if error.retry_after_s is not None:
             details.append({"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s:g}s"})
         if details:
-            told["details"] = details
-        return _encode({"error": told})
+            body["details"] = details
+        return _encode({"error": body})
 
     def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - never named
         """Return the error object as the last frame."""

@@ -93,7 +93,7 @@ class _ResponsesBody(Frozen):
 
 
 class _Asked(ChatBody, frozen=True, kw_only=True):
-    """A request in the common terms, and what only this dialect's answers tell."""
+    """A request in the common terms, and which optional parts of a reasoning item it wants."""
 
     summary: bool = False
     encrypted: bool = False
@@ -149,9 +149,9 @@ class ResponsesWire(OpenAIWire):
         for kind in ("response.created", "response.in_progress"):
             yield TimedPiece(pace.ttft_s, _event(kind, next(numbers), response=begun))
         token, at_s = 0, pace.ttft_s
-        output, said = _output(answer), answer.generation.alternatives[0]
+        output, alternative = _output(answer), answer.generation.alternatives[0]
         for index, item in enumerate(output):
-            for kind, fields in _item_events(item, said):
+            for kind, fields in _item_events(item, alternative):
                 is_delta = kind.endswith(".delta")
                 at_s = pace.at_s(token) if is_delta else at_s
                 token += is_delta
@@ -245,13 +245,13 @@ def _response(answer: SimulatedAnswer, output: list[dict[str, Any]]) -> dict[str
 
 def _output(answer: SimulatedAnswer) -> list[dict[str, Any]]:
     """Return the items of an answer."""
-    said = answer.generation.alternatives[0]
+    alternative = answer.generation.alternatives[0]
     items: list[dict[str, Any]] = []
-    if said.reasoning:
-        items.append(_thought(said, answer))
-    if said.tokens:
-        items.append(_said(said, answer))
-    for number, call in enumerate(said.tool_calls):
+    if alternative.reasoning:
+        items.append(_reasoning_item(alternative, answer))
+    if alternative.tokens:
+        items.append(_message_item(alternative, answer))
+    for number, call in enumerate(alternative.tool_calls):
         items.append(
             {
                 "id": f"fc_{answer.id}{number}",
@@ -265,21 +265,20 @@ def _output(answer: SimulatedAnswer) -> list[dict[str, Any]]:
     return items
 
 
-def _thought(said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
+def _reasoning_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
     chat = answer.chat
-    shown = isinstance(chat, _Asked) and chat.summary
     item: dict[str, Any] = {"id": f"rs_{answer.id}", "type": "reasoning", "summary": []}
-    if shown:
-        item["summary"] = [{"type": "summary_text", "text": "".join(said.reasoning)}]
+    if isinstance(chat, _Asked) and chat.summary:
+        item["summary"] = [{"type": "summary_text", "text": "".join(alternative.reasoning)}]
     if isinstance(chat, _Asked) and chat.encrypted:
         item["encrypted_content"] = f"sealed:{answer.generation.class_id}"
     return item
 
 
-def _said(said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
-    part: dict[str, Any] = {"type": "refusal", "refusal": said.text}
-    if not said.refusal:
-        part = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": "refusal", "refusal": alternative.text}
+    if not alternative.refusal:
+        part = {"type": "output_text", "text": alternative.text, "annotations": [], "logprobs": []}
         if answer.chat.logprobs:
             top = answer.chat.top_logprobs or 0
             part["logprobs"] = [
@@ -287,9 +286,9 @@ def _said(said: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
                     **_entry(each.token, each.logprob),
                     "top_logprobs": [_entry(*r) for r in each.ranked],
                 }
-                for each in likelihoods(answer.generation.class_id, said.tokens, top)
+                for each in likelihoods(answer.generation.class_id, alternative.tokens, top)
             ]
-    status = "completed" if said.finish == "stop" else "incomplete"
+    status = "completed" if alternative.finish == "stop" else "incomplete"
     return {
         "id": f"msg_{answer.id}",
         "type": "message",
@@ -303,7 +302,9 @@ def _entry(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
-def _item_events(item: dict[str, Any], said: Alternative) -> Iterator[tuple[str, dict[str, Any]]]:
+def _item_events(
+    item: dict[str, Any], alternative: Alternative
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the events of an item and their fields, but for the number of the item."""
     place = {"item_id": item["id"]}
     empty = {"content": [], "summary": [], "arguments": "", "status": "in_progress"}
@@ -313,31 +314,30 @@ def _item_events(item: dict[str, Any], said: Alternative) -> Iterator[tuple[str,
     for number, part in enumerate(item.get("summary", ())):
         at = {**place, "summary_index": number}
         yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
-        for token in said.reasoning:
+        for token in alternative.reasoning:
             yield "response.reasoning_summary_text.delta", {**at, "delta": token}
         yield "response.reasoning_summary_text.done", {**at, "text": part["text"]}
         yield "response.reasoning_summary_part.done", {**at, "part": part}
     for number, part in enumerate(item.get("content", ())):
-        yield from _part_events({**place, "content_index": number}, part, said)
-    for call in said.tool_calls:
+        yield from _part_events({**place, "content_index": number}, part, alternative)
+    for call in alternative.tool_calls:
         if call.id == item.get("call_id"):
             for fragment in call.fragments:
-                told = {**place, "delta": fragment}
-                yield "response.function_call_arguments.delta", told
-            told = {**place, "name": call.name, "arguments": call.arguments}
-            yield "response.function_call_arguments.done", told
+                yield "response.function_call_arguments.delta", {**place, "delta": fragment}
+            whole = {**place, "name": call.name, "arguments": call.arguments}
+            yield "response.function_call_arguments.done", whole
     yield "response.output_item.done", {"item": item}
 
 
 def _part_events(
-    at: dict[str, Any], part: dict[str, Any], said: Alternative
+    at: dict[str, Any], part: dict[str, Any], alternative: Alternative
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     field = "refusal" if part["type"] == "refusal" else "text"
     stem = f"response.{part['type']}"
     listed = part.get("logprobs", [])
     begun = {**part, field: ""} | ({"logprobs": []} if "logprobs" in part else {})
     yield "response.content_part.added", {**at, "part": begun}
-    for number, token in enumerate(said.tokens):
+    for number, token in enumerate(alternative.tokens):
         logprobs = {"logprobs": listed[number : number + 1]} if "logprobs" in part else {}
         yield f"{stem}.delta", {**at, "delta": token, **logprobs}
     whole = {"logprobs": listed} if "logprobs" in part else {}

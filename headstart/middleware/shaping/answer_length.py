@@ -272,8 +272,8 @@ class _LimitedAnswer:
         if answer.unshown:
             yield write(answer.unshown)
         for number in range(1, MOST_CONTINUATIONS + 1):
-            limit = next_limit(number, self.limit, answer.said)
-            call = self._next_call(limit, answer.said, prefill)
+            limit = next_limit(number, self.limit, answer.text)
+            call = self._next_call(limit, answer.text, prefill)
             answer.begin(prefilled=prefill != "no")
             async with await self.rest.send(call) as reply:
                 self.parts.append(reply.transcript)
@@ -288,11 +288,11 @@ class _LimitedAnswer:
                 yield write(rest)
         raise UpstreamProtocolError("it repeats itself without end")
 
-    def _next_call(self, limit: int | None, said: str, prefill: Prefill) -> Call:
-        """Return the call for the missing part; ``said`` is the answer's text so far."""
+    def _next_call(self, limit: int | None, text: str, prefill: Prefill) -> Call:
+        """Return the call for the missing part; ``text`` is the answer's text so far."""
         asked, call = self.asked, self.asked.call
-        if said:
-            document = continuing(asked.request.document, asked.dialect.form, said, prefill)
+        if text:
+            document = continuing(asked.request.document, asked.dialect.form, text, prefill)
             call = with_document(call, document)
             if prefill != "no":
                 avoid = call.avoid | self.rest.names - {self.reply.upstream}
@@ -320,19 +320,19 @@ class _ContinuedAnswer:
             raise UpstreamProtocolError("it is not plain text")
         self._anew = shown.is_empty and not (joinable and texts)
         """The client has nothing, and no text can be kept: the next part is the whole answer."""
-        self.said = ""
+        self.text = ""
         self.unshown: list[StreamEvent] = []
         """Events of the first part that the client does not have yet."""
         self._block: int | None = None
         if not self._anew:
-            self.said = "".join(each.text for each in texts)
+            self.text = "".join(each.text for each in texts)
             self.unshown = [event for event in held if not isinstance(event, _ENDINGS)]
             self._block = texts[-1].block if texts else None
         self._join = Join("", prefilled=False)
 
     def begin(self, *, prefilled: bool) -> None:
         """Start to read the next part."""
-        self._join = Join(self.said, prefilled=prefilled)
+        self._join = Join(self.text, prefilled=prefilled)
 
     def take(self, events: Sequence[StreamEvent]) -> list[StreamEvent]:
         """Return the new events of a piece of the part. Raises UpstreamProtocolError."""
@@ -342,7 +342,7 @@ class _ContinuedAnswer:
                 case ErrorReported():
                     raise UpstreamProtocolError(event.message)
                 case TextDelta():
-                    news += self._say(self._join.feed(event.text))
+                    news += self._add(self._join.feed(event.text))
                 case _ if isinstance(event, _ENDINGS):
                     continue
                 case _ if self._anew:
@@ -355,8 +355,8 @@ class _ContinuedAnswer:
 
     def rest(self) -> list[StreamEvent]:
         """Return the text that was held back at the end of a part."""
-        return self._say(self._join.end())
+        return self._add(self._join.end())
 
-    def _say(self, text: str) -> list[StreamEvent]:
-        self.said += text
+    def _add(self, text: str) -> list[StreamEvent]:
+        self.text += text
         return [TextDelta(text=text, block=self._block)] if text else []

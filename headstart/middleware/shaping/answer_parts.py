@@ -80,9 +80,9 @@ def _used(part: Transcript, dialect: Dialect) -> Tokens | None:
 def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None]) -> None:
     """Have ``ended`` called with the length of an answer, if it comes to a clean end."""
 
-    def then(said: Transcript) -> None:
-        if said.whole and said.error is None:
-            ended(length_of([said], dialect))
+    def then(transcript: Transcript) -> None:
+        if transcript.whole and transcript.error is None:
+            ended(length_of([transcript], dialect))
 
     when_read(reply, then)
 
@@ -93,11 +93,11 @@ def when_read(reply: Reply, then: Callable[[Transcript], None]) -> None:
 
 
 async def _followed(
-    pieces: AsyncIterator[Piece], said: Transcript, then: Callable[[Transcript], None]
+    pieces: AsyncIterator[Piece], transcript: Transcript, then: Callable[[Transcript], None]
 ) -> AsyncGenerator[Piece]:
     async for piece in pieces:
         yield piece
-    then(said)
+    then(transcript)
 
 
 def answer_writer(
@@ -122,14 +122,14 @@ def answer_writer(
 
 
 def _write_body(
-    said: Transcript, dialect: Dialect, now: float, events: Sequence[StreamEvent]
+    transcript: Transcript, dialect: Dialect, now: float, events: Sequence[StreamEvent]
 ) -> Piece:
-    said.feed(events)
+    transcript.feed(events)
     body = b""
-    if said.ended:
-        completion = said.completion(now)
+    if transcript.ended:
+        completion = transcript.completion(now)
         if completion is None:
             raise UpstreamProtocolError("the answer did not come to an end")
-        id = said.start.id or dialect.new_id()
+        id = transcript.start.id or dialect.new_id()
         body = dialect.write_body(completion, id, completion.created)
     return Piece(body, tuple(events))

@@ -153,12 +153,12 @@ class _EditCall:
             return True
         if answer.text is None:
             return False
-        said = reply.transcript
-        events = _with_text(said.events, answer.text)
-        if not said.ended:
+        transcript = reply.transcript
+        events = _with_text(transcript.events, answer.text)
+        if not transcript.ended:
             events.append(Ended())
         dialect, now = DIALECTS[self.call.dialect], self.context.clock()
-        written = answer_writer(dialect, self.request, now, said.start)(events)
+        written = answer_writer(dialect, self.request, now, transcript.start)(events)
         reply.transforms = (APPLIED, *reply.transforms)
         reply.headers = without_length(reply.headers)
         reply.rewrite(replayed([written]))
@@ -166,12 +166,12 @@ class _EditCall:
 
     def _book(self, answer: _ReadAnswer, transcript: Transcript) -> None:
         model, text = self.request.model, answer.text
-        said = estimate_tokens(transcript.text, model).tokens
+        written = estimate_tokens(transcript.text, model).tokens
         if not answer.begun:
-            self.step.savings.add(model, said, said)
+            self.step.savings.add(model, written, written)
             return
         whole = estimate_tokens(self.edit.document if text is None else text, model).tokens
-        spent = said if text is not None else said + whole
+        spent = written if text is not None else written + whole
         self.step.savings.add(model, whole, spent)
         row = Shaped(kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s)
         self.call.log.shaped.append(row)
@@ -212,25 +212,25 @@ async def _read(reply: Reply, edit: EditRequest) -> _ReadAnswer:
     return _ReadAnswer(pieces, reader.begun, text, own_s + time.perf_counter() - began)
 
 
-def _is_plain_text(said: Transcript) -> bool:
+def _is_plain_text(transcript: Transcript) -> bool:
     """Tell whether an answer ended by itself and has only text."""
     return (
-        said.finish is not None
-        and said.finish.reason == "stop"
-        and said.error is None
-        and not any(isinstance(event, ToolCallDelta | RefusalDelta) for event in said.events)
+        transcript.finish is not None
+        and transcript.finish.reason == "stop"
+        and transcript.error is None
+        and not any(isinstance(event, ToolCallDelta | RefusalDelta) for event in transcript.events)
     )
 
 
 def _with_text(events: Sequence[StreamEvent], text: str) -> list[StreamEvent]:
     """Return the events with another text."""
     kept: list[StreamEvent] = []
-    said = False
+    replaced = False
     for event in events:
         if not isinstance(event, TextDelta):
             kept.append(event)
-        elif event.text and not said:
-            said = True
+        elif event.text and not replaced:
+            replaced = True
             kept += [
                 msgspec.structs.replace(event, text=text[at : at + _DELTA_CHARS])
                 for at in range(0, len(text), _DELTA_CHARS)
@@ -296,9 +296,9 @@ class SendPrediction:
         return send
 
 
-def _book_prediction(call: Call, said: Transcript) -> None:
+def _book_prediction(call: Call, transcript: Transcript) -> None:
     """Book the accepted share of the prediction, if the provider reports it."""
-    counts = None if said.usage is None else predicted_tokens(said.usage)
+    counts = None if transcript.usage is None else predicted_tokens(transcript.usage)
     if counts is None or not any(counts):
         return
     accepted, rejected = counts

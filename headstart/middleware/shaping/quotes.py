@@ -189,17 +189,17 @@ class QuoteByNumber:
                 row = Shaped(
                     kind=QUOTES,
                     tokens_before=expansion.shown // CHARS_PER_TOKEN,
-                    tokens_after=expansion.said // CHARS_PER_TOKEN,
+                    tokens_after=expansion.received // CHARS_PER_TOKEN,
                     own_s=own_s,
                 )
                 call.log.shaped.append(row)
 
         reply = await rest.send(numbered.call, QUOTES)
         reply.headers = without_length(reply.headers)
-        said, now = reply.transcript, context.clock()
+        now, start = context.clock(), reply.transcript.start
 
         def make_writer(shown: Sequence[StreamEvent] = ()) -> WriteEvents:
-            return answer_writer(DIALECTS[call.dialect], request, now, said.start, shown)
+            return answer_writer(DIALECTS[call.dialect], request, now, start, shown)
 
         expand = _expand_stream if request.stream else _expand_body
         reply.rewrite(expand(reply.pieces, expansion, make_writer))
@@ -256,8 +256,8 @@ class Expansion:
         self._sources = sources
         self._choices: dict[int, QuoteExpander] = {}
         self._last: dict[int, TextDelta] = {}
-        self.said = 0
-        """Number of characters that came."""
+        self.received = 0
+        """Number of characters of the provider."""
         self.shown = 0
         """Number of characters for the client."""
 
@@ -289,7 +289,7 @@ class Expansion:
     def _expand(self, event: TextDelta) -> list[StreamEvent]:
         expander = self._choices.setdefault(event.choice, QuoteExpander(self._sources.quote))
         text = expander.feed(event.text)
-        self.said += len(event.text)
+        self.received += len(event.text)
         self.shown += len(text)
         if text == event.text:
             return [event]

@@ -38,7 +38,7 @@ _LIMIT_REFUSED = re.compile(
 def refuse_limit(asked: CanonicalRequest) -> str | None:
     """Return the reason why an answer must not be limited, or None.
 
-    A limit that the client named stands. Only plain text can be continued, so nothing else gets a
+    A limit of the client is not changed. Only plain text can be continued, so nothing else gets a
     limit: no arguments of tools, no JSON, no second choice.
     """
     if asked.max_tokens is not None:
@@ -64,15 +64,15 @@ def cut_by(limit: int, finish: Finished | None, tokens: int | None) -> bool:
     return tokens is None or tokens >= _NEARLY * limit
 
 
-def next_limit(continuation: int, limit: int, said: str) -> int | None:
-    """Return the limit of a continuation; the first continuation is number 1. None: no limit.
+def next_limit(continuation: int, limit: int, text: str) -> int | None:
+    """Return the limit of a continuation of ``text``; the first is number 1. None: no limit.
 
     The last continuation has no limit, since a long answer has to end well. An answer that repeats
     itself gets few more tokens: limits are there to stop it.
     """
-    if not said:
+    if not text:
         return None
-    if loops(said):
+    if loops(text):
         return max(1, round(_LOOPING_SHARE * limit))
     return limit if continuation < MOST_CONTINUATIONS else None
 

@@ -24,8 +24,8 @@ _WINDOW = 240
 _SURE = 8
 """A shorter overlap may be chance, unless it is a word of its own."""
 _LEAD = 200
-"""Number of characters that a model may say before it repeats the last words."""
-_TELLING = 40
+"""Number of characters that a model may write before it repeats the last words."""
+_DISTINCTIVE = 40
 """Last words with fewer characters may come again by chance."""
 _MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
 _OPENING = re.compile(_MARKS)
@@ -41,61 +41,62 @@ INSTRUCTION = (
 
 
 def continuing(
-    document: dict[str, Any], form: RequestForm, said: str, prefill: Prefill
+    document: dict[str, Any], form: RequestForm, written: str, prefill: Prefill
 ) -> dict[str, Any]:
-    """Return the request for the rest of an answer of which ``said`` is the beginning.
+    """Return the request for the rest of an answer that begins with ``written``.
 
     With a ``prefill``, the provider continues the text itself: only for forms with ``prefills``.
     """
-    said = said.rstrip() if prefill != "no" else said
-    more = [form.turn(form.assistant, said)]
+    written = written.rstrip() if prefill != "no" else written
+    more = [form.turn(form.assistant, written)]
     if prefill == "no":
-        more.append(form.turn("user", INSTRUCTION + anchor(said)))
+        more.append(form.turn("user", INSTRUCTION + anchor(written)))
     elif prefill == "prefix":
         more[0]["prefix"] = True
     return form.with_turns(document, more)
 
 
-def anchor(said: str) -> str:
+def anchor(text: str) -> str:
     """Return the last words of a text, without the space around them."""
-    said = said.strip()
-    if len(said) <= _ANCHOR:
-        return said
-    _, *words = said[-_ANCHOR:].split(maxsplit=1)
-    return words[0] if words and len(words[0]) >= _TELLING else said[-_ANCHOR:].lstrip()
+    text = text.strip()
+    if len(text) <= _ANCHOR:
+        return text
+    _, *words = text[-_ANCHOR:].split(maxsplit=1)
+    return words[0] if words and len(words[0]) >= _DISTINCTIVE else text[-_ANCHOR:].lstrip()
 
 
 class Join:
     """Finds the new text in a continuation, which comes in pieces of any size.
 
     ``prefilled``: the provider continued the text itself, without the space at its end. In the
-    other case, only the last words, and as much as may stand before them, are held back.
+    other case, a continuation is buffered until the last words, and what may come before them, are
+    read.
     """
 
-    def __init__(self, said: str, *, prefilled: bool) -> None:
-        words, space = anchor(said), said[len(said.rstrip()) :]
-        self._said = said
+    def __init__(self, written: str, *, prefilled: bool) -> None:
+        words, space = anchor(written), written[len(written.rstrip()) :]
+        self._written = written
         self._prefilled = prefilled
         self._space = space
-        self._tail = space if prefilled else said[-_WINDOW:]
+        self._tail = space if prefilled else written[-_WINDOW:]
         self._anchor = "" if prefilled else words + space
         self._words: re.Pattern[str] | None = None
-        if not prefilled and len(words) >= _TELLING:
+        if not prefilled and len(words) >= _DISTINCTIVE:
             self._words = re.compile(r"\s+".join(map(re.escape, words.split())))
-        self._is_unique = said.find(words) == len(said) - len(words) - len(space)
+        self._is_unique = written.find(words) == len(written) - len(words) - len(space)
         self._reach = _LEAD + len(words)
         self._pending = ""
         self._joined = not self._tail
 
     def feed(self, text: str) -> str:
-        """Return the new text; nothing while it cannot be told from a repetition."""
+        """Return the new text; nothing while it may be a repetition."""
         if self._joined:
             return text
         self._pending += text
         return "" if self._is_open() else self.end()
 
     def end(self) -> str:
-        """Return the new text among the text that was held back, when no more text comes."""
+        """Return the new text in the buffered text, when no more text comes."""
         if self._joined:
             return ""
         self._joined = True
@@ -140,7 +141,7 @@ class Join:
         if found is None or not _COMMENTED.fullmatch(self._pending, 0, found.start()):
             return 0
         # A text that repeats itself word for word comes to its last words again by itself.
-        goes_on = not self._is_unique and self._pending[: found.start()].strip() in self._said
+        goes_on = not self._is_unique and self._pending[: found.start()].strip() in self._written
         return 0 if goes_on else self._with_space(found.end())
 
     def _with_space(self, end: int) -> int:

@@ -135,7 +135,7 @@ class EditReader:
         self._replace: list[str] | None = None
         self._place = 0
         self._replacements: list[_Replacement] = []
-        self._said: list[list[str]] = [[]]
+        self._remarks: list[list[str]] = [[]]
         """The lines before the first block, between any two, and after the last."""
         self._fenced = False
 
@@ -156,8 +156,8 @@ class EditReader:
         if self._search is not None or self._fenced:
             self._doubt(Doubt.MALFORMED)
             return None
-        before, *others = ("\n".join(lines).strip() for lines in self._said)
-        after = "\n\n".join(said for said in others if said)
+        before, *others = ("\n".join(lines).strip() for lines in self._remarks)
+        after = "\n\n".join(each for each in others if each)
         size = sum(map(len, self._lines)) + len(self._lines)
         if len(before) + len(after) > _REMARK_CHARS + size // _REMARK_SHARE:
             self._doubt(Doubt.REMARKS)
@@ -172,14 +172,14 @@ class EditReader:
         elif _SEARCH.fullmatch(line):
             self.begun = True
             self._search = []
-            self._open_fence(self._said[-1])
+            self._open_fence(self._remarks[-1])
         elif _LIKE_SEARCH.match(line) or _REPLACE.fullmatch(line):
             self.begun = True
             self._doubt(Doubt.MALFORMED)
         elif self._fenced and line.strip() in {"```", "~~~", "````"}:
             self._fenced = False
         else:
-            self._said[-1].append(line)
+            self._remarks[-1].append(line)
 
     def _read_searching(self, line: str, search: list[str]) -> None:
         if _DIVIDER.fullmatch(line):
@@ -194,18 +194,18 @@ class EditReader:
         if _REPLACE.fullmatch(line):
             self._add(self._search or [], replace)
             self._search = self._replace = None
-            self._said.append([])
+            self._remarks.append([])
         elif _SEARCH.fullmatch(line) or _DIVIDER.fullmatch(line):
             self._doubt(Doubt.MALFORMED)
         else:
             replace.append(line)
 
-    def _open_fence(self, said: list[str]) -> None:
+    def _open_fence(self, before: list[str]) -> None:
         """Remove the fence around a block from the words before it."""
-        while said and not said[-1].strip():
-            said.pop()
-        if said and not self._fenced and _FENCE.fullmatch(said[-1]):
-            said.pop()
+        while before and not before[-1].strip():
+            before.pop()
+        if before and not self._fenced and _FENCE.fullmatch(before[-1]):
+            before.pop()
             self._fenced = True
 
     def _find(self, search: Sequence[str]) -> None:
