@@ -194,6 +194,7 @@ class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     also_speaks: tuple[str, ...]
     base_url: str
+    auth: str
     keys: dict[str, bool]
     """Whether each key variable is set; empty if the upstream gets the callers' keys."""
     models: dict[str, str]
@@ -247,6 +248,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         also_speaks=upstream.further,
         base_url=upstream.base_url,
         keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
+        auth=upstream.auth or "key",
         models=upstream.models,
         cancels_billing=upstream.cancels_billing,
         priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
@@ -315,7 +317,7 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
                     each.name,
                     ", ".join((each.dialect, *each.also_speaks)),
                     each.base_url,
-                    _keys(each.keys),
+                    _keys(each),
                     str(len(set(each.models.values()))),
                     str(each.priced),
                     {True: "yes", False: "no", None: "unknown"}[each.cancels_billing],
@@ -348,8 +350,10 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
                 yield f"{each.upstream} offers: {', '.join(each.models)}"
 
 
-def _keys(keys: Mapping[str, bool]) -> str:
-    shown = (name if found else f"{name} (not set)" for name, found in keys.items())
+def _keys(report: UpstreamReport) -> str:
+    if report.auth != "key" and not report.keys:
+        return f"of {report.auth}"
+    shown = (name if found else f"{name} (not set)" for name, found in report.keys.items())
     return ", ".join(shown) or "callers'"
 
 

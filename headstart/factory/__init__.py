@@ -115,8 +115,7 @@ async def start_engine(
         oversight = open_oversight(build, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
-        observers.add(FailureLog())
-        observers.add(UnpricedModels(billing_names(opened)))
+        observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server

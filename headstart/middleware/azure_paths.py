@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Scope
 
 DEPLOYMENT = "headstart.deployment"
+"""The key of the scope with the model that the path named, an empty text if it named none."""
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
@@ -24,8 +25,8 @@ class _ModelOfBody(msgspec.Struct):
 def as_openai(scope: Scope) -> Scope | None:
     """Return the scope of a request to one of Azure's paths, with OpenAI's path in its place.
 
-    None: the path is not Azure's. ``deployment`` tells the model that the path named. The query
-    loses ``api-version``, which each upstream has of its own.
+    None: the path is not Azure's. The scope tells the model that the path named, under
+    ``DEPLOYMENT``. The query loses ``api-version``, which each upstream has of its own.
     """
     path = raw_path(scope)
     found = _PATH.match(path)
@@ -42,12 +43,6 @@ def as_openai(scope: Scope) -> Scope | None:
         "query_string": b"&".join(kept),
         DEPLOYMENT: unquote_to_bytes(found[1] or b"").decode("utf-8", "replace"),
     }
-
-
-def deployment(scope: Scope) -> str:
-    """Return the deployment that the path named; "": it named none."""
-    name: str = scope.get(DEPLOYMENT, "")
-    return name
 
 
 def with_deployment(body: bytes, name: str) -> bytes:

@@ -94,8 +94,14 @@ class FailureLog:
     failure of an upstream with one cause, and once a minute how many more there were.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        unpriced: UnpricedModels | None = None,
+    ) -> None:
+        """``unpriced`` hears of the requests that called an upstream."""
         self._clock = clock
+        self._unpriced = unpriced
         self._said: dict[tuple[str, str], float] = {}
         self._causes: dict[tuple[str, str, int], _Quiet] = {}
 
@@ -105,6 +111,8 @@ class FailureLog:
             if observation.attempts or observation.error:
                 for cause in _causes(observation):
                     self._tell_upstream(cause)
+                if self._unpriced is not None:
+                    self._unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
             self._tell_stage(observation)
 
@@ -170,9 +178,9 @@ class UnpricedModels:
         self._upstreams = upstreams
         self._said: set[tuple[str, str]] = set()
 
-    def notify(self, observation: Observation) -> None:
+    def notify(self, observation: Served) -> None:
         """Look at the calls of a request."""
-        if type(observation) is not Served or observation.outcome is Outcome.RELAY:
+        if observation.outcome is Outcome.RELAY:
             return
         for each in observation.attempts:
             if each.cost_usd is None and each.outcome is AttemptOutcome.WON:

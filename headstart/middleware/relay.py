@@ -25,7 +25,7 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.azure_paths import deployment, with_deployment
+from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
 from headstart.middleware.models import model_in
@@ -178,7 +178,7 @@ class Relay:
                 "library, and the upgrade must be the first request or follow a whole answer"
             )
         headers: Headers = tuple(scope["headers"])
-        dialect, named = claiming(path, headers), deployment(scope)
+        dialect, named = claiming(path, headers), scope.get(DEPLOYMENT, "")
         return Call(
             id=request_id,
             method=scope["method"],

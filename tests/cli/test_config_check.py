@@ -71,7 +71,8 @@ def test_it_shows_upstreams_routes_and_what_is_worth_knowing(
     assert check("--config", file) == 0
     shown = capsys.readouterr().out
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
-    assert rows["groq"][1:4] == ["openai", "https://api.groq.com/openai/v1", "GROQ_API_KEY"]
+    assert rows["groq"][1:3] == ["openai,", "responses"]
+    assert rows["groq"][3:5] == ["https://api.groq.com/openai/v1", "GROQ_API_KEY"]
     assert "race(groq, fallback(together, local))" in shown
     assert "local (big)" in shown
     assert rows["exact"][1:3] == ["by", "model"]

@@ -179,4 +179,7 @@ async def test_a_client_of_anthropic_reaches_sambanova_untranslated() -> None:
     (call,) = proxy.upstream.calls
     assert (call.path, call.json) == ("/v1/messages", asked)
     settings = Settings(upstream=(UpstreamSettings(preset="sambanova"),))
-    assert (await asyncio.to_thread(checked, settings)).upstream[0].further == ("anthropic",)
+    assert (await asyncio.to_thread(checked, settings)).upstream[0].further == (
+        "anthropic",
+        "responses",
+    )

@@ -104,12 +104,27 @@ class _Output(Frozen, rename="camel"):
     effort: str = "none"
 
 
+class _ModelThinking(Frozen):
+    type: str = "disabled"
+
+
+class _ModelFields(Frozen):
+    thinking: _ModelThinking = _ModelThinking()
+
+
 class _ConverseBody(Frozen, rename="camel"):
     messages: tuple[_ConverseMessage, ...]
     system: tuple[_ConverseBlock, ...] = ()
     inference_config: _Inference = _Inference()
     tool_config: _ConverseTools | None = None
     output_config: _Output = _Output()
+    additional_model_request_fields: _ModelFields = _ModelFields()
+
+    @property
+    def effort(self) -> str:
+        """The effort asked for; a number of tokens to think counts as a medium one."""
+        thinks = self.additional_model_request_fields.thinking.type == "enabled"
+        return "medium" if thinks else self.output_config.effort
 
 
 _decoder = msgspec.json.Decoder(_ConverseBody)
@@ -157,7 +172,7 @@ class BedrockWire(Wire):
             max_tokens=body.inference_config.max_tokens,
             tools=None if tools is None else tuple(_tools(tools)),
             tool_choice=None if tools is None else _choice(tools.tool_choice),
-            reasoning_effort=body.output_config.effort,
+            reasoning_effort=body.effort,
             response_format=_format(body.output_config),
         )
 
