@@ -27,6 +27,9 @@ MOST_ITEMS = 8192
 _TOKENS = re.compile(rb"\[[\d\s,]*+\]")
 """A list of tokens, which is read as one value."""
 _SPACE = b" \t\r\n"
+_USAGE = re.compile(rb'"usage" ?: ?(\{[^{}]*\})')
+_END, _LONG = 2048, 512 * 1024
+"""Bytes at the ends of a long answer, and the length of one."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -110,8 +113,15 @@ class DocumentForm:
 
 
 def read_usage(body: bytes) -> dict[str, Any] | None:
-    """Return the usage that an answer reports, or None."""
+    """Return the usage that an answer reports, or None.
+
+    In a long answer it is looked for at both ends first: to decode 66 MB takes a tenth of a second.
+    """
+    ends = (body[-_END:], body[:_END]) if len(body) > _LONG else ()
+    found = next(filter(None, map(_USAGE.search, ends)), None)
     try:
+        if found is not None:
+            return msgspec.json.decode(found[1], type=dict[str, Any])
         return msgspec.json.decode(body, type=_Usage).usage
     except UNDECODABLE:
         return None

@@ -188,7 +188,12 @@ class GroupTally:
             self._overhead_s += row.overhead_s
         if not succeeded(row):
             self.failures += 1
-        elif row.outcome in HITS:
+            return
+        self._tokens += row.saved_tokens  # also of a batch that the cache had in part
+        if row.saved_usd is not None:
+            self._usd += row.saved_usd
+            self._priced += 1
+        if row.outcome in HITS:
             self._add_hit(row)
         elif row.outcome is Outcome.MISS:
             self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
@@ -197,11 +202,7 @@ class GroupTally:
         self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
         self._saved_s += row.saved_total_s
         self._saved_ttft_s += row.saved_ttft_s
-        self._tokens += row.saved_tokens
         self._estimated += row.estimated
-        if row.saved_usd is not None:
-            self._usd += row.saved_usd
-            self._priced += 1
 
     @property
     def requests(self) -> int:

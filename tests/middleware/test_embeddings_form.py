@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.documents import EMBEDDINGS, MOST_ITEMS, RERANK, read_items
+from headstart.dialects.documents import EMBEDDINGS, MOST_ITEMS, RERANK, read_items, read_usage
 from headstart.dialects.embeddings import read_vectors, write_vectors
 from headstart.errors import InvalidRequest
 
@@ -128,3 +128,27 @@ def test_what_is_no_object_is_invalid(body: bytes) -> None:
     for form in (EMBEDDINGS, RERANK):
         with pytest.raises(InvalidRequest):
             form.parse(body)
+
+
+USAGE = {"prompt_tokens": 3, "total_tokens": 3}
+
+
+@pytest.mark.parametrize("size", [1, 600_000])
+@pytest.mark.parametrize("nested", [{}, {"details": {"cached": 1}}])
+@pytest.mark.parametrize("place", ["first", "last", "middle", "none"])
+def test_usage_is_found_wherever_it_stands(place: str, size: int, nested: dict[str, Any]) -> None:
+    usage = {**USAGE, **nested}
+    data = {"data": "x" * size, "more": "y" * size}
+    orders = {
+        "first": {"usage": usage, **data},
+        "last": {**data, "usage": usage},
+        "middle": {"data": data["data"], "usage": usage, "more": data["more"]},
+        "none": {**data, "note": '{"usage": {"prompt_tokens": 9}}'},
+    }
+    body = json.dumps(orders[place]).encode()
+    assert read_usage(body) == (None if place == "none" else usage)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b'{"usage": 1}', b'{"usage": {'])
+def test_an_answer_without_usage_reports_none(body: bytes) -> None:
+    assert read_usage(body) is None

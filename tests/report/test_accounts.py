@@ -70,6 +70,15 @@ def test_hit_rates_are_shares_of_all_requests_by_kind() -> None:
     assert group.outcomes == {"exact": 1, "semantic": 1, "joined": 1, "miss": 1, "bypass": 0}
 
 
+def test_a_batch_that_the_cache_had_in_part_saves_what_that_part_cost() -> None:
+    part = served(reason="partial", saved_tokens=40, saved_usd=0.01)
+    failed = served(status=502, error="upstream_error", saved_tokens=40, saved_usd=0.01)
+    savings = report_on(hit(), part, failed).overall.savings
+    assert savings.tokens == 140
+    assert savings.usd == pytest.approx(0.03)
+    assert report_on(part).overall.hit_rate == 0.0
+
+
 def test_quantiles_stand_side_by_side_and_leave_failures_out() -> None:
     failed = served(status=504, error="UpstreamTimeout", total_s=60.0)
     rows = [served(total_s=float(n), ttft_s=n / 10) for n in range(1, 102)]
