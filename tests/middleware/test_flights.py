@@ -220,3 +220,17 @@ async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collect
         assert answer() is None
     finally:
         gc.enable()
+
+
+async def test_a_reader_knows_that_nothing_follows_its_last_piece() -> None:
+    flight = Flight()
+    client = flight.join()
+    flight.open(HEAD)
+    await push(flight, b"one")
+    assert await client.read() == b"one"
+    assert not client.at_end
+    await push(flight, b"two")
+    flight.finish()
+    assert not client.at_end
+    assert await client.read() == b"two"
+    assert client.at_end
