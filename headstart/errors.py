@@ -10,6 +10,7 @@ HeadstartError
 │   ├── RequestTimeout          408, the body did not come in time
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
+│   ├── UnknownReference        400 or 404, an id of an answer that the caller does not have
 │   ├── ServerStopping          503, a WebSocket to a server that stops
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
 ├── UpstreamError               the provider's fault: 5xx in the caller's dialect
@@ -92,6 +93,21 @@ class Overloaded(RequestError):
 
     status = 429
     code = "overloaded"
+
+
+class UnknownReference(RequestError):
+    """The caller names an answer, or an item of one, that it does not have.
+
+    ``param`` is the field of the request; None: the path.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, param: str | None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code  # type: ignore[assignment]  # the API gives some errors none
 
 
 class ServerStopping(RequestError):

@@ -11,7 +11,6 @@ A component takes the table that it needs, never ``Settings``.
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -26,6 +25,7 @@ from typing import (
 import msgspec
 
 from headstart.canonical_request import Quirks
+from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -91,6 +91,19 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"{type(self).__name__}({fields})"
 
 
+class ConversationSettings(Section):
+    """``[server.conversations]``: answers that later calls name by their ids."""
+
+    enabled: bool = True
+    """Keep answers of Responses for calls that name them. With `false` such calls only pass."""
+    ttl_s: Seconds = 30 * 86400.0
+    """Lifetime of an answer in seconds."""
+    max_answers: Count = 10_000
+    """Highest number of answers in memory; one caller has at most a quarter."""
+    max_bytes: Count = 64 * 1024 * 1024
+    """Highest number of their bytes; one caller has at most a quarter."""
+
+
 class ServerSettings(Section):
     """``[server]``: the sidecar's socket, its callers, and its limits."""
 
@@ -119,8 +132,7 @@ class ServerSettings(Section):
     callers share its files, batches and fine-tuning jobs, unless this list leaves out their
     paths."""
     max_body_bytes: Count = 32 * 1024 * 1024
-    """On larger requests the answer is 413. Also the limit of a message on a WebSocket, both
-    ways."""
+    """On larger requests the answer is 413. It also limits messages on WebSockets, both ways."""
     max_body_values: Count = 100_000
     """On requests to cached paths with more JSON values (numbers, strings, lists, objects) the
     answer is 413, because decoding blocks the event loop and its memory grows with the number of
@@ -143,14 +155,14 @@ class ServerSettings(Section):
     max_websockets: Count = 128
     """[WebSockets](headers.md#websockets) at the same time; on more of them the answer is 429."""
     websocket_idle_s: Seconds | None = 600.0
-    """Longest time without a message on a WebSocket; then Headstart closes it. `none` sets no
-    limit."""
+    """Longest time without a message on a WebSocket, or `none`; then Headstart closes it."""
     websocket_deadline_s: Seconds | None = 3600.0
     """Longest time that a WebSocket may be open, or `none`."""
     max_queue: CountOrZero = 1024
     """Calls of both kinds that may wait for a place; on more of them the answer is 429."""
     deadline_s: Seconds | None = 600.0
     """Longest time that a request may take, counted from the last byte of its body, or `none`."""
+    conversations: ConversationSettings = ConversationSettings()
     drain_s: SecondsOrZero | None = None
     """Time after SIGTERM in which the server still accepts connections while `/_headstart/ready`
     answers 503, so that a load balancer can send requests to other servers. None: 5 s, or 0 on a
@@ -744,16 +756,6 @@ class Settings(Section):
     compression: CompressionSettings = CompressionSettings()
     output: OutputSettings = OutputSettings()
     prices: PricesSettings = PricesSettings()
-
-
-def is_loopback_host(host: str) -> bool:
-    """Return whether only this machine can reach a bind address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def masked(settings: Settings) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Listening sockets for the servers of this package."""
+"""Listening sockets for the servers of this package, and their addresses."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import socket
+from ipaddress import ip_address
 
 from headstart.errors import ConfigError
 
@@ -57,3 +58,13 @@ def url_of(sock: socket.socket) -> str:
     """Return the base URL of a listening socket, without a path."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether only this machine can reach a bind address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

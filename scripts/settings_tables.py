@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = Path("docs/configuration.md")
 FRONT_DOORS = Path("headstart/mount.py")
-INNER = ("audit", "judge", "ttl_by_class")
-"""Tables of ``[cache]``, which have chapters of their own."""
+INNER = {
+    "CacheSettings": ("audit", "judge", "ttl_by_class"),
+    "ServerSettings": ("conversations",),
+}
+"""Tables inside tables, which have chapters of their own."""
 HEAD = "| setting | default | meaning |\n|---|---|---|\n"
 _MARKED = re.compile(r"(?<=<!-- settings: )(\w+)( -->\n\n)(?:\|.*\n)*")
 _OPTIONS = re.compile(r"(?<=explains them\.\"\"\"\n\n)(?:    \w+: .*\n)*")
@@ -76,7 +79,7 @@ def _fields(name: str) -> list[msgspec.structs.FieldInfo]:
             (in_force.get(each.name, each) for each in fields if each.name not in shared),
             key=lambda each: each.name in in_force,
         )
-    return [each for each in fields if not (name == "CacheSettings" and each.name in INNER)]
+    return [each for each in fields if each.name not in INNER.get(name, ())]
 
 
 def _shown(field: msgspec.structs.FieldInfo) -> str:

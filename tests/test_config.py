@@ -23,10 +23,10 @@ from headstart.settings import (
     ServerSettings,
     Settings,
     UpstreamSettings,
-    is_loopback_host,
     masked,
     masked_url,
 )
+from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,9 +24,9 @@ from headstart.settings import (
     JudgeInCode,
     Settings,
     Strategy,
-    is_loopback_host,
     masked_url,
 )
+from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

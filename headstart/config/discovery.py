@@ -13,7 +13,8 @@ from msgspec.structs import astuple
 
 from headstart.canonical_request import Quirks
 from headstart.config.providers import model_table, preset, providers
-from headstart.settings import UpstreamSettings, is_loopback_host
+from headstart.settings import UpstreamSettings
+from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

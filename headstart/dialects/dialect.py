@@ -198,6 +198,10 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
     return False
 
 
+def _no_id(answer: Completion) -> None:
+    """Return None: clients name no answer of this dialect."""
+
+
 def _never(events: Sequence[StreamEvent]) -> bool:  # noqa: ARG001
     """Return False: no frame is sent for the usage alone."""
     return False
@@ -264,6 +268,10 @@ class Dialect(UpstreamDialect):
     """A comment that its clients skip while they wait, or None."""
     paths: tuple[str, ...] = ()
     """The exact paths whose answers are cached."""
+    names_answers: bool = False
+    """Its clients name earlier answers, and items of them, by their ids."""
+    known_id: Callable[[Completion], str | None] = _no_id
+    """Returns the id that the provider gave to a stored answer, if clients may name it."""
     operations: Operations | None = None
     """The operations whose paths name the model."""
     count: CountForm | None = None

@@ -238,7 +238,7 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
             "error": {
                 "message": message,
                 "type": _error_type(status),
-                "param": None,
+                "param": getattr(error, "param", None),
                 "code": getattr(error, "code", None),
                 "request_id": request_id,
             }

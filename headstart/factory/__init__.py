@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headstart.dialects.registry import DIALECTS
 from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
 from headstart.factory.context import BuildContext, clock, follow_secret, persist
 from headstart.factory.learning import (
@@ -32,7 +33,9 @@ from headstart.factory.upstreams import (
 )
 from headstart.middleware.asgi import Running
 from headstart.middleware.concurrency import Gate, Supervisor
+from headstart.middleware.conversations import Conversations
 from headstart.middleware.flights import Flights
+from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.models import ModelLists
@@ -137,16 +140,28 @@ async def start_engine(
         )
         sharing = _sharing_options(settings, router, resolve)
         access = AccessControl(sharing.client_keys, origins)
-        engine = _make_engine(parts, router, sharing, access, await store.secret(), recorder)
+        conversations = None if router is None else _make_conversations(parts)
+        engine = _make_engine(
+            parts,
+            router,
+            sharing,
+            access,
+            await store.secret(),
+            recorder=recorder,
+            conversations=conversations,
+        )
         relay = None if router is None else await _open_relay(build, parts, opened, router, access)
         sockets = None if router is None else _make_sockets(parts, opened, router, sharing, origins)
         follow_secret(build, engine.renew)
         if on_start is not None:
             on_start(parts)
+        if conversations is not None:
+            stack.push_async_callback(conversations.aclose)
         stack.push_async_callback(engine.drain, server.shutdown_s)
         if sockets is not None:
             stack.push_async_callback(sockets.aclose)
-        return Running(engine, relay, sockets, stack.pop_all().aclose)
+        held = None if conversations is None else _make_held(conversations, engine, access)
+        return Running(engine, relay, sockets, held, stack.pop_all().aclose)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
@@ -192,7 +207,9 @@ def _make_engine(
     sharing: SharingOptions,
     access: AccessControl,
     secret: bytes,
+    *,
     recorder: Recorder | None,
+    conversations: Conversations | None,
 ) -> Engine:
     settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
     admission = Admission(
@@ -232,7 +249,37 @@ def _make_engine(
         clock=clock,
         new_id=partial(new_ulid, clock),
         router=router,
+        conversations=conversations,
     )
+
+
+def _make_conversations(parts: Parts) -> Conversations | None:
+    limits, url = parts.settings.server.conversations, parts.settings.cache.store
+    if not limits.enabled:
+        return None
+    return Conversations(
+        limits,
+        clock=clock,
+        store=None if url.startswith("memory:") else parts.store,
+        spawn=parts.supervisor.spawn,
+        observer=parts.observers,
+    )
+
+
+def _make_held(
+    conversations: Conversations, engine: Engine, access: AccessControl
+) -> HeldResponses | None:
+    """Return what answers for kept answers; None if no dialect names any."""
+    for dialect in DIALECTS.values():
+        if dialect.names_answers:
+            return HeldResponses(
+                conversations,
+                access=access,
+                owner=engine.owner,
+                dialect=dialect,
+                new_id=partial(new_ulid, clock),
+            )
+    return None
 
 
 def _make_finder(parts: Parts, admission: Admission) -> Finder | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.endpoints import Route, Routes
+    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
     from headstart.middleware.websocket_relay import WebSocketRelay
@@ -90,6 +91,7 @@ class Running:
     engine: Engine
     relay: Relay | None
     sockets: WebSocketRelay | None
+    held: HeldResponses | None
     aclose: Callable[[], Awaitable[None]]
 
 
@@ -184,6 +186,8 @@ class Gateway:
     ) -> None:
         if running is None:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
+        elif running.held is not None and await running.held.answer(scope, send):
+            return
         elif running.relay is not None:
             await running.relay.handle(scope, receive, send)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Lookup, Outcome
+from headstart.dialects.responses_chains import may_refer
 from headstart.errors import (
     HeadstartError,
     InvalidRequest,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.concurrency import Spawn, Supervisor
+    from headstart.middleware.conversations import Conversations
     from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.learning.learner import FeedbackSample
@@ -72,6 +74,10 @@ class EngineOptions:
     holdout: float = 0.0
 
 
+def _names_answers(context: RequestContext) -> bool:
+    return context.route.dialect is not None and context.route.dialect.names_answers
+
+
 class Engine:
     """Answers matched requests from the cache, a call in flight, or an upstream.
 
@@ -95,6 +101,7 @@ class Engine:
         clock: Callable[[], float],
         new_id: Callable[[], str],
         router: Router | None,
+        conversations: Conversations | None = None,
     ) -> None:
         self._options = options
         self._access = access
@@ -110,6 +117,7 @@ class Engine:
         self._clock = clock
         self._new_id = new_id
         self._router = router
+        self._conversations = conversations
         self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
@@ -177,6 +185,10 @@ class Engine:
         """Name scopes by the store's secret of now; tell whether it is another one."""
         return self._preparer.renew(secret)
 
+    def owner(self, scope: Scope) -> str | None:
+        """Return the digest of a request's caller; None: nobody can tell who it is."""
+        return self._preparer.owner(scope)
+
     async def drain(self, seconds: float) -> None:
         """Wait for the calls in flight and their storing, at most ``seconds``; end the others."""
         if not self._pumps:
@@ -199,15 +211,35 @@ class Engine:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
+        chain = None
+        if self._conversations is not None and _names_answers(context):
+            if may_refer(context.body):
+                owner = self._preparer.owner(context.scope)
+                chain = await self._conversations.open(owner, context.body)
+            else:
+                chain = self._conversations.begin(context.body)
         try:
-            context.prepared = self._preparer.prepare(context.route, context.scope, context.body)
+            body = context.body if chain is None else chain.whole
+            context.prepared = self._preparer.prepare(context.route, context.scope, body)
         except (InvalidRequest, RequestTooLarge) as error:
             if self._router is None:
                 reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
                 return await self._pass_through(context, app, reason)
             raise
+        if chain is not None:
+            if chain.refers:
+                context.body = chain.sent(self._answerers(context))
+            if not context.prepared.directives.no_store:
+                context.send = chain.keeping(context)
         context.timings[b"parse"] = time.perf_counter() - context.started
         await self._serve(context, app)
+
+    def _answerers(self, context: RequestContext) -> frozenset[str]:
+        """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
+        dialect, prepared = context.route.dialect, context.prepared
+        if self._router is None or dialect is None or prepared.request is None:
+            return frozenset()
+        return self._router.names(dialect.name, prepared.request.model, prepared.rule)
 
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""

@@ -126,6 +126,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """Upstreams that may be asked."""
     readable: frozenset[str] | None = None
     """Upstreams whose answers may be read; None: all of them."""
+    owner: str = ""
+    """Digest of the very caller, where a dialect's clients name answers; "" if nobody can tell."""
     has_deadline: bool = False
     """The caller set a deadline in a header of ours."""
 
@@ -213,6 +215,25 @@ class Preparer:
             return prepared
         return msgspec.structs.replace(prepared, readable=readable)
 
+    def owner(self, scope: Scope) -> str | None:
+        """Return the digest of the very caller, by key; None: nobody can tell who it is.
+
+        Raises any error of the ``scope=`` function.
+        """
+        reads = self._reads
+        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
+        query = scope["query_string"]
+        envelope = self._envelopes.get((headers, query))
+        caller = self._callers.caller(headers, query) if envelope is None else envelope.caller
+        identity = self._callers.identify(scope, headers, caller)
+        if identity is None:
+            return None
+        return self._owner(identity, caller, headers)
+
+    def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
+        tenant = self._callers.tenant(identity, caller)
+        return self._callers.asker(tenant, dict(headers).get(b"x-headstart-scope"), None)
+
     def _recall(
         self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
     ) -> Prepared:
@@ -225,6 +246,9 @@ class Preparer:
             self._memo.move_to_end(memo_key)
             return remembered[0]
         prepared = self._prepare(route, (method, path), envelope, identity, body)
+        if identity is not None and route.dialect is not None and route.dialect.names_answers:
+            owner = self._owner(identity, envelope.caller, headers)
+            prepared = msgspec.structs.replace(prepared, owner=owner)
         if DEADLINE in envelope.found:
             prepared = msgspec.structs.replace(prepared, has_deadline=True)
         if prepared.bypass == FAILED:

@@ -128,6 +128,8 @@ class RequestContext:
     """Where its answer comes from."""
     upstream = ""
     status = 0
+    answer_id = ""
+    """The id under which a stored answer goes out."""
     first_byte: float | None = None
     total_s: float | None = None
     upstream_s: float | None = None

@@ -14,6 +14,7 @@ import msgspec
 
 from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
+from headstart.dialects.responses_chains import own_id
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -126,7 +127,8 @@ class Responder:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(fitted)
-        kinds, id, created = dialect.content_types, dialect.new_id(), int(now)
+        context.answer_id = id = _hit_id(context, dialect, entry)
+        kinds, created = dialect.content_types, int(now)
         if request.stream:
             body = rendered.sse(id, created, include_usage=request.include_usage)
             kind = (b"content-type", kinds.stream)
@@ -371,6 +373,18 @@ async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) 
             await seat.read_all()
     finally:
         await leave(context, flight, seat)
+
+
+def _hit_id(context: RequestContext, dialect: Dialect, entry: Entry) -> str:
+    """Return the id under which a stored answer goes out.
+
+    Where clients name answers by their ids, an equal conversation gets the same id again: the
+    provider's, or one that follows from the entry. An answer to other words gets a new one.
+    """
+    if not dialect.names_answers or context.lookup.outcome is not Outcome.EXACT:
+        return dialect.new_id()
+    known = None if isinstance(entry.answer, RawResponse) else dialect.known_id(entry.answer)
+    return known or own_id(entry.id)
 
 
 def fit(answer: Completion, request: ChatRequest) -> Completion:

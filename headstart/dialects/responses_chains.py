@@ -1,0 +1,282 @@
+"""Chains of Responses: what a request refers to, and the same request with all of it written out.
+
+A client of Responses may send only what is new, and name what was said by ids: of the answer before
+(``previous_response_id``), or of single items (``item_reference``). Whoever holds these answers can
+write them out, as if the client had sent the whole conversation.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.dialects.requests import origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+OWN = "resp_hs"
+"""The beginning of the ids that we give to answers. No provider gives such an id."""
+REFERENCE = "item_reference"
+_PREVIOUS = "previous_response_id"
+_PORTABLE = frozenset(
+    {
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+    }
+)
+"""Output items that any provider takes as input. Only the account that made them knows those of
+hosted tools."""
+
+_encode = msgspec.json.encode
+
+
+class Asked(NamedTuple):
+    """The parts of a request that chains are made of."""
+
+    previous: str | None
+    """The id of the answer that it follows."""
+    items: tuple[msgspec.Raw, ...]
+    """The items of its input."""
+    references: tuple[str | None, ...]
+    """For each item the id that it refers to; None: it is an item itself."""
+    keeps: bool
+    """Its answer is to be kept."""
+
+    @property
+    def refers(self) -> bool:
+        """It names something that it does not contain."""
+        return self.previous is not None or any(each is not None for each in self.references)
+
+
+class _Request(msgspec.Struct):
+    """Fields of any type: a request that its provider may refuse could still name an answer."""
+
+    previous_response_id: Any = None
+    input: msgspec.Raw = msgspec.Raw(b"null")
+    store: Any = None
+    conversation: Any = None
+    background: Any = None
+
+
+class _Item(msgspec.Struct):
+    type: Any = None
+    role: Any = None
+    id: Any = None
+
+    @property
+    def own_id(self) -> str | None:
+        return self.id if isinstance(self.id, str) else None
+
+    @property
+    def reference(self) -> str | None:
+        if self.type == REFERENCE or (self.type is None and self.role is None):
+            return self.own_id
+        return None
+
+
+class Answer(msgspec.Struct):
+    """The parts of a response that chains are made of."""
+
+    id: str
+    status: str = ""
+    output: tuple[msgspec.Raw, ...] = ()
+
+
+_read_request = msgspec.json.Decoder(_Request).decode
+read_raws = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
+_read_items = msgspec.json.Decoder(tuple[_Item, ...]).decode
+_read_item = msgspec.json.Decoder(_Item).decode
+_read_answer = msgspec.json.Decoder(Answer).decode
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def own_id(seed: str) -> str:
+    """Return an id of ours, the same for equal seeds."""
+    return OWN + blake2b(seed.encode(), digest_size=16).hexdigest()
+
+
+def may_refer(body: bytes) -> bool:
+    """Tell whether a request could refer to anything, without decoding it.
+
+    Without an escape, names stand in it as they are.
+    """
+    return b'"id"' in body or b"previous_response_id" in body or b"\\u" in body
+
+
+def read_asked(body: bytes) -> Asked | None:
+    """Read a request's body; None if it has another shape, which its provider will say."""
+    try:
+        request = _read_request(body)
+        raw = bytes(request.input)
+        keeps = request.store is not False and not (request.background or request.conversation)
+        named = request.previous_response_id
+        previous = named if isinstance(named, str) and named else None
+        if raw[:1] != b"[":
+            said = _encode({"role": "user", "content": request.input})
+            items = () if raw == b"null" else (msgspec.Raw(said),)
+            return Asked(previous, items, (None,) * len(items), keeps)
+        references = tuple([item.reference for item in _read_items(raw)])
+        return Asked(previous, read_raws(raw), references, keeps)
+    except _UNREADABLE:
+        return None
+
+
+def read_answer(document: bytes) -> Answer | None:
+    """Read a whole response; None if it is none, or one that cannot be continued."""
+    try:
+        answer = _read_answer(document)
+    except _UNREADABLE:
+        return None
+    return answer if answer.id and answer.status in ("completed", "incomplete") else None
+
+
+def item_ids(answer: Answer) -> list[str | None]:
+    """Return the ids of its output items."""
+    return [_read_item(raw).own_id for raw in answer.output]
+
+
+def write_whole(body: bytes, items: Iterable[bytes | msgspec.Raw]) -> bytes:
+    """Return a request's body with these items as its input, and without a previous answer."""
+    fields = _read_fields(body)
+    fields.pop(_PREVIOUS, None)
+    fields["input"] = as_array(items)
+    return _encode(fields)
+
+
+def as_array(items: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
+    """Return items as a JSON array."""
+    return msgspec.Raw(b"[%b]" % b",".join(map(bytes, items)))
+
+
+def portable(
+    items: Sequence[msgspec.Raw], *, said: bool, same_account: bool
+) -> tuple[msgspec.Raw, ...]:
+    """Return items of a turn as a provider takes them that did not store it.
+
+    ``said``: the model said them. They go without their ids, because a provider looks such an id
+    up. Encrypted reasoning stays where it can be read: in the ``same_account`` that made it.
+    Reasoning with our mark is text of another provider, and passes.
+    """
+    kept = (_portable(raw, said=said, same_account=same_account) for raw in items)
+    return tuple([raw for raw in kept if raw is not None])
+
+
+def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Raw | None:
+    item: Any = msgspec.json.decode(raw)
+    kind = item.get("type") or "message"
+    if kind == "reasoning":
+        signature = item.get("encrypted_content")
+        marked = isinstance(signature, str) and origin(signature) is not None
+        return raw if marked or (same_account and signature) else None
+    if kind not in _PORTABLE:
+        return None if said else raw
+    if "id" not in item:
+        return raw
+    return msgspec.Raw(_encode({name: value for name, value in item.items() if name != "id"}))
+
+
+# --- lists of input items ------------------------------------------------------------------------
+
+
+def listed(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
+    """Return the input items of a response as the API lists them: whole, each with an id."""
+    return [_listed(raw, response_id, place) for place, raw in enumerate(items)]
+
+
+def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
+    item: dict[str, Any] = msgspec.json.decode(raw)
+    kind = item.get("type") or "message"
+    own = {"type": kind}
+    if kind == "message":
+        own["status"] = "completed"
+        content = item.get("content")
+        if isinstance(content, str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            item["content"] = [{"type": part, "text": content}]
+    digest = blake2b(f"{response_id} {place}".encode(), digest_size=16).hexdigest()
+    return {"id": f"{'msg' if kind == 'message' else 'item'}_hs{digest}", **own, **item}
+
+
+def page(
+    items: Sequence[dict[str, Any]], *, after: str | None, limit: int, order: str
+) -> dict[str, Any] | None:
+    """Return a page of a list; None if ``after`` names none of its items."""
+    ordered = list(items) if order == "asc" else list(reversed(items))
+    if after is not None:
+        places = [place for place, item in enumerate(ordered) if item["id"] == after]
+        if not places:
+            return None
+        ordered = ordered[places[0] + 1 :]
+    shown = ordered[:limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(ordered) > limit,
+    }
+
+
+# --- answers on their way ------------------------------------------------------------------------
+
+_TERMINAL = (b'"response.completed"', b'"response.incomplete"')
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    response: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_read_event = msgspec.json.Decoder(_Event).decode
+
+
+class StreamTail:
+    """Finds the whole response in the terminal event of a stream, as its bytes pass.
+
+    It keeps ``most`` bytes of one event; a longer one is not found.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Return the response as JSON once its event has come, else None."""
+        pending = self._rest + data
+        start = 0
+        while (end := _end_of_frame(pending, start)) is not None:
+            frame, start = pending[start:end], end
+            if any(kind in frame for kind in _TERMINAL) and (found := _response_in(frame)):
+                self._rest = b""
+                return found
+        self._rest = pending[start:] if len(pending) - start <= self._most else b""
+        return None
+
+
+def _end_of_frame(data: bytes, start: int) -> int | None:
+    """Return the place behind the next empty line, or None."""
+    found = [(at, len(end)) for end in _ENDS if (at := data.find(end, start)) >= 0]
+    if not found:
+        return None
+    at, length = min(found)
+    return at + length
+
+
+def _response_in(frame: bytes) -> bytes | None:
+    data = b"\n".join(
+        [line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:")]
+    )
+    try:
+        event = _read_event(data)
+    except _UNREADABLE:
+        return None
+    terminal = event.type in ("response.completed", "response.incomplete")
+    return bytes(event.response) if terminal else None

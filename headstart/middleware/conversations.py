@@ -1,0 +1,465 @@
+"""Keeps answers of Responses for the calls that name them, and writes such calls out.
+
+An answer belongs to the caller that got it. Memory holds the last ones, within bounds; a durable
+store holds them too, so a restart, or another process, finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headstart.decisions import Outcome
+from headstart.dialects.responses_chains import (
+    OWN,
+    StreamTail,
+    as_array,
+    item_ids,
+    portable,
+    read_answer,
+    read_asked,
+    read_raws,
+    write_whole,
+)
+from headstart.errors import StoreError, UnknownReference
+from headstart.observe import StageFailed
+from headstart.reply import is_event_stream, is_plain
+from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.dialects.responses_chains import Asked
+    from headstart.interfaces import Store
+    from headstart.middleware.asgi_types import Message, Send
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.request_context import RequestContext
+    from headstart.observe import Observer
+    from headstart.settings import ConversationSettings
+
+TAG = "conversation"
+"""The tag of the store's entries that hold answers for chains."""
+CALLERS_SHARE = 4
+"""One caller may fill this part of the bounds: a quarter."""
+OVERHEAD_BYTES = 512
+"""Memory of a kept answer beside its texts."""
+
+
+class Turn(Frozen):
+    """One answer, and what was asked."""
+
+    id: str
+    previous: str | None
+    """The answer that it follows."""
+    input: bytes
+    """The items that were sent, as a JSON array. No item refers to another one."""
+    response: bytes
+    """The whole response, as JSON."""
+    created: float
+    upstream: str
+    own: bool
+    """The upstream has stored the answer, under this id, for the account that asked."""
+    items: tuple[str, ...] = ()
+    """The ids of its output items."""
+    deleted: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
+
+
+_Aliases = dict[str, Turn]
+"""The turns of all callers that got an answer of this id."""
+_read_aliases = msgspec.msgpack.Decoder(_Aliases).decode
+
+
+@dataclass
+class _Kept:
+    """What one caller has."""
+
+    turns: OrderedDict[str, Turn] = field(default_factory=OrderedDict)
+    items: dict[str, str] = field(default_factory=dict)
+    """The answers of output items, by their ids."""
+    size: int = 0
+
+
+class Conversations:
+    """The kept answers by caller (``owner``) and id.
+
+    ``store`` is None where nothing is durable. If the store fails, only its answers are missing.
+    """
+
+    def __init__(
+        self,
+        limits: ConversationSettings,
+        *,
+        clock: Callable[[], float],
+        store: Store | None,
+        spawn: Spawn,
+        observer: Observer,
+    ) -> None:
+        self.limits = limits
+        self.clock = clock
+        self._most_answers = max(1, limits.max_answers // CALLERS_SHARE)
+        self.most_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
+        """What one caller may have."""
+        self._store = store
+        self._spawn = spawn
+        self._observer = observer
+        self._owners: OrderedDict[str, _Kept] = OrderedDict()
+        """The caller that was active last stands at the end."""
+        self._holders: dict[str, set[str]] = {}
+        """The callers that hold an id, of an answer or of an item."""
+        self._count = self._size = 0
+        self._waiting: list[tuple[str, Turn, bool]] = []
+        """Turns that the store does not have yet."""
+        self._writer: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Wait until the store has all turns."""
+        if self._writer is not None:
+            await asyncio.wait((self._writer,))
+
+    async def find(self, owner: str, id: str) -> Turn | None:
+        """Return a caller's turn, which may be a deleted one."""
+        kept = self._owners.get(owner)
+        turn = None if kept is None else kept.turns.get(id)
+        if turn is None and self._store is not None:
+            turn = (await self._load(id)).get(owner)
+            if turn is not None:
+                self._remember(owner, turn)
+        return turn if turn is not None and self._lives(turn) else None
+
+    def holds(self, owner: str, id: str) -> bool:
+        """Tell whether memory has a caller's turn."""
+        kept = self._owners.get(owner)
+        turn = None if kept is None else kept.turns.get(id)
+        return turn is not None and not turn.deleted and self._lives(turn)
+
+    def _lives(self, turn: Turn) -> bool:
+        return self.clock() < turn.created + self.limits.ttl_s
+
+    async def held_by_others(self, id: str) -> bool:
+        """Tell whether only other callers have an id."""
+        return bool(self._holders.get(id)) or bool(self._store is not None and await self._load(id))
+
+    def find_item(self, owner: str, id: str) -> tuple[Turn, msgspec.Raw] | None:
+        """Return an output item by its id, and its turn. Only memory knows ids of items."""
+        kept = self._owners.get(owner)
+        turn = None if kept is None else kept.turns.get(kept.items.get(id, ""))
+        if turn is None or turn.deleted or not self._lives(turn):
+            return None
+        answer = read_answer(turn.response)
+        if answer is None:
+            return None
+        return turn, dict(zip(item_ids(answer), answer.output, strict=True))[id]
+
+    def keep(self, owner: str, turn: Turn, *, fresh: bool = False) -> None:
+        """Keep a turn, unless the caller has it already. ``fresh``: nobody can have its id yet."""
+        if self.holds(owner, turn.id) and not turn.deleted:
+            return
+        self._remember(owner, turn)
+        if self._store is not None:
+            self._waiting.append((owner, turn, fresh))
+            if self._writer is None or self._writer.done():
+                self._writer = self._spawn(self._write, self._store)
+
+    def delete(self, owner: str, turn: Turn) -> None:
+        """Forget what a turn says. The caller's alias stays as deleted."""
+        empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
+        self.keep(owner, empty)
+
+    async def chain(self, owner: str, id: str) -> list[Turn] | None:
+        """Return the turns up to an answer, the first one first; None if one is missing."""
+        turns: list[Turn] = []
+        step: str | None = id
+        while step is not None:
+            turn = await self.find(owner, step)
+            if turn is None or turn.deleted or len(turns) >= self._most_answers:
+                return None
+            turns.append(turn)
+            step = turn.previous
+        turns.reverse()
+        return turns
+
+    async def open(self, owner: str | None, body: bytes) -> Chain | None:
+        """Read what a request refers to; None if that is nothing that we could hold.
+
+        ``owner`` is None if nobody can tell who asks. Raises UnknownReference for ids of ours, and
+        of other callers, that this caller does not have.
+        """
+        asked = read_asked(body)
+        if asked is None:
+            return None
+        if owner is None:
+            if asked.previous is not None and asked.previous.startswith(OWN):
+                raise no_previous(asked.previous)
+            return None
+        turns: list[Turn] = []
+        if asked.previous is not None:
+            turns = await self._previous(owner, asked.previous) or []
+        held, whole = self._resolve(owner, asked, turns)
+        if asked.previous is not None and not turns:
+            return None  # the provider may know the id
+        return Chain(self, body, asked if whole else None, held)
+
+    def begin(self, body: bytes) -> Chain:
+        """Return the chain of a request that refers to nothing (``may_refer``)."""
+        return Chain(self, body, None, _NOTHING, reads_later=True)
+
+    async def _previous(self, owner: str, id: str) -> list[Turn] | None:
+        """Return the chain of an answer; None if perhaps the provider has it."""
+        turn = await self.find(owner, id)
+        if turn is not None and not turn.deleted:
+            turns = await self.chain(owner, id)
+            if turns is not None:
+                return turns
+            if not turn.own:
+                raise no_previous(id)
+            return None
+        if turn is not None or id.startswith(OWN) or await self.held_by_others(id):
+            raise no_previous(id)
+        return None
+
+    def _resolve(self, owner: str, asked: Asked, turns: list[Turn]) -> tuple[_Held, bool]:
+        """Return the items of a request with those that it refers to.
+
+        False: the provider may know some of the references, which stay.
+        """
+        items: list[tuple[msgspec.Raw, Turn | None]] = []
+        whole = True
+        for raw, reference in zip(asked.items, asked.references, strict=True):
+            found = None if reference is None else self.find_item(owner, reference)
+            if found is not None:
+                items.append((found[1], found[0]))
+                continue
+            if reference is not None:
+                whole = False
+                if self._holders.get(reference):
+                    raise UnknownReference(
+                        f"Item with id '{reference}' not found.", status=404, param="input"
+                    )
+            items.append((raw, None))
+        return _Held(tuple(turns), tuple(items)), whole
+
+    def _remember(self, owner: str, turn: Turn) -> None:
+        limits = self.limits
+        if turn.size > self.most_bytes:
+            return
+        kept = self._owners.setdefault(owner, _Kept())
+        self._owners.move_to_end(owner)
+        if turn.id in kept.turns:
+            self._forget(owner, kept, turn.id)
+        kept.turns[turn.id] = turn
+        for id in (turn.id, *turn.items):
+            self._holders.setdefault(id, set()).add(owner)
+        kept.items.update(dict.fromkeys(turn.items, turn.id))
+        self._count += 1
+        self._size += turn.size
+        kept.size += turn.size
+        while len(kept.turns) > self._most_answers or kept.size > self.most_bytes:
+            self._forget(owner, kept, next(iter(kept.turns)))
+        while self._count > limits.max_answers or self._size > limits.max_bytes:
+            oldest, theirs = next(iter(self._owners.items()))
+            self._forget(oldest, theirs, next(iter(theirs.turns)))
+
+    def _forget(self, owner: str, kept: _Kept, id: str) -> None:
+        turn = kept.turns.pop(id)
+        self._count -= 1
+        self._size -= turn.size
+        kept.size -= turn.size
+        # Equal answers may have items of the same ids; those of the newer one stay.
+        gone = [id, *(each for each in turn.items if kept.items.get(each) == id)]
+        for each in gone:
+            kept.items.pop(each, None)
+            holders = self._holders.get(each, set())
+            holders.discard(owner)
+            if not holders:
+                self._holders.pop(each, None)
+        if not kept.turns:
+            self._owners.pop(owner, None)
+
+    # --- the durable store ---
+
+    async def _load(self, id: str) -> _Aliases:
+        assert self._store is not None
+        try:
+            entry = await self._store.find(_exact(id))
+        except StoreError as error:
+            self._note(error)
+            return {}
+        if entry is None or not isinstance(entry.answer, RawResponse):
+            return {}
+        try:
+            return _read_aliases(entry.answer.body)
+        except msgspec.DecodeError:
+            return {}
+
+    async def _write(self, store: Store) -> None:
+        """Write the turns that wait, in their order, until none is left."""
+        while self._waiting:
+            turns, self._waiting = self._waiting, []
+            found: dict[str, _Aliases] = {}
+            for owner, turn, fresh in turns:
+                if turn.id not in found:
+                    found[turn.id] = {} if fresh else await self._load(turn.id)
+                found[turn.id] = {**found[turn.id], owner: turn}
+            try:
+                await store.append([self._put(id, aliases) for id, aliases in found.items()])
+            except StoreError as error:
+                self._note(error)
+
+    def _put(self, id: str, aliases: _Aliases) -> Put:
+        turn = next(reversed(aliases.values()))
+        exact = _exact(id)
+        entry = Entry(
+            id=new_ulid(self.clock),
+            key=CacheKey(scope="", partition=exact, exact=exact),
+            answer=RawResponse(headers=(), body=msgspec.msgpack.encode(aliases)),
+            origin=Origin(model="", upstream=turn.upstream, ttft_s=0.0, total_s=0.0),
+            created=turn.created,
+            expires=turn.created + self.limits.ttl_s,
+            tags=(TAG,),
+        )
+        return Put(entry=entry, vector=None)
+
+    def _note(self, error: StoreError) -> None:
+        self._observer.notify(StageFailed(stage="conversations", error=type(error).__name__))
+
+
+class _Held(NamedTuple):
+    """What we hold of what a request refers to."""
+
+    turns: tuple[Turn, ...] = ()
+    """The turns before it."""
+    items: tuple[tuple[msgspec.Raw, Turn | None], ...] = ()
+    """Its own items, and the turns of those that it refers to."""
+
+
+_NOTHING = _Held()
+
+
+class Chain:
+    """One request of Responses: what it follows, and what of its answer is kept."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        body: bytes,
+        asked: Asked | None,
+        held: _Held,
+        *,
+        reads_later: bool = False,
+    ) -> None:
+        """``asked`` is None if the answer cannot be kept; ``reads_later``: it is not read yet."""
+        self._conversations = conversations
+        self._body = body
+        self._asked = asked
+        self._held = held
+        self._reads_later = reads_later
+        turns = (*held.turns, *[turn for _, turn in held.items if turn is not None])
+        self._accounts = {turn.upstream for turn in turns}
+        self._stored = all(turn.own for turn in turns)
+        self.whole = self._written(same_account=False) if turns else body
+        """The body with everything written out, as any upstream takes it. The cache key is that of
+        this body, so equal conversations have equal keys, whatever the ids in them are."""
+
+    @property
+    def refers(self) -> bool:
+        """The request refers to something that we hold."""
+        return bool(self._accounts)
+
+    def sent(self, answerers: frozenset[str]) -> bytes:
+        """Return the body for these upstreams.
+
+        The only upstream that stored it all gets the request as it came.
+        """
+        if len(self._accounts) != 1 or self._accounts != answerers:
+            return self.whole
+        return self._body if self._stored else self._written(same_account=True)
+
+    def _written(self, *, same_account: bool) -> bytes:
+        items: list[msgspec.Raw] = []
+        for turn in self._held.turns:
+            items += portable(read_raws(turn.input), said=False, same_account=same_account)
+            answer = read_answer(turn.response)
+            output = () if answer is None else answer.output
+            items += portable(output, said=True, same_account=same_account)
+        for raw, named in self._held.items:
+            if named is None:
+                items.append(raw)
+            else:
+                items += portable((raw,), said=True, same_account=same_account)
+        return write_whole(self._body, items)
+
+    def keeping(self, context: RequestContext) -> Send:
+        """Return a ``send`` that keeps a whole answer before its last bytes go out."""
+        send, owner = context.send, context.prepared.owner
+        if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
+            return send
+        most = self._conversations.most_bytes
+        tail: StreamTail | None = None
+        parts: list[bytes] | None = None
+        size = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal tail, parts, size
+            if message["type"] == "http.response.start":
+                headers = tuple(message["headers"])
+                known = self._conversations.holds(owner, context.answer_id)
+                if message["status"] == 200 and not known and is_plain(headers):
+                    tail = StreamTail(most) if is_event_stream(headers) else None
+                    parts = [] if tail is None else None
+            elif tail is not None:
+                if (found := tail.feed(message.get("body", b""))) is not None:
+                    self._keep(context, owner, found)
+                    tail = None
+            elif parts is not None:
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > most:
+                    parts = None
+                elif not message.get("more_body", False):
+                    self._keep(context, owner, b"".join(parts))
+            await send(message)
+
+        return sending
+
+    def _keep(self, context: RequestContext, owner: str, response: bytes) -> None:
+        answer = read_answer(response)
+        asked = read_asked(self._body) if self._reads_later else self._asked
+        if answer is None or asked is None or not asked.keeps:
+            return
+        items = asked.items if self._reads_later else [raw for raw, _ in self._held.items]
+        asked_upstream = context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS)
+        turn = Turn(
+            id=answer.id,
+            previous=asked.previous,
+            input=bytes(as_array(items)),
+            response=response,
+            created=self._conversations.clock(),
+            upstream=context.upstream,
+            own=asked_upstream and not answer.id.startswith(OWN),
+            items=tuple([id for id in item_ids(answer) if id is not None]),
+        )
+        self._conversations.keep(owner, turn, fresh=asked_upstream)
+
+
+def no_previous(id: str) -> UnknownReference:
+    """Return the API's error for an answer that the caller does not have."""
+    return UnknownReference(
+        f"Previous response with id '{id}' not found.",
+        status=400,
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def _exact(id: str) -> str:
+    return sha256(b"headstart conversation\0" + id.encode()).hexdigest()
