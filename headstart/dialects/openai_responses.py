@@ -18,6 +18,7 @@ from headstart.dialects.request_form import (
     ordinal,
 )
 from headstart.dialects.responses_answers import ResponsesDecoder, decode_body, error_frame
+from headstart.dialects.responses_chains import OWN
 from headstart.dialects.responses_requests import (
     LOGPROBS,
     NAME,
@@ -30,7 +31,7 @@ from headstart.dialects.responses_requests import (
     shows_reasoning,
     write_request,
 )
-from headstart.dialects.responses_writing import ResponsesEncoder, render, write_body
+from headstart.dialects.responses_writing import ResponsesEncoder, known_id, render, write_body
 from headstart.types import random_bytes
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _new_id() -> str:
-    return "resp_" + random_bytes(16).hex()
+    return OWN + random_bytes(16).hex()
 
 
 _FIELDS: Mapping[str, Use] = {
@@ -354,6 +355,8 @@ OPENAI_RESPONSES = Dialect(
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     heartbeat=b": waiting\n\n",
     paths=("/v1/responses",),
+    names_answers=True,
+    known_id=known_id,
     key=KeyForm(
         fields=_FIELDS,
         canonical=_canonical,

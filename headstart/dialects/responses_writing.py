@@ -48,7 +48,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headstart.types import Completion, StreamEvent
 
@@ -513,11 +513,15 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
     return b"{" + _head(id, created) + _encode(_document(completion, output))[1:]
 
 
+def known_id(completion: Completion) -> str | None:
+    """Return the id that its provider gave to an answer, by which the next call may name it."""
+    return as_text(completion.extra.get(RESPONSE_ID))
+
+
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    An answer of a provider of this dialect keeps its id, by which the next call may name it. What
-    only repeats another call's wishes is left out.
+    What only repeats another call's wishes is left out.
     """
     kept = {n: value for n, value in completion.extra.items() if n not in _OF_THE_CALL}
     completion = msgspec.structs.replace(completion, extra=kept)
@@ -526,17 +530,11 @@ def render(completion: Completion) -> Rendered:
     mark = random_bytes(16).hex()
     stream = ResponsesEncoder(mark, 0, whole=True).feed(tuple(_events(completion, output)))
     body = _encode(_document(completion, output))[1:]
-    known = as_text(completion.extra.get(RESPONSE_ID))
-    head: Callable[[str, int], bytes] = _head
-    if known is not None:
-
-        def head(id: str, created: int) -> bytes:  # noqa: ARG001
-            return _head(known, created)
 
     def document_head(id: str, created: int) -> bytes:
-        return b"{" + head(id, created)
+        return b"{" + _head(id, created)
 
-    return Rendered(document_head, head, body, tuple(stream.split(_head(mark, 0))))
+    return Rendered(document_head, _head, body, tuple(stream.split(_head(mark, 0))))
 
 
 def _events(completion: Completion, output: list[dict[str, Any]]) -> Iterator[StreamEvent]:

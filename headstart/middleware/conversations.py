@@ -252,10 +252,11 @@ class Conversations:
         limits = self.limits
         if turn.size > self.most_bytes:
             return
+        known = self._owners.get(owner)
+        if known is not None and turn.id in known.turns:
+            self._forget(owner, known, turn.id)
         kept = self._owners.setdefault(owner, _Kept())
         self._owners.move_to_end(owner)
-        if turn.id in kept.turns:
-            self._forget(owner, kept, turn.id)
         kept.turns[turn.id] = turn
         for id in (turn.id, *turn.items):
             self._holders.setdefault(id, set()).add(owner)
@@ -363,12 +364,18 @@ class Chain:
         self._asked = asked
         self._held = held
         self._reads_later = reads_later
-        turns = (*held.turns, *[turn for _, turn in held.items if turn is not None])
-        self._accounts = {turn.upstream for turn in turns}
-        self._stored = all(turn.own for turn in turns)
-        self.whole = self._written(same_account=False) if turns else body
+        self._accounts: set[str] = set()
+        self._stored = True
+        self.whole = body
         """The body with everything written out, as any upstream takes it. The cache key is that of
         this body, so equal conversations have equal keys, whatever the ids in them are."""
+        if reads_later:
+            return
+        turns = (*held.turns, *[turn for _, turn in held.items if turn is not None])
+        if turns:
+            self._accounts = {turn.upstream for turn in turns}
+            self._stored = all(turn.own for turn in turns)
+            self.whole = self._written(same_account=False)
 
     @property
     def refers(self) -> bool:

@@ -239,7 +239,7 @@ class Engine:
         dialect, prepared = context.route.dialect, context.prepared
         if self._router is None or dialect is None or prepared.request is None:
             return frozenset()
-        return self._router.names(dialect.name, prepared.request.model, prepared.rule)
+        return self._router.answerer(dialect.name, prepared.request.model, prepared.rule).names
 
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 import trustme
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -522,6 +524,32 @@ async def test_a_websocket_is_in_the_books_with_messages_bytes_and_time() -> Non
     assert (counted.messages_up, counted.bytes_up) == (2, 5)
     assert (counted.messages_down, counted.bytes_down) == (2, 5)
     assert 0 < row.total_s < 20
+
+
+@pytest.mark.parametrize("api", ["responses", "realtime"])
+async def test_openais_own_client_connects(api: str) -> None:
+    asked: list[Any] = []
+    failed = {"type": "error", "event_id": "e", "error": {"type": "t", "message": "m"}}
+
+    async def talk(socket: ServerConnection) -> None:
+        asked.append(json.loads(await socket.recv()))
+        await socket.send(json.dumps({**failed, "sequence_number": 0, "code": "c"}))
+        await socket.wait_closed()
+
+    provider = Provider(talk)
+    key = "of-the-caller"
+    async with (
+        before(provider, own_key=True) as gate,
+        openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key=key) as client,
+    ):
+        chosen: Any = client.realtime.connect(model="m") if api == "realtime" else None
+        async with chosen or client.responses.connect() as connection:
+            await connection.response.create()
+            event = await connection.recv()
+    assert event.type == "error"
+    assert asked[0]["type"] == "response.create"
+    assert provider.requests[0].path.startswith(f"/v1/{api}")
+    assert key not in str(provider.requests[0].headers)
 
 
 async def test_no_log_shows_a_key_or_a_message(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,424 @@
+"""Chains of Responses by ids, with OpenAI's own client: kept, hit, refused, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from headstart.config.loading import load_settings
+from headstart.lab.simulator import Simulator
+from headstart.middleware.asgi import not_found
+from headstart.mount import build_gateway
+from headstart.observe import Observers, Served
+from support.fakes import Recorder
+from support.responses_provider import ResponsesProvider
+from support.serving import serving
+from support.simulated import simulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+class Chained:
+    """A gateway before providers, and clients with keys of their own."""
+
+    def __init__(self, url: str, recorder: Recorder, app: Any, stack: Any) -> None:
+        self.url, self.recorder, self.app = url, recorder, app
+        self._stack = stack
+        self._clients: dict[str, openai.AsyncOpenAI] = {}
+
+    def client(self, key: str = "one") -> openai.AsyncOpenAI:
+        if key not in self._clients:
+            client = openai.AsyncOpenAI(base_url=self.url + "/v1", api_key=key, max_retries=0)
+            self._stack.push_async_callback(client.close)
+            self._clients[key] = client
+        return self._clients[key]
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [row.outcome.value for row in self.recorder.seen if isinstance(row, Served)]
+
+    async def ask(
+        self, text: Any, previous: str | None = None, *, key: str = "one", stream: bool = False,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        """Return a whole response, however it came."""
+        asked: dict[str, Any] = {"model": "m", "input": text, **options}
+        if previous is not None:
+            asked["previous_response_id"] = previous
+        responses = self.client(key).responses
+        if not stream:
+            return await responses.create(**asked)
+        whole = None
+        async for event in await responses.create(**asked, stream=True):
+            if event.type == "response.completed":
+                whole = event.response
+        assert whole is not None
+        return whole
+
+
+@contextlib.asynccontextmanager
+async def chained(
+    *providers: Any,
+    dialects: Sequence[str] = (),
+    own_key: bool = False,
+    route: Any = None,
+    **dotted: Any,
+) -> AsyncIterator[Chained]:
+    async with contextlib.AsyncExitStack() as stack:
+        upstreams: list[dict[str, Any]] = []
+        for number, provider in enumerate(providers):
+            dialect = dialects[number] if number < len(dialects) else "responses"
+            base = provider
+            if not isinstance(provider, str):
+                start = simulated if isinstance(provider, Simulator) else serving
+                base = await stack.enter_async_context(start(provider))
+            each: dict[str, Any] = {"name": f"up{number}", "base_url": base, "dialect": dialect}
+            if dialect == "responses":  # as OpenAI does
+                each |= {"dialect": "openai", "also_speaks": ["responses"]}
+            upstreams.append({**each, "api_key_env": "PATH"} if own_key else each)
+        settings = {"cache.store": "memory:", "cache.mode": "exact-only"}
+        settings |= {name.replace("__", "."): value for name, value in dotted.items()}
+        settings["upstream"] = upstreams  # type: ignore[assignment]
+        settings["route"] = [] if route is None else [route]  # type: ignore[assignment]
+        loaded = await asyncio.to_thread(load_settings, None, {}, settings)
+        recorder = Recorder()
+        app = build_gateway(loaded, not_found, observers=Observers([recorder]))
+        url = await stack.enter_async_context(serving(app))
+        yield Chained(url, recorder, app, stack)
+
+
+async def talk(gate: Chained, words: str = "abc", **options: Any) -> list[Any]:
+    """Hold a conversation of one turn for each letter."""
+    turns: list[Any] = []
+    for word in words:
+        turns.append(await gate.ask(word, turns[-1].id if turns else None, **options))
+    return turns
+
+
+SAID = ["said 1: a", "said 3: b", "said 5: c"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_of_three_turns_goes_up_as_it_came_and_its_repeat_is_all_hits(
+    stream: bool,
+) -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        first = await talk(gate, stream=stream)
+        again = await talk(gate, stream=stream)
+    assert [turn.output_text for turn in first] == SAID
+    assert [turn.output_text for turn in again] == SAID
+    assert gate.outcomes == ["miss"] * 3 + ["exact"] * 3
+    # the account that stored the answers gets only what is new
+    assert [asked.get("previous_response_id") for asked in provider.asked] == [
+        None, first[0].id, first[1].id,
+    ]  # fmt: skip
+    assert [turn.id for turn in again] == [turn.id for turn in first]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_behind_a_hit_goes_on(stream: bool) -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        await talk(gate, "a", stream=not stream)
+        turns = await talk(gate, "abc", stream=stream)
+    assert [turn.output_text for turn in turns] == SAID
+    assert gate.outcomes == ["miss", "exact", "miss", "miss"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "cohere"])
+async def test_a_chain_goes_on_with_an_upstream_of_any_dialect(dialect: str, stream: bool) -> None:
+    simulator = Simulator()
+    async with chained(simulator, dialects=[dialect]) as gate:
+        first = await talk(gate, stream=stream)
+        again = await talk(gate, stream=stream)
+    assert gate.outcomes == ["miss"] * 3 + ["exact"] * 3
+    assert [turn.output_text for turn in again] == [turn.output_text for turn in first]
+    assert all(turn.id.startswith("resp_hs") for turn in (*first, *again))
+
+
+async def test_the_same_words_in_another_conversation_are_no_hit() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        one = await talk(gate, "ac")
+        other = await talk(gate, "bc")
+        alone = await gate.ask("c")
+    assert gate.outcomes == ["miss"] * 5
+    assert [one[1].output_text, other[1].output_text] == ["said 3: c"] * 2
+    assert alone.output_text == "said 1: c"
+
+
+async def test_a_conversation_sent_whole_is_a_hit_of_the_chained_one() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        turns = await talk(gate, "ab")
+        said = {"type": "output_text", "text": "said 1: a", "annotations": []}
+        whole: list[Any] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [said]},
+            {"role": "user", "content": "b"},
+        ]  # fmt: skip
+        answer = await gate.ask(whole)
+    assert gate.outcomes == ["miss", "miss", "exact"]
+    assert answer.output_text == turns[1].output_text
+
+
+async def test_a_chain_moves_to_another_upstream_with_all_of_its_turns() -> None:
+    one, other = ResponsesProvider(reasons=True), ResponsesProvider()
+    route = {"name": "r", "strategy": "fallback", "upstreams": ["up0", "up1"]}
+    async with chained(one, other, route=route) as gate:
+        first = await gate.ask("a")
+        one.status = 503
+        second = await gate.ask("b", first.id)
+        one.status = 200
+        other.status = 503
+        third = await gate.ask("c", second.id)
+    assert [turn.output_text for turn in (first, second, third)] == SAID
+    [moved] = other.asked[:1]
+    assert "previous_response_id" not in moved
+    assert [item.get("type", "message") for item in moved["input"]] == ["message"] * 3
+    assert not any("id" in item for item in moved["input"])
+
+
+async def test_encrypted_reasoning_stays_with_the_account_that_made_it() -> None:
+    """A hit is no answer that the upstream stored, but its account can read the reasoning."""
+    provider = ResponsesProvider(reasons=True)
+    async with chained(provider) as gate:
+        first = await gate.ask("a", store=False, include=["reasoning.encrypted_content"])
+        hit = await gate.ask("a", include=["reasoning.encrypted_content"])
+        await gate.ask("b", hit.id)
+    sealed = [item for item in provider.asked[-1]["input"] if item.get("type") == "reasoning"]
+    assert gate.outcomes == ["miss", "exact", "miss"]
+    assert [item["encrypted_content"] for item in sealed] == [first.output[0].encrypted_content]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_goes_on_behind_a_tool_call(stream: bool) -> None:
+    provider = ResponsesProvider(reasons=True)
+    provider.calls = 1
+    tools: Any = [
+        {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    ]
+    async with chained(provider, ResponsesProvider(), route={
+        "name": "r", "strategy": "fallback", "upstreams": ["up0", "up1"],
+    }) as gate:  # fmt: skip
+        asking = await gate.ask("a", tools=tools, stream=stream)
+        [call] = [item for item in asking.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "found"}
+        answer = await gate.ask([result], asking.id, tools=tools, stream=stream)
+    assert answer.output_text == "said 2: found"
+
+
+async def test_another_callers_id_is_refused_in_the_apis_own_words() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, own_key=True) as gate:
+        mine = await gate.ask("a", key="one")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await gate.ask("b", mine.id, key="other")
+        with pytest.raises(openai.NotFoundError):
+            await gate.client("other").responses.retrieve(mine.id)
+        with pytest.raises(openai.NotFoundError):
+            await gate.client("other").responses.delete(mine.id)
+        reference: Any = {"type": "item_reference", "id": mine.output[0].id}
+        with pytest.raises(openai.NotFoundError):
+            await gate.ask([reference, {"role": "user", "content": "b"}], key="other")
+        assert (await gate.ask("b", mine.id, key="one")).output_text == "said 3: b"
+    body: Any = refused.value.body
+    assert body["code"] == "previous_response_not_found"
+    assert body["param"] == "previous_response_id"
+    assert body["message"] == f"Previous response with id '{mine.id}' not found."
+    assert len(provider.asked) == 2
+
+
+async def test_callers_that_share_answers_do_not_share_ids() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, own_key=True, cache__scope="shared") as gate:
+        mine = await gate.ask("a", key="one")
+        theirs = await gate.ask("a", key="other")
+        assert gate.outcomes == ["miss", "exact"]
+        assert (await gate.ask("b", theirs.id, key="other")).output_text == "said 3: b"
+        await gate.client("other").responses.delete(theirs.id)
+        assert (await gate.client("one").responses.retrieve(mine.id)).id == mine.id
+        with pytest.raises(openai.NotFoundError):
+            await gate.client("other").responses.retrieve(theirs.id)
+
+
+async def test_an_unknown_id_of_ours_is_refused_and_one_of_the_providers_goes_up() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        with pytest.raises(openai.BadRequestError) as ours:
+            await gate.ask("b", "resp_hs" + "0" * 32)
+        assert provider.asked == []
+        with pytest.raises(openai.BadRequestError) as its:
+            await gate.ask("b", "resp_" + "0" * 48)
+        assert len(provider.asked) == 1
+    for refused in (ours, its):
+        body: Any = refused.value.body
+        assert body["code"] == "previous_response_not_found"
+
+
+async def test_an_answer_from_elsewhere_is_continued_by_its_provider() -> None:
+    provider = ResponsesProvider()
+    async with serving(provider) as direct, chained(provider) as gate:
+        async with openai.AsyncOpenAI(base_url=direct + "/v1", api_key="one") as alone:
+            first = await alone.responses.create(model="m", input="a")
+        second = await gate.ask("b", first.id)
+        third = await gate.ask("c", second.id)
+    assert [second.output_text, third.output_text] == ["said 3: b", "said 5: c"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["responses", "openai"])
+async def test_references_to_items_are_resolved(dialect: str, stream: bool) -> None:
+    """The Vercel AI SDK sends them in place of the model's turns."""
+    provider: Any = ResponsesProvider() if dialect == "responses" else Simulator()
+    async with chained(provider, dialects=[dialect]) as gate:
+
+        async def turns() -> list[Any]:
+            first = await gate.ask([{"role": "user", "content": "a"}], stream=stream)
+            referring: Any = [
+                {"role": "user", "content": "a"},
+                {"type": "item_reference", "id": first.output[0].id},
+                {"role": "user", "content": "b"},
+            ]
+            return [first, await gate.ask(referring, stream=stream)]
+
+        once, again = await turns(), await turns()
+    assert gate.outcomes == ["miss", "miss", "exact", "exact"]
+    assert [turn.output_text for turn in once] == [turn.output_text for turn in again]
+    if dialect == "responses":
+        assert once[1].output_text == "said 3: b"
+
+
+async def test_a_reference_that_we_do_not_know_goes_up() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        with pytest.raises(openai.NotFoundError):
+            await gate.ask([{"type": "item_reference", "id": "msg_" + "0" * 48}])
+    assert len(provider.asked) == 1
+
+
+async def test_held_answers_are_retrieved_listed_and_deleted() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        turns = await talk(gate, "ab")
+        responses = gate.client().responses
+        found = await responses.retrieve(turns[1].id)
+        assert found.output_text == "said 3: b"
+        listed = [item async for item in responses.input_items.list(turns[1].id, order="asc")]
+        assert [item.role for item in listed] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+        newest = await responses.input_items.list(turns[1].id, limit=1)
+        assert newest.has_more
+        assert newest.data[0].content[0].text == "b"  # type: ignore[union-attr, index]
+        after = await responses.input_items.list(turns[1].id, limit=2, after=newest.data[0].id)
+        assert len(after.data) == 2
+        assert not after.has_more
+        with pytest.raises(openai.BadRequestError):
+            await responses.input_items.list(turns[1].id, limit=1000)
+        await responses.delete(turns[0].id)
+        with pytest.raises(openai.NotFoundError):
+            await responses.retrieve(turns[0].id)
+        with pytest.raises(openai.BadRequestError):
+            await gate.ask("c", turns[0].id)
+    assert [path for path in provider.paths if path[0] != "POST"] == []
+
+
+async def test_ids_that_we_do_not_hold_are_relayed() -> None:
+    provider = ResponsesProvider()
+    async with serving(provider) as direct, chained(provider) as gate:
+        async with openai.AsyncOpenAI(base_url=direct + "/v1", api_key="one") as alone:
+            first = await alone.responses.create(model="m", input="a")
+        assert (await gate.client().responses.retrieve(first.id)).id == first.id
+        with pytest.raises(openai.NotFoundError):
+            await gate.client().responses.retrieve("resp_hs" + "0" * 32)
+    assert provider.paths[-1] == ("GET", f"/v1/responses/{first.id}")
+
+
+async def test_a_wrong_key_gets_no_held_answer() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, own_key=True, server__client_keys=["one"]) as gate:
+        mine = await gate.ask("a")
+        with pytest.raises(openai.AuthenticationError):
+            await gate.client("other").responses.retrieve(mine.id)
+
+
+@pytest.mark.parametrize("dialect", ["responses", "openai"])
+async def test_an_answer_that_was_not_to_be_stored_is_not_kept(dialect: str) -> None:
+    provider: Any = ResponsesProvider() if dialect == "responses" else Simulator()
+    async with chained(provider, dialects=[dialect]) as gate:
+        first = await gate.ask("a", store=False)
+        with pytest.raises(openai.BadRequestError):
+            await gate.ask("b", first.id)
+        with pytest.raises(openai.NotFoundError):
+            await gate.client().responses.retrieve(first.id)
+
+
+async def test_an_answer_is_kept_for_its_lifetime() -> None:
+    provider = Simulator()
+    async with chained(provider, dialects=["openai"], server__conversations__ttl_s=0.3) as gate:
+        first = await gate.ask("a")
+        assert (await gate.client().responses.retrieve(first.id)).id == first.id
+        await asyncio.sleep(0.4)
+        with pytest.raises(openai.BadRequestError):
+            await gate.ask("b", first.id)
+
+
+async def test_bounds_drop_the_oldest_answers_of_the_caller_that_has_too_many() -> None:
+    provider = Simulator()
+    bounds: Any = {"server__conversations__max_answers": 8}
+    async with chained(provider, dialects=["openai"], **bounds) as gate:
+        other = await gate.ask("z", key="other")
+        kept = [await gate.ask(word) for word in "abc"]
+        with pytest.raises(openai.NotFoundError):
+            await gate.client().responses.retrieve(kept[0].id)
+        for turn in kept[1:]:
+            await gate.client().responses.retrieve(turn.id)
+        await gate.client("other").responses.retrieve(other.id)
+
+
+async def test_callers_of_a_joined_call_may_all_go_on() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider) as gate:
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(gate.ask("a", stream=n % 2 == 0)) for n in range(4)]
+        firsts = [task.result() for task in asking]
+        seconds = [await gate.ask("b", first.id) for first in firsts]
+    assert {turn.output_text for turn in seconds} == {"said 3: b"}
+
+
+async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
+    options: Any = {"dialects": ["openai"], "cache__store": f"sqlite:///{tmp_path}/kept.db"}
+    async with simulated(Simulator()) as provider:
+        async with chained(provider, **options) as gate:
+            turns = await talk(gate, "ab")
+        async with chained(provider, **options) as gate:
+            assert (await gate.client().responses.retrieve(turns[1].id)).id == turns[1].id
+            third = await gate.ask("c", turns[1].id)
+            again = await talk(gate, "abc")
+            with pytest.raises(openai.BadRequestError):
+                await gate.ask("c", turns[1].id, key="other")
+            await gate.client().responses.delete(turns[1].id)
+        assert gate.outcomes[:4] == ["miss", "exact", "exact", "exact"]
+        assert again[2].output_text == third.output_text
+        async with chained(provider, **options) as gate:
+            with pytest.raises(openai.NotFoundError):
+                await gate.client().responses.retrieve(turns[1].id)
+
+
+async def test_switched_off_ids_are_the_providers_affair() -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, server__conversations__enabled=False) as gate:
+        turns = await talk(gate)
+        await gate.client().responses.retrieve(turns[0].id)
+    assert [turn.output_text for turn in turns] == SAID
+    assert gate.outcomes[:3] == ["miss", "bypass", "bypass"]
+    assert provider.paths[-1][0] == "GET"

@@ -1,0 +1,210 @@
+"""Kept answers: bounds, owners, lifetimes, and a store that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.errors import StoreError, UnknownReference
+from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.conversations import Conversations, Turn
+from headstart.observe import StageFailed
+from headstart.settings import ConversationSettings
+from support.fakes import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.interfaces import Store
+
+pytestmark = pytest.mark.anyio
+
+
+def memory(now: float = 1000.0) -> MemoryStore:
+    return MemoryStore(clock=lambda: now)
+
+
+class Kept:
+    """Conversations whose clock stands."""
+
+    def __init__(self, supervisor: Supervisor, store: Store | None = None, **limits: Any) -> None:
+        self.now = 1000.0
+        self.observer = Recorder()
+        self.conversations = Conversations(
+            ConversationSettings(**limits),
+            clock=lambda: self.now,
+            store=store,
+            spawn=supervisor.spawn,
+            observer=self.observer,
+        )
+
+    def keep(self, owner: str, id: str, previous: str | None = None, **fields: Any) -> Turn:
+        said = {"id": f"msg_{id}", "type": "message", "role": "assistant", "content": id}
+        response = {"id": id, "status": "completed", "output": [said]}
+        asked = [{"role": "user", "content": f"about {id}"}]
+        described: dict[str, Any] = {
+            "id": id,
+            "previous": previous,
+            "input": json.dumps(asked).encode(),
+            "response": json.dumps(response).encode(),
+            "created": self.now,
+            "upstream": "up",
+            "own": False,
+            "items": (f"msg_{id}",),
+        }
+        turn = Turn(**(described | fields))
+        self.conversations.keep(owner, turn)
+        return turn
+
+    async def has(self, owner: str, id: str) -> bool:
+        return await self.conversations.find(owner, id) is not None
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    owner = Supervisor()
+    yield owner
+    await owner.aclose()
+
+
+async def test_one_caller_has_at_most_a_quarter_and_takes_nothing_from_others(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor, max_answers=8)
+    kept.keep("a", "old")
+    for number in range(20):
+        kept.keep("b", f"b{number}")
+    assert await kept.has("a", "old")
+    assert [await kept.has("b", f"b{number}") for number in (17, 18, 19)] == [False, True, True]
+
+
+async def test_above_the_bound_the_caller_that_was_silent_longest_loses_first(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor, max_answers=4)
+    for owner in "abcd":
+        kept.keep(owner, "x")
+    kept.keep("a", "y")
+    kept.keep("e", "x")
+    assert [await kept.has(owner, "x") for owner in "bcde"] == [False, True, True, True]
+    assert await kept.has("a", "y")
+
+
+async def test_bytes_are_bounded_and_an_answer_beyond_its_share_is_not_kept(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor, max_bytes=40_000)
+    kept.keep("a", "huge", response=b"x" * 10_001)
+    assert not await kept.has("a", "huge")
+    for number in range(10):
+        kept.keep("a", f"a{number}", input=b"[" + b" " * 3_000 + b"]")
+    held = [await kept.has("a", f"a{number}") for number in range(10)]
+    assert held[-1]
+    assert held.count(True) == 2
+
+
+async def test_what_was_dropped_leaves_no_trace(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor, max_answers=4)
+    for number in range(50):
+        kept.keep(f"caller{number}", f"r{number}")
+    assert not await kept.conversations.held_by_others("r0")
+    assert len(kept.conversations._owners) == 4
+    assert len(kept.conversations._holders) == 8
+
+
+async def test_a_chain_with_a_missing_link_is_refused_unless_its_provider_has_it(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor)
+    kept.keep("a", "two", previous="one")
+    kept.keep("a", "its", previous="one", own=True)
+    with pytest.raises(UnknownReference):
+        await kept.conversations.open("a", b'{"model":"m","previous_response_id":"two"}')
+    body = b'{"model":"m","previous_response_id":"its"}'
+    assert await kept.conversations.open("a", body) is None
+
+
+async def test_a_chain_that_bites_its_tail_ends(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor, max_answers=40)
+    kept.keep("a", "one", previous="two")
+    kept.keep("a", "two", previous="one")
+    assert await kept.conversations.chain("a", "one") is None
+
+
+async def test_nobody_without_a_name_has_an_answer_of_ours(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor)
+    body = b'{"model":"m","previous_response_id":"resp_hs1"}'
+    with pytest.raises(UnknownReference):
+        await kept.conversations.open(None, body)
+    assert await kept.conversations.open(None, body.replace(b"resp_hs1", b"resp_1")) is None
+
+
+class FailingStore(MemoryStore):
+    async def find(self, exact: str) -> Any:
+        raise StoreError("away")
+
+    async def append(self, records: Any) -> str:
+        raise StoreError("away")
+
+
+async def test_a_store_that_fails_costs_only_its_own_answers(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor, FailingStore())
+    kept.keep("a", "one")
+    await kept.conversations.aclose()
+    assert await kept.has("a", "one")
+    assert not await kept.has("a", "other")
+    failed = [seen for seen in kept.observer.seen if isinstance(seen, StageFailed)]
+    assert {seen.stage for seen in failed} == {"conversations"}
+    assert len(failed) == 3
+
+
+async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -> None:
+    store = memory()
+    one, other = Kept(supervisor, store), Kept(supervisor, store)
+    first = one.keep("a", "r1")
+    one.keep("b", "r1")
+    two = one.keep("a", "r2", previous="r1")
+    await one.conversations.aclose()
+    assert await other.conversations.chain("a", "r2") == [first, two]
+    assert await other.conversations.held_by_others("r2")
+    one.conversations.delete("a", first)
+    await one.conversations.aclose()
+    third = Kept(supervisor, store)
+    found = await third.conversations.find("a", "r1")
+    assert found is not None
+    assert found.deleted
+    assert found.response == b""
+    theirs = await third.conversations.find("b", "r1")
+    assert theirs is not None
+    assert not theirs.deleted
+
+
+async def test_a_lifetime_ends_in_memory_and_in_the_store(supervisor: Supervisor) -> None:
+    store = memory()
+    kept = Kept(supervisor, store, ttl_s=10.0)
+    kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    kept.now += 11
+    assert not await kept.has("a", "r1")
+    other = Kept(supervisor, store, ttl_s=10.0)
+    other.now = kept.now
+    assert not await other.has("a", "r1")
+    kept.keep("a", "r1")  # an equal call may bring it back
+    assert await kept.has("a", "r1")
+
+
+async def test_many_answers_at_once_are_written_in_their_order(supervisor: Supervisor) -> None:
+    store = memory()
+    kept = Kept(supervisor, store)
+    turns = [kept.keep("a", f"r{number}") for number in range(30)]
+    kept.conversations.delete("a", turns[0])
+    await asyncio.sleep(0)
+    kept.conversations.delete("a", turns[1])
+    await kept.conversations.aclose()
+    other = Kept(supervisor, store)
+    found = [await other.conversations.find("a", turn.id) for turn in turns]
+    assert [each.deleted for each in found if each is not None] == [True, True] + [False] * 28
