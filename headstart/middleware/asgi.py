@@ -192,6 +192,8 @@ class Gateway:
             await running.relay.handle(scope, receive, send)
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._socket_prefixes:
+            scope = as_openai(scope) or scope
         if not (self._socket_prefixes and raw_path(scope).startswith(self._socket_prefixes)):
             return await self.app(scope, receive, send)
         running = self._started or await self._try_to_start()

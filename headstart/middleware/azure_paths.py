@@ -26,7 +26,8 @@ def as_openai(scope: Scope) -> Scope | None:
     """Return the scope of a request to one of Azure's paths, with OpenAI's path in its place.
 
     None: the path is not Azure's. The scope tells the model that the path named, under
-    ``DEPLOYMENT``. The query loses ``api-version``, which each upstream has of its own.
+    ``DEPLOYMENT``. The query loses ``api-version``, which each upstream has of its own, and calls
+    the ``deployment`` of a WebSocket its ``model``.
     """
     path = raw_path(scope)
     found = _PATH.match(path)
@@ -34,7 +35,11 @@ def as_openai(scope: Scope) -> Scope | None:
         return None
     own = b"/v1/" + path[found.end() :]
     pairs = scope["query_string"].split(b"&")
-    kept = [pair for pair in pairs if not pair.startswith(b"api-version=")]
+    kept = [
+        pair.replace(b"deployment=", b"model=", 1) if pair.startswith(b"deployment=") else pair
+        for pair in pairs
+        if not pair.startswith(b"api-version=")
+    ]
     return {
         **scope,
         "root_path": "",

@@ -61,6 +61,15 @@ async def test_texts_and_bytes_pass_both_ways_as_they_are() -> None:
     assert provider.requests[0].path == "/v1/responses?a=%2Fb&c="
 
 
+async def test_a_websocket_of_azure_is_one_of_openai() -> None:
+    provider = Provider()
+    path = "/openai/realtime?api-version=2024-10-01-preview&deployment=gpt-realtime"
+    async with before(provider) as gate, gate.connect(path) as socket:
+        await socket.send("hello")
+        assert await socket.recv() == "hello"
+    assert provider.requests[0].path == "/v1/realtime?model=gpt-realtime"
+
+
 async def test_a_message_of_a_megabyte_passes_both_ways() -> None:
     text, data = "ä" * 500_000, os.urandom(1_000_000)
     async with before(Provider()) as gate, gate.connect(max_size=None) as socket:
