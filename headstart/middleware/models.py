@@ -121,8 +121,14 @@ class ModelLists:
         """When each list is to be asked for again, in Unix seconds."""
 
     def saved(self) -> bytes:
-        """Return the lists, to be kept for the next start."""
-        return msgspec.json.encode(self._kept)
+        """Return the lists, without the providers' descriptions, for the next start."""
+        kept = {
+            name: msgspec.structs.replace(
+                each, models=tuple(msgspec.structs.replace(m, fields=None) for m in each.models)
+            )
+            for name, each in self._kept.items()
+        }
+        return msgspec.json.encode(kept)
 
     def load(self, saved: bytes) -> None:
         """Take over the lists of an earlier run, without those of another address."""

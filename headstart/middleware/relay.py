@@ -213,6 +213,9 @@ class Relay:
         async with await upstream.send(call) as reply:
             exchange.upstream, send = reply.upstream, exchange.send
             headers = _headers_down(reply.headers, reply.upstream, call.id)
+            if reply.transforms:
+                names = ",".join(reply.transforms).encode()
+                headers.append((b"x-headstart-transforms", names))
             if reply.status == 304:  # it may state a length although it has no body
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
             await send(response_start(reply.status, headers))

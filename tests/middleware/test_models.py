@@ -108,6 +108,13 @@ async def test_lists_of_an_earlier_run_count_for_the_same_address_alone() -> Non
     assert await names(again) == ["old"]
 
 
+async def test_what_is_kept_of_a_list_is_small() -> None:
+    upstream = Listing(["one"])
+    lists, _, _ = make_lists(upstream)
+    assert await names(lists) == ["one"]
+    assert b"owned_by" not in lists.saved()  # a description may have kilobytes
+
+
 async def test_clients_of_anthropic_get_its_form() -> None:
     claude = {
         "type": "model",

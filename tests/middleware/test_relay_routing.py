@@ -233,10 +233,12 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
     upstream = RawUpstream(ANSWER)
     options = ({"models": {"embed": "e-large"}},)
     async with house(upstream, routes=(), options=options) as gate:
-        await gate.ask()
-        await gate.ask("/v1/audio/speech", b'{"model": "other" }')
+        _, edited, _ = await gate.ask()
+        _, as_it_came, _ = await gate.ask("/v1/audio/speech", b'{"model": "other" }')
     assert json.loads(upstream.body()) == {"model": "e-large", "input": ["a"]}
+    assert edited["x-headstart-transforms"] == "model"
     assert upstream.body(1) == b'{"model": "other" }'
+    assert "x-headstart-transforms" not in as_it_came
 
 
 async def test_a_path_of_one_dialect_never_goes_to_an_upstream_of_another() -> None:
