@@ -62,7 +62,8 @@ class _Kept(Frozen):
     models: tuple[ListedModel, ...]
 
 
-def _chat_path(dialect: Dialect, model: str) -> str:
+def chat_path(dialect: Dialect, model: str) -> str:
+    """Return the path of a chat with a model."""
     if dialect.paths:
         return dialect.paths[0]
     assert dialect.operations is not None  # a dialect of clients has one or the other
@@ -176,7 +177,7 @@ class ModelLists:
         """Return a model, as this caller would get it; None: nobody is known to answer it."""
         literal = next((rule for rule in self._rules if rule.model == name), None)
         # A route may be for another path than chat's.
-        path = _chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
+        path = chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
         rule = first_rule(self._rules, model=name, path=path, headers=call.headers)
         for provider in self._router.answering(dialect.name, name, rule.name):
             own = self._own(provider, name)

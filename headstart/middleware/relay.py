@@ -28,7 +28,7 @@ from headstart.errors import (
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
 from headstart.middleware.endpoints import has_dot_segment, raw_path
-from headstart.middleware.models import model_in
+from headstart.middleware.models import chat_path, model_in
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
 from headstart.middleware.router import NO_ROUTE
@@ -85,7 +85,7 @@ class Relay:
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
     at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
-    A body is read whole only to be counted, up to ``max_body_bytes``.
+    A prompt that is to be counted is read whole, up to ``max_body_bytes``.
     ``paths`` may be relayed. ``models`` answers requests for lists of models.
     """
 
@@ -197,18 +197,20 @@ class Relay:
 
     async def _pass_on(self, exchange: _Exchange, call: Call, caller: _RelayClient) -> None:
         call = await self._with_body(call, caller)
-        rule = first_rule(
-            self._rules, model=call.model, path=call.path.decode("latin-1"), headers=call.headers
-        )
+        counting = _count_form(call)
+        # A prompt is counted where it would be answered.
+        path = call.path.decode("latin-1")
+        if counting is not None:
+            path = chat_path(DIALECTS[call.dialect], call.model)
+        rule = first_rule(self._rules, model=call.model, path=path, headers=call.headers)
         caller.limit(self._deadline_of(rule.name, call.headers))
         call = exchange.call = msgspec.structs.replace(call, route=rule.name)
-        counting = _count_form(call)
         if counting is None:
             upstream = self._router.relayed(call.dialect, call.model, rule.name)
         else:
             found = self._router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
-                return await self._count(exchange, counting, caller)
+                return await self._count(exchange, call, counting)
             upstream = found
         async with await upstream.send(call) as reply:
             exchange.upstream, send = reply.upstream, exchange.send
@@ -223,18 +225,11 @@ class Relay:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _count(self, exchange: _Exchange, form: CountForm, caller: _RelayClient) -> None:
-        """Answer a request for a number of tokens with an estimate. Raises RequestError."""
-        call = exchange.call
-        assert call is not None
-        body = call.body
-        if call.upload is not None:
-            body = await caller.whole_body(self._max_body_bytes)
-        check_length(len(body), self._max_body_bytes)
-        document = decode_object(body)
-        model = call.model or named_model(body)
-        answering = self._router.answering(call.dialect, model, call.route)
-        real = answering[0].real_name(model) if answering else model
+    async def _count(self, exchange: _Exchange, call: Call, form: CountForm) -> None:
+        """Answer a request for a number of tokens with an estimate. Raises InvalidRequest."""
+        document = decode_object(call.body)
+        answering = self._router.answering(call.dialect, call.model, call.route)
+        real = answering[0].real_name(call.model) if answering else call.model
         # The first count for a model loads its tokenizer, and a long prompt takes a while.
         tokens = await asyncio.to_thread(count_prompt, document, real)
         answer = msgspec.json.encode(form.write(tokens))
@@ -244,14 +239,11 @@ class Relay:
         """Return the call with its body: whole if the model in it decides, else as it arrives."""
         if not _has_body(call.headers):
             return call
-        decides = (
-            self._models_matter
-            or self._router.tells_models_apart(call.dialect)
-            or _count_form(call) is not None
-        )
-        if not (decides and _is_small_json(call.headers)):
+        counts = _count_form(call) is not None
+        decides = self._models_matter or self._router.tells_models_apart(call.dialect)
+        if not (counts or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body(KEPT_BYTES)
+        body = await caller.whole_body(self._max_body_bytes if counts else KEPT_BYTES)
         if call.deployment:
             return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
         return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
@@ -368,7 +360,8 @@ class _RelayClient:
         body = bytearray()
         while (piece := await self._pieces.get()) is not None:
             body += piece
-            check_length(len(body), most)
+            if len(body) > most:
+                raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({most})")
         return bytes(body)
 
     def limit(self, limit_s: float | None) -> None:
@@ -437,12 +430,6 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
         (b"x-headstart-request-id", request_id.encode()),
         (b"x-headstart-upstream", upstream.encode()),
     ]
-
-
-def check_length(length: int, most: int) -> None:
-    """Raise RequestTooLarge for a body that is longer."""
-    if length > most:
-        raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({most})")
 
 
 async def _tell(

@@ -61,6 +61,16 @@ async def test_a_route_without_an_upstream_of_the_dialect_gets_an_estimate() -> 
     assert claude.requests == chat.requests == []  # the route keeps its prompts to its upstreams
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages*"])
+async def test_a_prompt_is_counted_by_the_route_of_its_chat(path: str) -> None:
+    first, second = RawUpstream(COUNTED), RawUpstream(COUNTED)
+    routes = ({"name": "chat", "match": {"path": path, "model": "cl*"}, "upstreams": ["b"]},)
+    async with house(first, second, routes=routes, options=(ANTHROPIC, ANTHROPIC)) as gate:
+        _, headers, _ = await gate.ask(COUNT, prompt(text="x" * 1_100_000))
+    assert headers["x-headstart-upstream"] == "b"
+    assert first.requests == []
+
+
 @pytest.mark.parametrize("model", ["flash", "gpt"])
 async def test_gemini_counts_by_the_model_in_the_path(model: str) -> None:
     path = f"/v1beta/models/{model}:countTokens"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import select
@@ -150,6 +151,8 @@ class _SilentPool(aiohttp.TCPConnector):
         return None
 
 
+LONG_BODY_BYTES = 1024 * 1024
+"""The client library writes a longer body of bytes at once, which blocks the event loop."""
 MOST_URLS = 64
 LONGEST_PATH = 256
 """The longest path whose URL is kept, so that the client library works out its parts once."""
@@ -278,7 +281,7 @@ class HTTPUpstream:
             response = await self._open().request(
                 call.method,
                 url,
-                data=(sent.body or None) if upload is None else upload.read(),
+                data=_payload(sent.body) if upload is None else upload.read(),
                 headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout,
@@ -509,6 +512,13 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
 def _is_of_handshake(name: str) -> bool:
     """Tell whether a header of the client's handshake is for the next server alone."""
     return name.startswith("sec-websocket-")
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """Return a body for the client library: a long one as what it writes piece by piece."""
+    if len(body) > LONG_BODY_BYTES:
+        return io.BytesIO(body)
+    return body or None
 
 
 def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:
