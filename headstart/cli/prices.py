@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.config.price_import import ImportedPrices
 
 MARK = "# Prices of models in dollars per million tokens, written by: headstart prices import"
-"""The first line of a file that may be written anew."""
+"""The first line of a file that may be overwritten."""
 
 
 @click.group(epilog="\b\nExample:\n  headstart prices import model_prices_and_context_window.json")

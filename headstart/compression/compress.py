@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 CODE_VERSION = "2"
 """A version that changes with each byte that a transform writes differently."""
 MIN_TEXT_CHARS = 200
-"""A shorter text is left alone: its saving could not pay for a mark."""
+"""A shorter text is not changed: a mark would be longer than the saving."""
 KEPT_RESULTS = 3
 """The latest tool results, which are never cleared."""
 _MAX_REMAINDER = 0.95

@@ -15,7 +15,7 @@ _OVERHEAD = 200
 
 
 class Memo:
-    """Keeps results, bounded by characters; the least recently used leave first.
+    """Keeps results, bounded by characters; the least recently used are evicted.
 
     It saves time and changes no byte. Only one thread may use it at a time.
     """

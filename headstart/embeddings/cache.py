@@ -1,7 +1,7 @@
 """The semantic cache: it finds stored answers by exact key and by meaning, and keeps new ones.
 
-Each optional stage fails open: observers are told of its error, and the request goes on without the
-cache.
+Each optional stage fails open: observers get its error, and the request continues without
+the cache.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SemanticCache:
     ) -> None:
         """Compose the parts. A lookup waits at most ``max_wait_s`` for its encoding.
 
-        ``clock`` gives Unix seconds. The store is told of used entries every ``touch_s``.
+        ``clock`` gives Unix seconds. Every ``touch_s``, the store is told which entries were used.
         """
         self._store = store
         self._index = index

@@ -29,7 +29,7 @@ CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
 """An encoding larger than 1/64 of the cache is not kept: it would displace dozens of others."""
 BACKGROUND_TURN = 12
-"""Every twelfth encoding is a background one while any waits. So learning goes on under steady
+"""Every twelfth encoding is a background one while any waits. So learning continues under steady
 load, and answers, which are longer than prompts, take at most a third of the time."""
 MAX_QUEUE = 1000
 """The number of background encodings that may wait, about 8 s of work. When so many wait, a tenant
@@ -49,9 +49,9 @@ class EncoderWorker:
     same text share one encoding. All callers share the encoding that runs now.
 
     The worker keeps recent encodings: at most ``cache_size`` of them, with ``cache_bytes`` in all;
-    the least recently used leave first. ``observer`` is told of each encoding on the loop of the
-    caller. ``clock`` returns monotonic seconds. The thread starts with the first request. Several
-    event loops may use all methods.
+    the least recently used are evicted first. ``observer`` is called for each encoding, on the
+    loop of the caller. ``clock`` returns monotonic seconds. The thread starts with the first
+    request. Several event loops may use all methods.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class _TenantTime(NamedTuple):
 
 
 class _RecentEncodings:
-    """Encodings by text, bounded in number and in bytes; the least recently used leave first."""
+    """Encodings by text, bounded in number and in bytes; the least recently used are evicted."""
 
     def __init__(self, size: int, capacity: int) -> None:
         self._size = size

@@ -78,7 +78,7 @@ def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
             except StoreError:
                 continue  # lookups report the failure
             if renewed:
-                logger.warning("the store was emptied or replaced: sharing starts anew with it")
+                logger.warning("the store was emptied or replaced: sharing starts over with it")
 
     following = build.supervisor.spawn(follow)
     build.stack.callback(following.cancel)

@@ -371,8 +371,7 @@ class Calibration(Frozen):
     def learn(self, score: float, *, good: bool, weight: float = 1.0) -> Calibration:
         """Return the calibration after one more draft.
 
-        If only a share of the drafts of its kind is checked, it stands for several: its ``weight``
-        is one over that share.
+        If only a share of the drafts of its kind is checked, its ``weight`` is one over that share.
         """
         at = min(CALIBRATION_BINS - 1, max(0, int(score * CALIBRATION_BINS)))
         keep = min(1.0, _DRAFTS_REMEMBERED / (self.seen[at] + weight))

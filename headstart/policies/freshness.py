@@ -129,7 +129,7 @@ def question_class(text: str) -> QuestionClass:
     if len(text) > MOST_CHARACTERS:
         half = MOST_CHARACTERS // 2
         text = f"{text[:half]}\n{text[-half:]}"
-    # Patterns that heed case are twice as fast.
+    # Case-sensitive patterns are twice as fast.
     text = text.replace("\u2019", "'").lower()
     # Other signs than those of ASCII may stand between words, too.
     words = set(text.translate(_APART).split()) if text.isascii() else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FEEDBACK = "feedback"
 """The name of a person's veto."""
 MOST_VETOES = 20_000
-"""Most vetoes that are kept, some 10 MB. The oldest leave first."""
+"""Most vetoes that are kept, some 10 MB. The oldest are evicted first."""
 
 
 class Veto(NamedTuple):
@@ -110,7 +110,7 @@ class Vetoes:
 
 
 def _stops(veto: Veto) -> tuple[tuple[str, str], ...]:
-    """Return the stopped pairs of entry and question; "" stands for any."""
+    """Return the stopped pairs of entry and question; "" matches any."""
     if veto.pair_only:
         return ((veto.entry, veto.question),)
     return ((veto.entry, ""), ("", veto.question)) if veto.question else ((veto.entry, ""),)

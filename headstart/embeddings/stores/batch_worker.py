@@ -92,7 +92,7 @@ class BatchWorker(Generic[Job, Result]):
     def _outcomes(self, jobs: Sequence[Job]) -> Sequence[Result | Exception]:
         try:
             return self._run(jobs)
-        except Exception as error:  # noqa: BLE001 - each caller gets it; the thread goes on
+        except Exception as error:  # noqa: BLE001 - each caller gets it; the thread continues
             return [error] * len(jobs)
 
     def _deliver(self, futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:

@@ -40,7 +40,7 @@ VERSION = b"\x01"
 LABEL_ROWS = 200_000
 """The labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
-"""The documents that a store keeps. The least recently written documents leave first."""
+"""The documents that a store keeps. The least recently written are evicted first."""
 LOG_ROWS = 65_536
 """The log rows that a store keeps. A reader that polls every 0.2 s loses rows only above 300,000
 writes a second."""
@@ -51,7 +51,7 @@ BATCH_ROWS = 1024
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a store; None: no bound. The least recently used entries leave first."""
+    """The bounds of a store; None: no bound. The least recently used are evicted first."""
 
     ttl_s: float | None = None
     """The life of an entry that has no ``expires`` of its own, counted from ``created``."""

@@ -65,7 +65,7 @@ FAULT_SCENES = (
         fault=Status(status=503),
     ),
     FaultScene(
-        title="a stream that breaks off: another provider goes on where the client stands",
+        title="a stream that breaks off: another provider continues the answer",
         prompt="How do I get a wine stain out of a carpet?",
         name="simulated-cut",
         strategy="fallback",

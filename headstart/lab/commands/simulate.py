@@ -37,7 +37,7 @@ class SimulateOptions:
     weather: str | None = option(None, WEATHER_HELP, metavar="NAME|FILE.toml")
     answer_tokens: int | None = option(None, TOKENS_HELP, click.IntRange(1, 100_000))
     answers: Path | None = option(None, ANSWERS_HELP, OLD_FILE, metavar="STREAM.jsonl")
-    vary: bool = flag("Word every answer to --answers anew.")
+    vary: bool = flag("Use other words for each answer of --answers.")
     list_them: bool = flag("List the profiles and exit.", "--list")
 
 
@@ -59,7 +59,7 @@ def simulate(options: SimulateOptions) -> None:
     Then, in another terminal:
       headstart serve --upstream http://127.0.0.1:9090/v1
 
-    It speaks, whatever the profile:
+    Every profile answers these requests:
       OpenAI chat         POST /v1/chat/completions
       OpenAI Responses    POST /v1/responses
       Anthropic Messages  POST /v1/messages
@@ -76,7 +76,7 @@ def simulate(options: SimulateOptions) -> None:
     from headstart.lab.simulator.app import run
 
     if options.vary and options.answers is None:
-        raise click.UsageError("--vary words the answers to a stream anew: give --answers")
+        raise click.UsageError("--vary changes the answers of a stream: give --answers")
     oracle = Oracle(answer_tokens=options.answer_tokens)
     if options.answers is not None:
         with options.answers.open("rb") as lines:

@@ -57,7 +57,7 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     negated: bool = False
     """The number of negators is odd."""
     tone: frozenset[str] = frozenset()
-    """Signs of trouble, complaints and endings: they may stand for a negation."""
+    """Words for problems, complaints and endings: they may mean a negation."""
     quantifiers: frozenset[str] = frozenset()
     limits: frozenset[str] = frozenset()
     degrees: frozenset[tuple[str, str]] = frozenset()

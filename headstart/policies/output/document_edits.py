@@ -1,7 +1,7 @@
 """Changes of one document: requests for them, search/replace blocks, predictions. Pure.
 
-A document that is wrong in one place costs more than one that is generated anew. So wherever there
-is room for a doubt, a text is no request for a change, and a block is not applied.
+A document that is wrong in one place costs more than one that is generated again. So in doubt, a
+text is not a request for a change, and a block is not applied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONG = 80
 
 
 def leaves_out(search: Sequence[str], replace: Sequence[str]) -> bool:
-    """Tell whether a new line seems to stand for lines left out, such as ``# ... rest as before``.
+    """Tell whether a new line seems to replace lines left out, such as ``# ... rest as before``.
 
     Models write such lines in more ways than anyone can list. So their surroundings count beside
     the usual words: many lines went, few came, and one of these is a remark. A line that stands in
@@ -90,7 +90,7 @@ class Doubt(StrEnum):
     REPEATS_NEIGHBOR = "repeats-neighbor"
     """The block would repeat a line that stands beside it: its search misses that line."""
     ELIDED = "elided"
-    """A new line seems to stand for lines left out."""
+    """A new line seems to replace lines left out."""
     REMARKS = "remarks"
     """There is so much text beside the blocks that it may be the document itself."""
 

@@ -117,7 +117,7 @@ def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[St
     """Read what ``dump_snapshot`` wrote. Raises SnapshotError if it is damaged or outdated.
 
     ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
-    its labels, applied anew, lead to another state.
+    its labels, applied again, lead to another state.
     """
     try:
         head = msgspec.msgpack.decode(data, type=_SnapshotHead)
@@ -180,7 +180,7 @@ class Change(Frozen, frozen=True, kw_only=True):
     alarm: bool = False
     """The label raised the alarm."""
     redrawn: bool = False
-    """The threshold was drawn anew."""
+    """The threshold was computed again."""
     rule: Rule = Rule.COLD_START
     """The rule in force after it."""
     threshold: float | None = None
@@ -245,7 +245,7 @@ class Domain:
     def restore(cls, promise: Promise, data: bytes, *, version: str = VERSION) -> Domain:
         """Return the domain that made a ``snapshot``.
 
-        Raises SnapshotError if its labels, applied anew, would lead to another state.
+        Raises SnapshotError if its labels, applied again, would lead to another state.
         """
         domain = cls(promise, version=version)
         domain._state, domain._entries = load_snapshot(data, version, exact=True)

@@ -84,13 +84,13 @@ _CERTAIN = 1e-9
 
 
 class Alarm(Frozen, frozen=True, kw_only=True, array_like=True):
-    """Audits since the evidence last started anew."""
+    """Audits since the evidence was last reset."""
 
     audits: int = 0
     wrong: int = 0
 
     def audited(self, *, same: bool) -> Alarm:
-        """Count one audit; a full window starts anew."""
+        """Count one audit; a full window is reset."""
         if self.audits >= ALARM_WINDOW:
             return Alarm(audits=1, wrong=int(not same))
         return Alarm(audits=self.audits + 1, wrong=self.wrong + (not same))

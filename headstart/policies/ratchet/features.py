@@ -193,7 +193,7 @@ class EntryRecord(Frozen, frozen=True, kw_only=True, array_like=True):
 
 
 class EntryRecords:
-    """The records of a domain's entries, bounded: the least recently labelled leave first."""
+    """The records of a domain's entries, bounded: the least recently labelled are evicted first."""
 
     def __init__(self, rows: Mapping[str, tuple[str, float, float]] | None = None) -> None:
         self._rows = dict(rows or {})

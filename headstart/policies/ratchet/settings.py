@@ -38,7 +38,7 @@ EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
-    """The share of wrong answers that a domain is held to. Raises ConfigError."""
+    """The share of wrong answers that a domain must not exceed. Raises ConfigError."""
 
     max_error: float = 0.02
     """Share of wrong answers, above 0 and at most 0.5."""
@@ -91,14 +91,14 @@ LEAST_WEIGHT = 1e-4
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
 LEAST_DRAWN = 0.01
-"""An audit stands for the hits that were not drawn, but for 100 at most."""
+"""An audit counts for the hits that were not drawn, but for 100 at most."""
 MAX_AUDIT_RATE = 0.10
 AUDITS_HALF_LIFE = 20
 """The audit rate falls as 1/sqrt(1 + audits / this), down to its minimum."""
 ALARM_EVIDENCE = 20.0
 """This e-value raises the alarm: by chance in one of 20 domains at most (Ville's inequality)."""
 ALARM_WINDOW = 300
-"""After so many audits the evidence starts anew, so that a long good past hides nothing."""
+"""The evidence is reset after this number of audits: a long good past must not hide errors."""
 NULLS_WANTED = 100
 EARLY_NULL_RATE = 0.05
 """The share of exact hits to ask again until ``NULLS_WANTED`` were asked. Sometimes the judge calls

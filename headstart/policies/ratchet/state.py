@@ -203,7 +203,7 @@ def audited(state: State, promise: Promise, *, same: bool) -> State:
 
 
 def alarmed(state: State) -> State:
-    """Return a state that serves nothing, has no memory, doubts its model and learns anew."""
+    """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
     return msgspec.structs.replace(
         counted(state, alarms=1),
         model=doubted(state.model),
@@ -218,7 +218,7 @@ def alarmed(state: State) -> State:
 
 
 def redrawn(state: State, promise: Promise) -> State:
-    """Move the pending rows to the memory and draw the threshold curve anew."""
+    """Move the pending rows to the memory and compute the threshold curve again."""
     memory = remembered(state.memory, state.pending)
     curve = _curve(state.model, memory, noise_of(state, promise)) if len(memory) else state.curve
     return msgspec.structs.replace(

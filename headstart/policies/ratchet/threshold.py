@@ -35,7 +35,7 @@ class Row(NamedTuple):
     same: bool
     offset: float
     mass: float
-    """The number of candidates that it stands for: an audit stands for hits without an audit."""
+    """The number of candidates that it counts for: an audit also counts for hits without one."""
     similarity: float
     principal: int
 
@@ -146,7 +146,7 @@ def draw_curve(
 ) -> Curve:
     """Estimate the error above every cut.
 
-    ``mass`` is the number of candidates that each row stands for. ``risks`` are the model's
+    ``mass`` is the number of candidates that each row counts for. ``risks`` are the model's
     probabilities of a "different" label.
     """
     order = np.argsort(-scores, kind="stable")

@@ -176,7 +176,7 @@ class CircuitBreaker:
             self._probe_until = -math.inf
 
     def close_for(self, seconds: float, now: float) -> None:
-        """Admit no call for so long. This does not count as a failure."""
+        """Admit no call for ``seconds``. This does not count as a failure."""
         self._closed_until = max(self._closed_until, now + seconds)
 
     def degraded(self, now: float) -> bool:

@@ -30,7 +30,7 @@ LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 _REBASE = 64.0
 """After so many half-lives the weights are scaled back to the size of one."""
 _STALE = 0.02
-"""The curve is drawn anew when new samples have this share of the weight."""
+"""The curve is computed again when new samples have this share of the weight."""
 
 
 class Bins(msgspec.Struct, array_like=True):
@@ -567,10 +567,10 @@ class Measures:
     # --- internals -------------------------------------------------------------------------
 
     def _of(self, key: UpstreamModel) -> _Figures:
-        """Return the figures of a key, to learn. Keys that have learned nothing leave first.
+        """Return the figures of a key, to learn. Keys without figures are evicted first.
 
-        Callers name models, so most keys may be made up. A key has learned something when an answer
-        has come; answers that come whole teach the counts of prompts alone.
+        Callers name models, so most keys may be made up. A key has figures once an answer has come;
+        an answer that is not streamed gives only the counts of its prompt.
         """
         figures = self._figures.get(key)
         if figures is None:

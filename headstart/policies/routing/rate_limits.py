@@ -203,7 +203,7 @@ def _date_s(text: str, unix: float) -> float | None:
 
 
 _BELIEVED_S = 3600.0
-"""A header is believed for so long. Then one call may find out, whatever the header said."""
+"""A header is believed for this time. Then one call may test whether it is still true."""
 _SHORTEST_RESET_S = 1e-3
 
 

@@ -145,7 +145,7 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
     Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015): uniform in
     [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). The wait is never shorter than
-    the provider asks for. It is spread a little, as all refused callers were told the same.
+    the provider asks for, and a little longer at random: all refused callers got the same time.
     """
     if retry_after_s is not None:
         return retry_after_s + draw * _BASE_S
@@ -178,7 +178,7 @@ class AttemptRules(NamedTuple):
     abreast: int = 1
     """The number of members that are asked at once at the beginning."""
     hedge_after_s: float | None = None
-    """Ask the second member after so long without a first content."""
+    """Ask the second member after this time without a first content."""
 
 
 class AttemptSchedule:

@@ -1,11 +1,11 @@
-"""The splice of a rescued answer: the place where a second run goes on from the caller's text.
+"""The splice of a rescued answer: where the text of a second run continues that of the first.
 
-Restart: the second run begins afresh. Its text is held back while it repeats, character by
-character, the text that the caller already has. The text that follows is new. If the run says
-something else before that point, the two cannot be joined.
+Restart: the second run writes the whole answer. Its text is dropped as long as it repeats the text
+that the caller already has, character by character; the text after that is new. If it differs
+earlier, the two runs cannot be joined.
 
-Prefill: the second run was given the caller's text and goes on from there. If it still repeats the
-end of that text, the repetition is left out.
+Prefill: the second run was given the caller's text and continues it. If it still repeats the end of
+that text, the repetition is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OVERLAP = 20
 
 
 class RestartSplice:
-    """Matches a second run against the ``shown`` text, wherever the pieces of either end."""
+    """Matches a second run against the ``shown`` text. Pieces may end anywhere."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -38,15 +38,15 @@ class RestartSplice:
         return text[ahead:]
 
     def end(self) -> str | None:
-        """Return "", as nothing is held back at the end; None: not all was repeated."""
+        """Return "", as no text is buffered; None: not all of the shown text was repeated."""
         return "" if self.reached else None
 
 
 class PrefillSplice:
-    """Joins a run that was given the ``shown`` text, without the space at its end, to go on from.
+    """Joins a run that was asked to continue the ``shown`` text, without the space at its end.
 
     The run may repeat the last words exactly, or all words. A repetition of ``OVERLAP`` characters
-    or more is left out, and so is the space that the caller has already.
+    or more is dropped, and so is the space that the caller already has.
     """
 
     def __init__(self, shown: str) -> None:
@@ -58,7 +58,7 @@ class PrefillSplice:
     def feed(self, text: str) -> str | None:
         """Return the new part of the next piece of text, maybe "".
 
-        None: the run began anew and says something else.
+        None: the run started over and differs.
         """
         if self._pending is None:
             return self._after_space(text)
@@ -66,7 +66,7 @@ class PrefillSplice:
         return "" if self._pending.lstrip() in self._shown else self.end()
 
     def end(self) -> str | None:
-        """Return the new part of the text held back after the last piece. None as in ``feed``."""
+        """Return the new part of the buffered text, after the last piece. None as in ``feed``."""
         pending, self._pending = self._pending or "", None
         start = pending.lstrip()
         overlap = self._overlap(start)
