@@ -1,4 +1,4 @@
-"""When a struck reply is due: pure, so no clock."""
+"""When a changed reply is due: pure, so no clock."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _reply() -> ScriptedReply:
 def test_a_faults_schedule(
     fault: Fault, head: float | None, pieces: list[float], ending: float
 ) -> None:
-    struck = fault.strike(_reply(), OPENAI)
-    assert struck.head_at_s == head
-    assert [piece.at_s for piece in struck.pieces] == pieces
-    assert struck.ending_at_s == ending
+    changed = fault.change_reply(_reply(), OPENAI)
+    assert changed.head_at_s == head
+    assert [piece.at_s for piece in changed.pieces] == pieces
+    assert changed.ending_at_s == ending
 
 
 @pytest.mark.parametrize(

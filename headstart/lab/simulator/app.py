@@ -1,4 +1,4 @@
-"""The simulated provider: an ASGI app that speaks every dialect, and its server."""
+"""The simulated provider: an ASGI app that answers in every dialect, and its server."""
 
 from __future__ import annotations
 
@@ -307,56 +307,56 @@ class Simulator:
     def _answer(self, incoming: SimulatedRequest) -> _AnsweredCall:
         """Return a call's facts for the statistics, and its reply after limits and faults."""
         wire = chat_wire(incoming)
-        speaks = wire or counting_wire(incoming) or OPENAI
+        dialect = wire or counting_wire(incoming) or OPENAI
         try:
-            around = self._conditions(incoming)
+            effect = self._conditions(incoming)
         except msgspec.DecodeError as error:
-            return _refused(speaks, ScriptedError(400, f"x-sim-fault: {error}"))
+            return _refused(dialect, ScriptedError(400, f"x-sim-fault: {error}"))
         try:
-            facts, reply = self._serve(incoming, wire, around)
+            facts, reply = self._serve(incoming, wire, effect)
         except (BadRequest, msgspec.DecodeError) as error:
-            facts, reply = _refused(speaks, ScriptedError(400, str(error)))
-        reply = reply.with_headers(speaks.headers(incoming.id, incoming.draw.ttft_s))
-        if around.fault is not None:
-            reply = around.fault.strike(reply, speaks)
-            facts = replace(facts, status=reply.status, fault=type(around.fault).__name__)
+            facts, reply = _refused(dialect, ScriptedError(400, str(error)))
+        reply = reply.with_headers(dialect.headers(incoming.id, incoming.draw.ttft_s))
+        if effect.fault is not None:
+            reply = effect.fault.change_reply(reply, dialect)
+            facts = replace(facts, status=reply.status, fault=type(effect.fault).__name__)
         return _AnsweredCall(facts, reply)
 
     def _serve(
-        self, incoming: SimulatedRequest, wire: Wire | None, around: WeatherEffect
+        self, incoming: SimulatedRequest, wire: Wire | None, effect: WeatherEffect
     ) -> _AnsweredCall:
         """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError."""
-        speaks = wire or counting_wire(incoming) or OPENAI
+        dialect = wire or counting_wire(incoming) or OPENAI
         if self._credentials and incoming.credential not in self._credentials:
-            return _refused(speaks, speaks.refused_key)
+            return _refused(dialect, dialect.refused_key)
         chat = None if wire is None else wire.read(incoming)
         tokens = 0 if chat is None else chat.prompt_tokens + (chat.limit or 0)
         allowance = self._limit.take(incoming.credential, tokens)
         if allowance.retry_after_s is not None:
             facts, reply = _refused(
-                speaks, _LIMITED._replace(retry_after_s=allowance.retry_after_s)
+                dialect, _LIMITED._replace(retry_after_s=allowance.retry_after_s)
             )
         elif incoming.draw.fails:
-            facts, reply = _refused(speaks, _OVERLOADED)
+            facts, reply = _refused(dialect, _OVERLOADED)
         elif wire is None or chat is None:
             facts, reply = answer_other(incoming, self.profile.model)
         else:
-            facts, reply = self._chat(incoming, wire, chat, around)
-        form = self.profile.limit_headers or speaks.limit_headers
+            facts, reply = self._chat(incoming, wire, chat, effect)
+        form = self.profile.limit_headers or dialect.limit_headers
         return _AnsweredCall(
             facts, reply.with_headers(limit_headers(form, allowance, self._clock()))
         )
 
     def _chat(
-        self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody, around: WeatherEffect
+        self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody, effect: WeatherEffect
     ) -> _AnsweredCall:
         if chat.prefill is not None and self.profile.prefill == "refused":
             raise BadRequest("This model does not support assistant message prefill.")
         generation = generate(
             chat, self.oracle, incoming.id, continues=self.profile.prefill == "continued"
         )
-        if around.fault is not None:
-            generation = around.fault.censor(generation)
+        if effect.fault is not None:
+            generation = effect.fault.change_answer(generation)
         cached, written = self._read_prefix(incoming, wire, chat)
         answer = SimulatedAnswer(
             id=incoming.id,
@@ -370,8 +370,8 @@ class Simulator:
         draw = incoming.draw
         prefill_s = self.profile.prefill_s(chat.prompt_tokens - cached)
         pace = Pace(
-            ttft_s=(draw.ttft_s + prefill_s) * around.slower,
-            tokens_per_s=draw.tokens_per_s / around.slower,
+            ttft_s=(draw.ttft_s + prefill_s) * effect.slower,
+            tokens_per_s=draw.tokens_per_s / effect.slower,
         )
         facts = CallFacts(
             endpoint=wire.endpoint,
@@ -395,16 +395,16 @@ class Simulator:
         """Return a request's fault and slowness. Raises msgspec.DecodeError for a bad header."""
         named = incoming.header(HEADER)
         fault = self._fault if named is None else decode_fault(named)
-        around = WeatherEffect()
+        effect = WeatherEffect()
         if self._weather:
             draw = random.Random(f"weather/{self._seed}/{incoming.number}").random()
-            around = weather_effect(self._weather, incoming.at_s, draw)
-        fault = fault or around.fault
-        if fault is not None and not self._strikes(fault):
+            effect = weather_effect(self._weather, incoming.at_s, draw)
+        fault = fault or effect.fault
+        if fault is not None and not self._applies(fault):
             fault = None
-        return WeatherEffect(fault=fault, slower=around.slower)
+        return WeatherEffect(fault=fault, slower=effect.slower)
 
-    def _strikes(self, fault: Fault) -> bool:
+    def _applies(self, fault: Fault) -> bool:
         if fault.times is None:
             return True
         name = fault.header()

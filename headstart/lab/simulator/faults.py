@@ -1,4 +1,4 @@
-"""Faults of a simulated provider, and its weather, which decides when they strike.
+"""Faults of a simulated provider, and its weather, which decides when they occur.
 
 A test names a fault in the request header ``x-sim-fault``, as the JSON of one of the structs below
 (``Cut(after=5).header()`` makes it), or gives one to the whole simulator. A fault changes the
@@ -37,20 +37,20 @@ _replace = msgspec.structs.replace
 
 
 class _Fault(Frozen, tag_field="fault", forbid_unknown_fields=True):
-    """A fault changes a scripted reply, or the answer before it is worded."""
+    """A fault changes a scripted reply, or the answer before it is written."""
 
     times: int | None = None
-    """The fault applies to so many requests, counted for each distinct fault; None: to all."""
+    """The number of requests that get the fault, counted for each distinct fault; None: all."""
 
     def header(self) -> str:
         """Return the value of ``x-sim-fault`` that asks for this fault."""
         return msgspec.json.encode(self).decode()
 
-    def censor(self, generation: Generation) -> Generation:
+    def change_answer(self, generation: Generation) -> Generation:
         """Return the answer with this fault."""
         return generation
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002 - for those that speak
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002 - for subclasses
         """Return the reply with this fault, in the dialect ``wire``."""
         return reply
 
@@ -66,7 +66,7 @@ class Status(_Fault, tag="status"):
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     body: str | None = None
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         body = wire.error(ScriptedError(self.status, self.message, self.code, self.type))
         if self.body is not None:
             body = self.body.encode()
@@ -88,7 +88,7 @@ class ErrorFrame(_Fault, tag="error-frame"):
     named: bool = False
     """Send ``event: error`` before it, as Groq does; Anthropic always does."""
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         failed = ScriptedError(500, self.message, self.code)
         if not reply.stream:
             return reply.with_body(wire.error(failed))
@@ -109,7 +109,7 @@ class Cut(_Fault, tag="cut"):
         if self.after is None and self.how == "end":
             raise ValueError("nothing can end properly before the status line; use close or reset")
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         if self.after is None:
             at_s = reply.last_sent_s(()) + self.delay_s
             return _replace(reply, head_at_s=None, pieces=(), ending=self.how, ending_at_s=at_s)
@@ -127,7 +127,7 @@ class Stall(_Fault, tag="stall"):
     keep_alive_s: float | None = None
     """The interval of the dialect's keep-alive bytes during the silence; None: no such bytes."""
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         if self.after is None:
             head_at_s = reply.last_sent_s(()) + self.seconds
             return _replace(reply, head_at_s=head_at_s, pieces=self._delay(reply.pieces))
@@ -156,7 +156,7 @@ class Trickle(_Fault, tag="trickle"):
         if self.bytes < 1:
             raise ValueError("a trickle has at least one byte at a time")
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         return _replace(reply, pieces=tuple(self._drip(reply.pieces)))
 
     def _drip(self, pieces: tuple[TimedPiece, ...]) -> Iterator[TimedPiece]:
@@ -175,7 +175,7 @@ class SlowHeaders(_Fault, tag="slow-headers"):
 
     seconds: float = 1.0
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         return _replace(reply, head_takes_s=self.seconds)
 
 
@@ -184,7 +184,7 @@ class Empty(_Fault, tag="empty"):
 
     done: bool = False
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         at_s = reply.last_sent_s(())
         ends = (piece for piece in reply.pieces if piece.terminal and self.done)
         body = tuple(TimedPiece(at_s, end.data, terminal=True) for end in ends)
@@ -196,7 +196,7 @@ class InvalidEvent(_Fault, tag="invalid-event"):
 
     after: int = 0
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         sent, rest = reply.split(self.after)
         if not reply.stream:
             return reply.with_body(sent[0].data)
@@ -210,7 +210,7 @@ class LongLine(_Fault, tag="long-line"):
     after: int = 0
     bytes: int = 1 << 20
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         sent, rest = reply.split(self.after)
         padding = b" " * self.bytes
         if not reply.stream:
@@ -222,7 +222,7 @@ class LongLine(_Fault, tag="long-line"):
 class Gzip(_Fault, tag="gzip"):
     """Compress the body, though the client did not ask for it."""
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         packed = tuple(self._compress(reply.pieces))
         return _replace(
             reply.without_length().with_header(b"content-encoding", b"gzip"), pieces=packed
@@ -241,21 +241,21 @@ class ContentType(_Fault, tag="content-type"):
 
     value: str = "text/html"
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         return reply.with_header(b"content-type", self.value.encode("latin-1"))
 
 
 class NoDone(_Fault, tag="no-done"):
     """Leave out the last event, such as ``[DONE]``; the body ends properly."""
 
-    def strike(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
         return _replace(reply, pieces=tuple(p for p in reply.pieces if not p.terminal))
 
 
 class Filtered(_Fault, tag="filtered"):
     """Answer 200, say nothing, and finish as a content filter does."""
 
-    def censor(self, generation: Generation) -> Generation:
+    def change_answer(self, generation: Generation) -> Generation:
         return filtered(generation)
 
 
@@ -299,7 +299,7 @@ class Spell(Frozen, forbid_unknown_fields=True):
     """None: the bad weather never ends."""
     fault: Fault | None = None
     share: float = 1.0
-    """The share of requests that the fault strikes."""
+    """The share of requests that get the fault."""
     slower: float = 1.0
     worsens: bool = False
     """``share`` and ``slower`` grow evenly from nothing to their full values at ``to_s``."""
