@@ -60,7 +60,8 @@ def check(options: CheckOptions) -> None:
     """
     try:
         settings = load_settings(options.config, os.environ)
-        _read_prices(settings)
+        for upstream in settings.upstream:
+            model_table(upstream.price_file)
     except ConfigError as error:
         if options.as_json:
             print_json({"valid": False, "problems": str(error).splitlines()})
@@ -163,11 +164,6 @@ def _read_encoder(settings: Settings) -> None:
     from headstart.embeddings.encoder import OnnxEncoder
 
     OnnxEncoder(Path(chosen.model), threads=chosen.threads, max_tokens=chosen.max_tokens)
-
-
-def _read_prices(settings: Settings) -> None:
-    for upstream in settings.upstream:
-        model_table(upstream.price_file)
 
 
 def _read_state(settings: Settings) -> None:

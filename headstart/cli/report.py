@@ -121,7 +121,8 @@ def report(options: ReportOptions) -> None:
     if log is not None:
         found = report_on_log(log, start)
     else:
-        found = anyio.run(report_on_store, store or _configured_store(options.config), start)
+        url = store or load_settings(options.config, os.environ).cache.store
+        found = anyio.run(report_on_store, url, start)
     if html is not None:
         _write_page(html, found)
     if options.as_json:
@@ -155,10 +156,6 @@ async def report_on_store(url: str, since: float = 0.0) -> Report:
 async def print_report(console: Console, url: str) -> None:
     """Print the report over a store's books."""
     print_tables(console, await report_on_store(url))
-
-
-def _configured_store(path: Path | None) -> str:
-    return load_settings(path, os.environ).cache.store
 
 
 def _log_rows(path: Path) -> Iterator[Served]:

@@ -188,7 +188,7 @@ class SimulatorStats:
 
 
 def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
-    incoming = seen.incoming
+    incoming, key = seen.incoming, seen.incoming.credential
     return Record(
         **msgspec.structs.asdict(seen.facts),
         request_id=incoming.id,
@@ -201,14 +201,10 @@ def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: flo
         outcome=outcome,
         sent_tokens=performance.deltas,
         bytes_out=performance.sent,
-        credential=_mark(incoming.credential),
+        credential=blake2b(key, digest_size=4).hexdigest() if key else "",
         headers={
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in incoming.headers
             if name not in CREDENTIALS
         },
     )
-
-
-def _mark(credential: bytes) -> str:
-    return blake2b(credential, digest_size=4).hexdigest() if credential else ""
