@@ -320,8 +320,14 @@ class Completion(Frozen, tag="completion"):
     @property
     def called_tools(self) -> frozenset[str]:
         """The names of the tools that it calls."""
-        parts = (part for choice in self.choices for part in choice.parts)
-        return frozenset([part.name for part in parts if isinstance(part, ToolCall)])
+        return frozenset(
+            [
+                part.name
+                for choice in self.choices
+                for part in choice.parts
+                if isinstance(part, ToolCall)
+            ]
+        )
 
 
 class RawResponse(Frozen, tag="raw"):

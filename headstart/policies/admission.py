@@ -119,18 +119,19 @@ class Admission:
         answer = entry.answer
         if not isinstance(answer, Completion):
             return None
-        if not _all_listed(answer.called_tools, tools):
+        called = answer.called_tools
+        if called and not _all_listed(called, tools):
             return _CALLS
         if len(answer.choices) < request.choices:
             return "too-few-choices"
         if request.logprobs and not form_of(request).has_logprobs(answer, request.document):
             return "too-few-logprobs"
+        if request.max_tokens is None:
+            return None
         return _refuse_length(request.max_tokens, entry.origin.completion_tokens)
 
 
-def _refuse_length(limit: int | None, tokens: int) -> str | None:
-    if limit is None:
-        return None
+def _refuse_length(limit: int, tokens: int) -> str | None:
     if tokens <= 0:
         return "unknown-length"
     return "longer-than-limit" if tokens > limit else None

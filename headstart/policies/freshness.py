@@ -152,19 +152,24 @@ class Lifetimes(Frozen, frozen=True, kw_only=True):
         return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
 
 
+_UNREAD = -1.0
+"""In the place of a lifetime that was not worked out."""
+
+
 class Lifetime:
     """The lifetime of the answer to one question. The question is read at the first use.
 
     ``route_s`` replaces ``lifetimes.ttl_s``.
     """
 
-    __slots__ = ("_kind", "_lifetimes", "_question", "_route_s")
+    __slots__ = ("_kind", "_lifetimes", "_question", "_route_s", "_seconds")
 
     def __init__(self, question: str, lifetimes: Lifetimes, route_s: float | None = None) -> None:
         self._question = question
         self._lifetimes = lifetimes
         self._route_s = route_s
         self._kind: QuestionClass | None = None
+        self._seconds: float | None = _UNREAD
 
     @property
     def kind(self) -> QuestionClass:
@@ -176,7 +181,9 @@ class Lifetime:
     @property
     def seconds(self) -> float | None:
         """The longest lifetime of an answer, stored now or before; None: no end."""
-        return self._lifetimes.of(self._kind or self.kind, self._route_s)
+        if self._seconds == _UNREAD:
+            self._seconds = self._lifetimes.of(self.kind, self._route_s)
+        return self._seconds
 
 
 FOREVER = Lifetime("", Lifetimes())
