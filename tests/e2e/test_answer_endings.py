@@ -54,16 +54,24 @@ ENDINGS = {
 }
 PATHS = {
     "openai": (CHAT, {}),
+    "responses": ("/v1/responses", {}),
     "anthropic": ("/v1/messages", {"max_tokens": 100}),
     "gemini": ("/v1beta/models/m:streamGenerateContent?alt=sse", {}),
 }
-LAST = {"openai": b"[DONE]", "anthropic": b"message_stop", "gemini": b'"STOP"'}
+LAST = {
+    "openai": b"[DONE]",
+    "responses": b"response.completed",
+    "anthropic": b"message_stop",
+    "gemini": b'"STOP"',
+}
 DIALECTS = (*PATHS, "cohere")
 
 
 def body(client: str, prompt: str) -> dict[str, Any]:
     if client == "gemini":
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
+    if client == "responses":
+        return {"model": "m", "stream": True, "input": prompt}
     said = {"messages": [{"role": "user", "content": prompt}]}
     return {"model": "m", "stream": True, **said, **PATHS[client][1]}
 

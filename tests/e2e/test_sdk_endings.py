@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),
 ]
 
-DIALECTS = ("openai", "anthropic", "gemini", "cohere")
+DIALECTS = ("openai", "anthropic", "gemini", "cohere", "responses")
 ENDINGS = {
     "0 ms": Ending(0.0),
     "2 ms": Ending(0.002),
@@ -83,6 +83,41 @@ async def openai_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
                 return whole.choices[0].message.content or ""
             chunks = await create(model=model, messages=messages(prompt), stream=True)
             return "".join([each.choices[0].delta.content or "" async for each in chunks])
+
+        async def ask(model: str, prompt: str) -> list[str]:
+            return [await once(model, prompt) for _ in TWICE]
+
+        yield ask
+
+
+@contextlib.asynccontextmanager
+async def responses_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
+    with openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+
+        def once(model: str, prompt: str) -> str:
+            if not stream:
+                return client.responses.create(model=model, input=prompt).output_text
+            with client.responses.stream(model=model, input=prompt) as events:
+                return events.get_final_response().output_text
+
+        yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+
+
+@contextlib.asynccontextmanager
+async def responses_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+        create = client.responses.create
+
+        async def once(model: str, prompt: str) -> str:
+            if not stream:
+                return (await create(model=model, input=prompt)).output_text
+            said = ""
+            async for event in await create(model=model, input=prompt, stream=True):
+                if event.type == "response.output_text.delta":
+                    said += event.delta
+                if event.type == "response.completed":
+                    break  # as some programs do
+            return said
 
         async def ask(model: str, prompt: str) -> list[str]:
             return [await once(model, prompt) for _ in TWICE]
@@ -203,6 +238,8 @@ async def langchain_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
 CLIENTS: dict[str, Any] = {
     "openai": openai_sync,
     "openai async": openai_async,
+    "responses": responses_sync,
+    "responses async": responses_async,
     "anthropic": anthropic_sync,
     "anthropic async": anthropic_async,
     "gemini": gemini_sync,

@@ -1,4 +1,4 @@
-"""A provider of raw sockets, all four dialects, whose bodies end as no well-kept server's would."""
+"""A provider of raw sockets, every dialect, whose bodies end as no well-kept server's would."""
 
 from __future__ import annotations
 
@@ -86,6 +86,32 @@ def _anthropic(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
     return [frame(event, event["type"]) for event in events]
 
 
+def _responses(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
+    part = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": []}
+    item = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant",
+            "content": [part]}  # fmt: skip
+    usage = {"input_tokens": TOKENS[0], "output_tokens": TOKENS[1], "total_tokens": sum(TOKENS)}
+    whole = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
+             "model": "m", "output": [item], "usage": usage}  # fmt: skip
+    if not asked.get("stream"):
+        return [json.dumps(whole).encode()]
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+    at = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    opening = {**item, "status": "in_progress", "content": []}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_item.added", "output_index": 0, "item": opening},
+        {"type": "response.content_part.added", **at, "part": {**part, "text": ""}},
+        *({"type": "response.output_text.delta", **at, "delta": word} for word in words),
+        {"type": "response.output_text.done", **at, "text": "".join(words)},
+        {"type": "response.content_part.done", **at, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": whole},
+    ]
+    numbered = [{**each, "sequence_number": number} for number, each in enumerate(events)]
+    return [frame(each, each["type"]) for each in numbered]
+
+
 def _gemini(words: Sequence[str], *, stream: bool) -> list[bytes]:
     def chunk(text: str, finish: str | None = None) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"parts": [{"text": text}], "role": "model"}}
@@ -131,6 +157,7 @@ def answer(path: str, body: bytes, words: Sequence[str] = WORDS) -> tuple[list[b
     asked = json.loads(body)
     say = _anthropic if path.endswith("/messages") else _openai
     say = _cohere if path.endswith("/v2/chat") else say
+    say = _responses if path.endswith("/responses") else say
     return say(asked, words), bool(asked.get("stream"))
 
 
