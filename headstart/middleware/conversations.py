@@ -46,6 +46,8 @@ TAG = "conversation"
 """The tag of the store's entries that hold answers for chains."""
 CALLERS_SHARE = 4
 """One caller may fill this part of the bounds: a quarter."""
+JOINED = frozenset(("rescued", "continued"))
+"""Transforms of answers that several calls have given."""
 OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 
@@ -452,10 +454,16 @@ class Chain:
             response=response,
             created=self._conversations.clock(),
             upstream=context.upstream,
-            own=asked_upstream and not answer.id.startswith(OWN),
+            own=asked_upstream and not answer.id.startswith(OWN) and not _is_joined(context),
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
         self._conversations.keep(owner, turn, fresh=asked_upstream)
+
+
+def _is_joined(context: RequestContext) -> bool:
+    """Tell whether an answer has parts of several calls, so that no provider stored it whole."""
+    reply = None if context.flight is None else context.flight.reply
+    return reply is not None and not JOINED.isdisjoint(reply.transforms)
 
 
 def no_previous(id: str) -> UnknownReference:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt, Shaped
     from headstart.dialects.embeddings import Vectors
+    from headstart.reply import Reply
     from headstart.types import Entry, Headers, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
@@ -197,6 +198,8 @@ class Flight:
         """Takes the items out of the answer, once for all clients."""
         self.vectors: Vectors | None = None
         """The items, which are kept one by one."""
+        self.reply: Reply | None = None
+        """The answer that is read; its ``transforms`` tell what was done to it so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
         self._cut_off = False

@@ -317,7 +317,7 @@ class PumpedCall:
         ends_at_finish = self._reads and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
         raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
-        flight.is_read = True
+        flight.is_read, flight.reply = True, reply
         flight.open(head)
         try:
             async for piece in reply.pieces:

@@ -201,6 +201,17 @@ async def test_encrypted_reasoning_stays_with_the_account_that_made_it() -> None
     assert [item["encrypted_content"] for item in sealed] == [first.output[0].encrypted_content]
 
 
+async def test_a_chain_goes_on_behind_an_answer_that_was_rescued() -> None:
+    """No provider has stored such an answer, so its id does not go up."""
+    provider = ResponsesProvider()
+    provider.breaks = 1
+    async with chained(provider, route={"name": "r", "upstreams": ["up0"]}) as gate:
+        turns = await talk(gate, stream=True)
+    assert [turn.output_text for turn in turns] == SAID
+    assert len(provider.asked) == 4
+    assert "previous_response_id" not in provider.asked[2]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_agent_goes_on_behind_a_tool_call(stream: bool) -> None:
     provider = ResponsesProvider(reasons=True)
