@@ -252,13 +252,30 @@ class StreamTail:
         """Return the response as JSON once its event has come, else None."""
         pending = self._rest + data
         start = 0
-        while (end := _end_of_frame(pending, start)) is not None:
-            frame, start = pending[start:end], end
-            if any(kind in frame for kind in _TERMINAL) and (found := _response_in(frame)):
+        while (at := _place_of_terminal(pending, start)) is not None:
+            begin, end = _begin_of_frame(pending, start, at), _end_of_frame(pending, at)
+            if end is None:
+                start = begin
+                break
+            if found := _response_in(pending[begin:end]):
                 self._rest = b""
                 return found
+            start = end
+        else:
+            start = _begin_of_frame(pending, start, len(pending))
         self._rest = pending[start:] if len(pending) - start <= self._most else b""
         return None
+
+
+def _place_of_terminal(data: bytes, start: int) -> int | None:
+    """Return the place of the next name of a terminal event, or None."""
+    return min([at for kind in _TERMINAL if (at := data.find(kind, start)) >= 0], default=None)
+
+
+def _begin_of_frame(data: bytes, start: int, until: int) -> int:
+    """Return the place behind the last empty line before ``until``, or ``start``."""
+    ends = [(data.rfind(end, start, until), len(end)) for end in _ENDS]
+    return max([start, *(at + length for at, length in ends if at >= 0)])
 
 
 def _end_of_frame(data: bytes, start: int) -> int | None:
