@@ -127,7 +127,9 @@ class Responder:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(fitted)
-        context.answer_id = id = _hit_id(context, dialect, entry)
+        # An answer to other words is another answer, so it gets an id of its own.
+        named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
+        context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
         kinds, created = dialect.content_types, int(now)
         if request.stream:
             body = rendered.sse(id, created, include_usage=request.include_usage)
@@ -375,14 +377,12 @@ async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) 
         await leave(context, flight, seat)
 
 
-def _hit_id(context: RequestContext, dialect: Dialect, entry: Entry) -> str:
-    """Return the id under which a stored answer goes out.
+def _named_id(dialect: Dialect, entry: Entry) -> str:
+    """Return the id of a stored answer for clients that name answers by their ids.
 
-    Where clients name answers by their ids, an equal conversation gets the same id again: the
-    provider's, or one that follows from the entry. An answer to other words gets a new one.
+    An equal conversation gets the same id again: the provider's, or one that follows from the
+    entry.
     """
-    if not dialect.names_answers or context.lookup.outcome is not Outcome.EXACT:
-        return dialect.new_id()
     known = None if isinstance(entry.answer, RawResponse) else dialect.known_id(entry.answer)
     return known or own_id(entry.id)
 
