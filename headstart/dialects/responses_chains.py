@@ -36,7 +36,7 @@ hosted tools."""
 _encode = msgspec.json.encode
 
 
-class Asked(NamedTuple):
+class ChainedRequest(NamedTuple):
     """The parts of a request that chains are made of."""
 
     previous: str | None
@@ -64,7 +64,7 @@ class _Request(msgspec.Struct):
     background: Any = None
 
 
-class _Item(msgspec.Struct):
+class _ReferableItem(msgspec.Struct):
     type: Any = None
     role: Any = None
     id: Any = None
@@ -80,7 +80,7 @@ class _Item(msgspec.Struct):
         return None
 
 
-class Answer(msgspec.Struct):
+class NamedAnswer(msgspec.Struct):
     """The parts of a response that chains are made of."""
 
     id: str
@@ -90,9 +90,9 @@ class Answer(msgspec.Struct):
 
 _read_request = msgspec.json.Decoder(_Request).decode
 read_raws = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
-_read_items = msgspec.json.Decoder(tuple[_Item, ...]).decode
-_read_item = msgspec.json.Decoder(_Item).decode
-_read_answer = msgspec.json.Decoder(Answer).decode
+_read_items = msgspec.json.Decoder(tuple[_ReferableItem, ...]).decode
+_read_item = msgspec.json.Decoder(_ReferableItem).decode
+_read_answer = msgspec.json.Decoder(NamedAnswer).decode
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -110,7 +110,7 @@ def may_refer(body: bytes) -> bool:
     return b'"id"' in body or b"previous_response_id" in body or b"\\u" in body
 
 
-def read_asked(body: bytes) -> Asked | None:
+def read_asked(body: bytes) -> ChainedRequest | None:
     """Read a request's body; None if it has another shape, which its provider will say."""
     try:
         request = _read_request(body)
@@ -121,14 +121,14 @@ def read_asked(body: bytes) -> Asked | None:
         if raw[:1] != b"[":
             said = _encode({"role": "user", "content": request.input})
             items = () if raw == b"null" else (msgspec.Raw(said),)
-            return Asked(previous, items, (None,) * len(items), keeps)
+            return ChainedRequest(previous, items, (None,) * len(items), keeps)
         references = tuple([item.reference for item in _read_items(raw)])
-        return Asked(previous, read_raws(raw), references, keeps)
+        return ChainedRequest(previous, read_raws(raw), references, keeps)
     except _UNREADABLE:
         return None
 
 
-def read_answer(document: bytes) -> Answer | None:
+def read_answer(document: bytes) -> NamedAnswer | None:
     """Read a whole response; None if it is none, or one that cannot be continued."""
     try:
         answer = _read_answer(document)
@@ -137,7 +137,7 @@ def read_answer(document: bytes) -> Answer | None:
     return answer if answer.id and answer.status in ("completed", "incomplete") else None
 
 
-def item_ids(answer: Answer) -> list[str | None]:
+def item_ids(answer: NamedAnswer) -> list[str | None]:
     """Return the ids of its output items."""
     return [_read_item(raw).own_id for raw in answer.output]
 

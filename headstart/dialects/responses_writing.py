@@ -82,7 +82,7 @@ _OF_THE_CALL = frozenset(
 _INCOMPLETE = {canonical: own for own, canonical in REASONS.items()}
 
 
-class _Part:
+class _OutputPart:
     """A content part, or the arguments of a call, as it is written."""
 
     __slots__ = ("after", "before", "block", "kind", "logprobs", "middle", "number", "texts")
@@ -100,7 +100,7 @@ class _Part:
         return self.kind == "summary_text"
 
 
-class _Item:
+class _OutputItem:
     """An item as it is written."""
 
     __slots__ = ("index", "item", "native", "parts")
@@ -111,7 +111,7 @@ class _Item:
         self.item = item
         self.native = native
         """Its number in the output that it came in."""
-        self.parts: list[_Part] = []
+        self.parts: list[_OutputPart] = []
 
 
 class ResponsesEncoder:
@@ -134,8 +134,8 @@ class ResponsesEncoder:
         self._tier: str | None = None
         self._usage: dict[str, Any] | None = None
         self._begun = self._over = False
-        self._open: _Item | None = None
-        self._calls: dict[int, _Item] = {}
+        self._open: _OutputItem | None = None
+        self._calls: dict[int, _OutputItem] = {}
         """The calls that were begun, by their numbers; those that ended have no parts."""
         self._waiting: dict[int, dict[str, Any]] = {}
         """Frames of items whose texts are yet to come, by their numbers where they came in."""
@@ -255,9 +255,11 @@ class ResponsesEncoder:
         self._end_item(item, frame, written)
         return None
 
-    def _begin_item(self, item: dict[str, Any], native: int | None, written: list[bytes]) -> _Item:
+    def _begin_item(
+        self, item: dict[str, Any], native: int | None, written: list[bytes]
+    ) -> _OutputItem:
         self._begin(written)
-        begun = _Item(self._count, item, native)
+        begun = _OutputItem(self._count, item, native)
         self._count += 1
         told = {"output_index": begun.index, "item": _opening(item)}
         written.append(self._frame("output_item.added", told))
@@ -289,12 +291,14 @@ class ResponsesEncoder:
             part = self._begin_part(item, kind, block, written)
         self._say(part, text, logprobs, written)
 
-    def _begin_part(self, item: _Item, kind: str, block: int | None, written: list[bytes]) -> _Part:
+    def _begin_part(
+        self, item: _OutputItem, kind: str, block: int | None, written: list[bytes]
+    ) -> _OutputPart:
         summary = kind == "summary_text"
         number = sum(each.is_summary == summary for each in item.parts)
         if item.native is not None and block is not None:
             number = block % MOST_PARTS
-        part = _Part(kind, block, number)
+        part = _OutputPart(kind, block, number)
         item.parts.append(part)
         name, index = EVENTS[kind]
         place: dict[str, Any] = {"item_id": item.item.get("id"), "output_index": item.index}
@@ -310,7 +314,7 @@ class ResponsesEncoder:
         part.after = b',"logprobs":[]}\n\n' if kind == "output_text" else b"}\n\n"
         return part
 
-    def _say(self, part: _Part, text: str, logprobs: list[Any], written: list[bytes]) -> None:
+    def _say(self, part: _OutputPart, text: str, logprobs: list[Any], written: list[bytes]) -> None:
         part.texts.append(text)
         number, after = self._number, part.after
         self._number += len(text) if self._joined else 1
@@ -324,7 +328,11 @@ class ResponsesEncoder:
             self._open.item = {**self._open.item, "encrypted_content": signature}
 
     def _end_part(
-        self, item: _Item, part: _Part, frame: dict[str, Any] | None, written: list[bytes]
+        self,
+        item: _OutputItem,
+        part: _OutputPart,
+        frame: dict[str, Any] | None,
+        written: list[bytes],
     ) -> None:
         """Write the end of a content part. ``frame`` is that of its item at its end."""
         name, index = EVENTS[part.kind]
@@ -347,7 +355,9 @@ class ResponsesEncoder:
         stem = "reasoning_summary_part" if part.is_summary else "content_part"
         written.append(self._frame(f"{stem}.done", {**place, "part": whole}))
 
-    def _end_item(self, item: _Item, frame: dict[str, Any] | None, written: list[bytes]) -> None:
+    def _end_item(
+        self, item: _OutputItem, frame: dict[str, Any] | None, written: list[bytes]
+    ) -> None:
         if item.parts:
             self._end_part(item, item.parts[-1], frame, written)
         whole = self._whole_item(item, frame)
@@ -357,7 +367,7 @@ class ResponsesEncoder:
         if item is self._open:
             self._open = None
 
-    def _whole_item(self, item: _Item, frame: dict[str, Any] | None) -> dict[str, Any]:
+    def _whole_item(self, item: _OutputItem, frame: dict[str, Any] | None) -> dict[str, Any]:
         own = item.item
         whole = dict(own)
         if frame is not None:
@@ -443,7 +453,7 @@ def _opening(item: dict[str, Any]) -> dict[str, Any]:
     return {**{n: v for n, v in item.items() if n not in left}, SUMMARY: []}
 
 
-def _whole_part(part: _Part, frame: dict[str, Any] | None) -> dict[str, Any]:
+def _whole_part(part: _OutputPart, frame: dict[str, Any] | None) -> dict[str, Any]:
     """Return a content part with its text, and what else its item's frame says of it."""
     if part.kind in CALLS:
         return {}
@@ -457,7 +467,7 @@ def _whole_part(part: _Part, frame: dict[str, Any] | None) -> dict[str, Any]:
     return {**whole, "logprobs": part.logprobs} if "logprobs" in whole else whole
 
 
-def _is_whole(call: _Item) -> bool:
+def _is_whole(call: _OutputItem) -> bool:
     """Tell whether a call may end here: its arguments are JSON, or any text."""
     if kind_of(call.item) != "function_call":
         return True

@@ -40,7 +40,7 @@ _PLACES = ("path", "raw_path", "root_path")
 """Fields of a scope that frameworks change before the handler. The cache uses the client's."""
 
 
-class Answer(NamedTuple):
+class HandlerAnswer(NamedTuple):
     """An answer for which the handler does not run."""
 
     status: int
@@ -111,7 +111,7 @@ class Visit:
             side.cancel()  # the framework has sent another answer
         await asyncio.wait((side,))
 
-    async def look_up(self) -> Answer | None:
+    async def look_up(self) -> HandlerAnswer | None:
         """Return the answer to give in the handler's place, or None: it must run.
 
         Raises errors of the engine, and of a run of the handler for another client.
@@ -128,9 +128,9 @@ class Visit:
         except anyio.EndOfStream:
             if self._refusal is not None:
                 raise self._refusal from None
-            return Answer(LEFT, [], b"")
+            return HandlerAnswer(LEFT, [], b"")
         body, more = first.get("body", b""), first.get("more_body", False)
-        return Answer(start["status"], start["headers"], self._rest(body) if more else body)
+        return HandlerAnswer(start["status"], start["headers"], self._rest(body) if more else body)
 
     async def _rest(self, first: bytes) -> AsyncIterator[bytes]:
         yield first
@@ -350,7 +350,7 @@ def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _response(scope: Scope, args: tuple[object, ...], answer: Answer) -> object:
+def _response(scope: Scope, args: tuple[object, ...], answer: HandlerAnswer) -> object:
     """Return an answer as a response of the framework that called the handler."""
     if "django" in sys.modules:
         from django.http import HttpRequest
@@ -376,7 +376,7 @@ def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return texts
 
 
-def _starlette(answer: Answer) -> object:
+def _starlette(answer: HandlerAnswer) -> object:
     from starlette.responses import Response, StreamingResponse
 
     whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
@@ -385,7 +385,7 @@ def _starlette(answer: Answer) -> object:
     return response
 
 
-def _litestar(answer: Answer) -> object:
+def _litestar(answer: HandlerAnswer) -> object:
     from litestar.response import Response, Stream
 
     whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
@@ -394,7 +394,7 @@ def _litestar(answer: Answer) -> object:
     )
 
 
-def _django(answer: Answer) -> object:
+def _django(answer: HandlerAnswer) -> object:
     from django.http import HttpResponse, StreamingHttpResponse
 
     whole = isinstance(answer.body, bytes)

@@ -34,7 +34,7 @@ from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, n
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.dialects.responses_chains import Asked
+    from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
     from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.concurrency import Spawn
@@ -52,7 +52,7 @@ OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 
 
-class Turn(Frozen):
+class KeptTurn(Frozen):
     """One answer, and what was asked."""
 
     id: str
@@ -76,16 +76,16 @@ class Turn(Frozen):
         return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
 
 
-_Aliases = dict[str, Turn]
+_Aliases = dict[str, KeptTurn]
 """The turns of all callers that got an answer of this id."""
 _read_aliases = msgspec.msgpack.Decoder(_Aliases).decode
 
 
 @dataclass
-class _Kept:
+class _KeptTurns:
     """What one caller has."""
 
-    turns: OrderedDict[str, Turn] = field(default_factory=OrderedDict)
+    turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
     items: dict[str, str] = field(default_factory=dict)
     """The answers of output items, by their ids."""
     size: int = 0
@@ -114,12 +114,12 @@ class Conversations:
         self._store = store
         self._spawn = spawn
         self._observer = observer
-        self._owners: OrderedDict[str, _Kept] = OrderedDict()
+        self._owners: OrderedDict[str, _KeptTurns] = OrderedDict()
         """The caller that was active last stands at the end."""
         self._holders: dict[str, set[str]] = {}
         """The callers that hold an id, of an answer or of an item."""
         self._count = self._size = 0
-        self._waiting: list[tuple[str, Turn, bool]] = []
+        self._waiting: list[tuple[str, KeptTurn, bool]] = []
         """Turns that the store does not have yet."""
         self._writer: asyncio.Task[None] | None = None
 
@@ -128,7 +128,7 @@ class Conversations:
         if self._writer is not None:
             await asyncio.wait((self._writer,))
 
-    async def find(self, owner: str, id: str) -> Turn | None:
+    async def find(self, owner: str, id: str) -> KeptTurn | None:
         """Return a caller's turn, which may be a deleted one."""
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(id)
@@ -144,14 +144,14 @@ class Conversations:
         turn = None if kept is None else kept.turns.get(id)
         return turn is not None and not turn.deleted and self._lives(turn)
 
-    def _lives(self, turn: Turn) -> bool:
+    def _lives(self, turn: KeptTurn) -> bool:
         return self.clock() < turn.created + self.limits.ttl_s
 
     async def held_by_others(self, id: str) -> bool:
         """Tell whether only other callers have an id."""
         return bool(self._holders.get(id)) or bool(self._store is not None and await self._load(id))
 
-    def find_item(self, owner: str, id: str) -> tuple[Turn, msgspec.Raw] | None:
+    def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
         """Return an output item by its id, and its turn. Only memory knows ids of items."""
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(kept.items.get(id, ""))
@@ -162,7 +162,7 @@ class Conversations:
             return None
         return turn, dict(zip(item_ids(answer), answer.output, strict=True))[id]
 
-    def keep(self, owner: str, turn: Turn, *, fresh: bool = False) -> None:
+    def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
         """Keep a turn, unless the caller has it already. ``fresh``: nobody can have its id yet."""
         if self.holds(owner, turn.id) and not turn.deleted:
             return
@@ -172,14 +172,14 @@ class Conversations:
             if self._writer is None or self._writer.done():
                 self._writer = self._spawn(self._write, self._store)
 
-    def delete(self, owner: str, turn: Turn) -> None:
+    def delete(self, owner: str, turn: KeptTurn) -> None:
         """Forget what a turn says. The caller's alias stays as deleted."""
         empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
         self.keep(owner, empty)
 
-    async def chain(self, owner: str, id: str) -> list[Turn] | None:
+    async def chain(self, owner: str, id: str) -> list[KeptTurn] | None:
         """Return the turns up to an answer, the first one first; None if one is missing."""
-        turns: list[Turn] = []
+        turns: list[KeptTurn] = []
         step: str | None = id
         while step is not None:
             turn = await self.find(owner, step)
@@ -203,7 +203,7 @@ class Conversations:
             if asked.previous is not None and asked.previous.startswith(OWN):
                 raise no_previous(asked.previous)
             return None
-        turns: list[Turn] = []
+        turns: list[KeptTurn] = []
         if asked.previous is not None:
             turns = await self._previous(owner, asked.previous) or []
         held, whole = self._resolve(owner, asked, turns)
@@ -215,7 +215,7 @@ class Conversations:
         """Return the chain of a request that refers to nothing (``may_refer``)."""
         return Chain(self, body, None, _NOTHING, reads_later=True)
 
-    async def _previous(self, owner: str, id: str) -> list[Turn] | None:
+    async def _previous(self, owner: str, id: str) -> list[KeptTurn] | None:
         """Return the chain of an answer; None if perhaps the provider has it."""
         turn = await self.find(owner, id)
         if turn is not None and not turn.deleted:
@@ -229,12 +229,14 @@ class Conversations:
             raise no_previous(id)
         return None
 
-    def _resolve(self, owner: str, asked: Asked, turns: list[Turn]) -> tuple[_Held, bool]:
+    def _resolve(
+        self, owner: str, asked: ChainedRequest, turns: list[KeptTurn]
+    ) -> tuple[_Held, bool]:
         """Return the items of a request with those that it refers to.
 
         False: the provider may know some of the references, which stay.
         """
-        items: list[tuple[msgspec.Raw, Turn | None]] = []
+        items: list[tuple[msgspec.Raw, KeptTurn | None]] = []
         whole = True
         for raw, reference in zip(asked.items, asked.references, strict=True):
             found = None if reference is None else self.find_item(owner, reference)
@@ -250,14 +252,14 @@ class Conversations:
             items.append((raw, None))
         return _Held(tuple(turns), tuple(items)), whole
 
-    def _remember(self, owner: str, turn: Turn) -> None:
+    def _remember(self, owner: str, turn: KeptTurn) -> None:
         limits = self.limits
         if turn.size > self.most_bytes:
             return
         known = self._owners.get(owner)
         if known is not None and turn.id in known.turns:
             self._forget(owner, known, turn.id)
-        kept = self._owners.setdefault(owner, _Kept())
+        kept = self._owners.setdefault(owner, _KeptTurns())
         self._owners.move_to_end(owner)
         kept.turns[turn.id] = turn
         for id in (turn.id, *turn.items):
@@ -272,7 +274,7 @@ class Conversations:
             oldest, theirs = next(iter(self._owners.items()))
             self._forget(oldest, theirs, next(iter(theirs.turns)))
 
-    def _forget(self, owner: str, kept: _Kept, id: str) -> None:
+    def _forget(self, owner: str, kept: _KeptTurns, id: str) -> None:
         turn = kept.turns.pop(id)
         self._count -= 1
         self._size -= turn.size
@@ -339,9 +341,9 @@ class Conversations:
 class _Held(NamedTuple):
     """What we hold of what a request refers to."""
 
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[KeptTurn, ...] = ()
     """The turns before it."""
-    items: tuple[tuple[msgspec.Raw, Turn | None], ...] = ()
+    items: tuple[tuple[msgspec.Raw, KeptTurn | None], ...] = ()
     """Its own items, and the turns of those that it refers to."""
 
 
@@ -355,7 +357,7 @@ class Chain:
         self,
         conversations: Conversations,
         body: bytes,
-        asked: Asked | None,
+        asked: ChainedRequest | None,
         held: _Held,
         *,
         reads_later: bool = False,
@@ -447,7 +449,7 @@ class Chain:
             return
         items = asked.items if self._reads_later else [raw for raw, _ in self._held.items]
         asked_upstream = context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS)
-        turn = Turn(
+        turn = KeptTurn(
             id=answer.id,
             previous=asked.previous,
             input=bytes(as_array(items)),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.middleware.asgi_types import Scope, Send
-    from headstart.middleware.conversations import Conversations, Turn
+    from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
 
 _PATH = re.compile(rb"/v1/responses/([^/]+)(/input_items)?")
@@ -96,7 +96,7 @@ class HeldResponses:
             raise InvalidRequest("stream: an answer that Headstart keeps is sent whole")
         return turn.response
 
-    async def _list(self, owner: str, turn: Turn, query: dict[str, str]) -> bytes:
+    async def _list(self, owner: str, turn: KeptTurn, query: dict[str, str]) -> bytes:
         limit, order = query.get("limit", str(PAGE)), query.get("order", "desc")
         if not (limit.isdecimal() and 1 <= int(limit) <= LARGEST_PAGE):
             raise InvalidRequest(f"limit: must be a number from 1 to {LARGEST_PAGE}")

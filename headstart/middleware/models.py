@@ -54,7 +54,7 @@ class ListSource:
     upstream: Upstream
 
 
-class _Kept(Frozen):
+class _KeptList(Frozen):
     """An upstream's list. ``at`` is when it came, in Unix seconds."""
 
     base_url: str
@@ -113,7 +113,7 @@ class ModelLists:
         self._clock = clock
         self._new_id = new_id
         self._observer = observer
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptList] = {}
         self._models: dict[str, dict[str, ListedModel]] = {}
         """The models of each list, by id."""
         self._asked: dict[str, asyncio.Task[None]] = {}
@@ -134,7 +134,7 @@ class ModelLists:
     def load(self, saved: bytes) -> None:
         """Take over the lists of an earlier run, without those of another address."""
         try:
-            kept = msgspec.json.decode(saved, type=dict[str, _Kept])
+            kept = msgspec.json.decode(saved, type=dict[str, _KeptList])
         except msgspec.DecodeError:
             return
         for name, source in self._sources.items():
@@ -217,10 +217,10 @@ class ModelLists:
             )
             return self._observer.notify(failed)
         now = self._clock()
-        self._keep(source.name, _Kept(base_url=source.base_url, at=now, models=tuple(models)))
+        self._keep(source.name, _KeptList(base_url=source.base_url, at=now, models=tuple(models)))
         self._next[source.name] = now + FRESH_S
 
-    def _keep(self, name: str, kept: _Kept) -> None:
+    def _keep(self, name: str, kept: _KeptList) -> None:
         self._kept[name] = kept
         self._models[name] = {each.id: each for each in kept.models}
 

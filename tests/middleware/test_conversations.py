@@ -11,7 +11,7 @@ import pytest
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError, UnknownReference
 from headstart.middleware.concurrency import Supervisor
-from headstart.middleware.conversations import Conversations, Turn
+from headstart.middleware.conversations import Conversations, KeptTurn
 from headstart.observe import StageFailed
 from headstart.settings import ConversationSettings
 from support.fakes import Recorder
@@ -42,7 +42,7 @@ class Kept:
             observer=self.observer,
         )
 
-    def keep(self, owner: str, id: str, previous: str | None = None, **fields: Any) -> Turn:
+    def keep(self, owner: str, id: str, previous: str | None = None, **fields: Any) -> KeptTurn:
         said = {"id": f"msg_{id}", "type": "message", "role": "assistant", "content": id}
         response = {"id": id, "status": "completed", "output": [said]}
         asked = [{"role": "user", "content": f"about {id}"}]
@@ -56,7 +56,7 @@ class Kept:
             "own": False,
             "items": (f"msg_{id}",),
         }
-        turn = Turn(**(described | fields))
+        turn = KeptTurn(**(described | fields))
         self.conversations.keep(owner, turn)
         return turn
 

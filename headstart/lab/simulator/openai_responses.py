@@ -40,7 +40,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 
-class _Part(Frozen):
+class _ContentPart(Frozen):
     type: str
     text: str = ""
 
@@ -48,11 +48,11 @@ class _Part(Frozen):
 class _InputItem(Frozen):
     type: str = "message"
     role: str = "user"
-    content: str | tuple[_Part, ...] | None = None
-    output: str | tuple[_Part, ...] = ""
+    content: str | tuple[_ContentPart, ...] | None = None
+    output: str | tuple[_ContentPart, ...] = ""
 
 
-class _Tool(Frozen):
+class _FlatTool(Frozen):
     type: str
     name: str = ""
     parameters: dict[str, Any] | None = None
@@ -63,13 +63,13 @@ class _Choice(Frozen):
     name: str = ""
 
 
-class _Format(Frozen):
+class _SchemaFormat(Frozen):
     type: str = "text"
     schema: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _TextOptions(Frozen):
-    format: _Format | None = None
+    format: _SchemaFormat | None = None
 
 
 class _ReasoningWish(Frozen):
@@ -83,7 +83,7 @@ class _ResponsesBody(Frozen):
     instructions: str | None = None
     stream: bool | None = False
     max_output_tokens: int | None = None
-    tools: tuple[_Tool, ...] | None = None
+    tools: tuple[_FlatTool, ...] | None = None
     tool_choice: str | _Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: _ReasoningWish | None = None
@@ -178,13 +178,13 @@ def _message(item: _InputItem) -> AskedMessage:
     return AskedMessage(role=role, content=_text(item.content or ""))
 
 
-def _text(content: str | tuple[_Part, ...]) -> str:
+def _text(content: str | tuple[_ContentPart, ...]) -> str:
     if isinstance(content, str):
         return content
     return text_message("", [part.text for part in content]).text
 
 
-def _tool(tool: _Tool) -> OfferedTool:
+def _tool(tool: _FlatTool) -> OfferedTool:
     if tool.type != "function":
         return OfferedTool(type=tool.type)
     return OfferedTool(function=Function(name=tool.name, parameters=tool.parameters or {}))
