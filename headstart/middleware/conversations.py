@@ -423,8 +423,7 @@ class Chain:
             nonlocal tail, parts, size
             if message["type"] == "http.response.start":
                 headers = tuple(message["headers"])
-                known = self._conversations.holds(owner, context.answer_id)
-                if message["status"] == 200 and not known and is_plain(headers):
+                if message["status"] == 200 and is_plain(headers):
                     tail = StreamTail(most) if is_event_stream(headers) else None
                     parts = [] if tail is None else None
             elif tail is not None:

@@ -211,13 +211,10 @@ class Engine:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
-        chain = None
-        if self._conversations is not None and _names_answers(context):
-            if may_refer(context.body):
-                owner = self._preparer.owner(context.scope)
-                chain = await self._conversations.open(owner, context.body)
-            else:
-                chain = self._conversations.begin(context.body)
+        if self._conversations is not None and _names_answers(context) and may_refer(context.body):
+            owner = self._preparer.owner(context.scope)
+            context.chain = await self._conversations.open(owner, context.body)
+        chain = context.chain
         try:
             body = context.body if chain is None else chain.whole
             context.prepared = self._preparer.prepare(context.route, context.scope, body)
@@ -226,13 +223,22 @@ class Engine:
                 reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
                 return await self._pass_through(context, app, reason)
             raise
-        if chain is not None:
-            if chain.refers:
-                context.body = chain.sent(self._answerers(context))
-            if not context.prepared.directives.no_store:
-                context.send = chain.keeping(context)
+        if chain is not None and chain.refers:
+            context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.started
         await self._serve(context, app)
+
+    def _keep_answer(self, context: RequestContext) -> None:
+        """Let the answer be kept as it is sent, if later calls may name it."""
+        kept, prepared, chain = self._conversations, context.prepared, context.chain
+        if kept is None or not prepared.owner or prepared.directives.no_store:
+            return
+        if context.answer_id and kept.holds(prepared.owner, context.answer_id):
+            return
+        if chain is None and not may_refer(context.body):
+            chain = kept.begin(context.body)
+        if chain is not None:
+            context.send = chain.keeping(context)
 
     def _answerers(self, context: RequestContext) -> frozenset[str]:
         """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
@@ -265,6 +271,7 @@ class Engine:
             else:
                 if decision.action is HitAction.SERVE_AND_AUDIT and sample is not None:
                     self._audit(context, key, sample, app)
+                self._keep_answer(context)
                 return await self._responder.hit(context, entry, response, now)
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
@@ -452,5 +459,6 @@ class Engine:
     async def _fly(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
     ) -> None:
+        self._keep_answer(context)
         early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
         await self._responder.fly(context, flight, early_200_s, compose)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.decisions import UnlabelledPair
     from headstart.dialects.documents import DocumentForm
     from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
     from headstart.types import Headers, Origin
@@ -128,6 +129,8 @@ class RequestContext:
     """Where its answer comes from."""
     upstream = ""
     status = 0
+    chain: Chain | None = None
+    """What it refers to, if that is held."""
     answer_id = ""
     """The id under which a stored answer goes out."""
     first_byte: float | None = None
