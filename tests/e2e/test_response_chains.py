@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -210,6 +211,23 @@ async def test_a_chain_goes_on_behind_an_answer_that_was_rescued() -> None:
     assert [turn.output_text for turn in turns] == SAID
     assert len(provider.asked) == 4
     assert "previous_response_id" not in provider.asked[2]
+
+
+async def test_a_hit_by_meaning_has_an_id_of_its_own_for_its_own_words() -> None:
+    provider = ResponsesProvider()
+    near: Any = {"cache__mode": "serve", "cache__threshold": 0.6, "encoder__max_wait_ms": 20_000}
+    async with chained(provider, **near) as gate:
+        first = await gate.ask("How can I sign up for ChatGPT?")
+        hit = await gate.ask("I want to sign up for ChatGPT")
+        assert gate.outcomes == ["miss", "semantic"]
+        assert hit.id.startswith("resp_hs")
+        await gate.ask("b", first.id)
+        await gate.ask("b", hit.id)
+        listed = [item async for item in gate.client().responses.input_items.list(hit.id)]
+    asked = [json.dumps(each["input"]) for each in provider.asked[-2:]]
+    assert provider.asked[-2]["previous_response_id"] == first.id
+    assert "I want to sign up" in asked[1]
+    assert listed[0].content[0].text == "I want to sign up for ChatGPT"  # type: ignore[union-attr, index]
 
 
 @pytest.mark.parametrize("stream", [False, True])
