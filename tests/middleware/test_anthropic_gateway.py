@@ -234,8 +234,8 @@ async def test_what_cannot_be_translated_is_refused_with_the_fix() -> None:
             assert 'dialect = \\"openai\\"' in await response.text()
         assert len(proxy.upstream.calls) == 1
     async with proxied() as proxy:
-        counting = proxy.session.post(proxy.url + MESSAGES + "/count_tokens", json={})
-        async with counting as response:
+        batching = proxy.session.post(proxy.url + MESSAGES + "/batches", json={})
+        async with batching as response:
             assert response.status == 404
             assert 'dialect = \\"anthropic\\"' in await response.text()
         assert proxy.upstream.calls == []
