@@ -98,6 +98,8 @@ class ResponsesDecoder:
         self._told: set[tuple[str, int, int]] = set()
         self._begun: set[int] = set()
         self._done: set[int] = set()
+        self._told_items = 0
+        """The number of items that events told to their end, under whatever number."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return what the frame says; nothing for comments and for the steps of hosted tools."""
@@ -128,6 +130,7 @@ class ResponsesDecoder:
         elif kind == "response.output_item.added":
             yield from self._begin_item(*_item(event))
         elif kind == "response.output_item.done":
+            self._told_items += 1
             yield from self._end_item(*_item(event))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             yield from self._end(as_object(event.get("response"), "the response"))
@@ -234,7 +237,9 @@ class ResponsesDecoder:
         output = response.get("output")
         if not isinstance(output, list | None):
             raise MalformedAnswerError("the output is not an array")
-        for index, item in enumerate(output or ()):
+        # Some servers number the items of their events otherwise than those of the whole answer.
+        left = output if output and self._told_items < len(output) else ()
+        for index, item in enumerate(left):
             if index not in self._done:
                 yield from self._end_item(index, as_object(item, "an item of the output"))
         known, fields = self._fields or {}, other_fields(response)

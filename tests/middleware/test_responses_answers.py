@@ -289,6 +289,18 @@ def test_texts_that_no_delta_told_are_read_at_the_end() -> None:
     assert body_of(answers[0])["output"] == [whole]
 
 
+@pytest.mark.parametrize("numbers", [(1, 2), (0, 0), (0, 10**12), (-1, 5)])
+def test_items_that_events_number_wrongly_are_not_told_twice(numbers: tuple[int, int]) -> None:
+    whole = [message(said("Hi"), id="msg_1"), called()]
+    told = [
+        event(f"response.output_item.{step}", 4, output_index=number, item=item)
+        for number, item in zip(numbers, whole, strict=True)
+        for step in ("added", "done")
+    ]
+    answer = folded(decoded(DIALECT, BEGUN + b"".join(told) + completed(*whole)))
+    assert told_of(answer.choices[0]) == [("text", "Hi"), ("call", "call_1", "f", '{"a":1}')]
+
+
 def test_calls_that_no_delta_told_are_read_at_the_end() -> None:
     opening = called(arguments="", status="in_progress")
     added = event("response.output_item.added", 1, output_index=0, item=opening)
