@@ -109,7 +109,9 @@ class DocumentForm:
             document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         except UNDECODABLE:
             return False
-        return bytes(document.get(self.results, b"")).startswith(b"[") and "error" not in document
+        results = bytes(document.get(self.results, b""))
+        has_any = results.startswith(b"[") and not results[1:].lstrip(_SPACE).startswith(b"]")
+        return has_any and "error" not in document
 
 
 def read_usage(body: bytes) -> dict[str, Any] | None:

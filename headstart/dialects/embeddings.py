@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SINGLE, _DOUBLE, _BASE64, _AS_IT_CAME = range(4)
 """How a vector is kept: as numbers of 4 or 8 bytes, as the bytes that base64 holds, or as JSON."""
+_EMPTY = frozenset({b"null", b'""', b"[]"})
+"""What some providers give in place of a vector that they failed to make."""
 _OWN = ("object", "index", "embedding")
 _NO_USAGE = msgspec.Raw(b'{"prompt_tokens":0,"total_tokens":0}')
 
@@ -68,7 +70,10 @@ def write_vectors(
 
 def _pack(row: dict[str, msgspec.Raw]) -> bytes:
     """Return a vector and what stands beside it in as few bytes as say exactly the same."""
-    kind, kept = _pack_vector(bytes(row["embedding"]))
+    vector = bytes(row["embedding"])
+    if vector in _EMPTY:
+        raise KeyError("embedding")
+    kind, kept = _pack_vector(vector)
     more = {name: value for name, value in row.items() if name not in _OWN}
     return msgspec.msgpack.encode((kind, kept, msgspec.json.encode(more) if more else b""))
 

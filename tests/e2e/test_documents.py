@@ -93,7 +93,9 @@ async def test_what_is_no_whole_answer_is_not_stored(fault: Fault) -> None:
     assert fine.headers["x-cache"] == "MISS"
 
 
-@pytest.mark.parametrize("body", [b"<p>busy</p>", b'{"error": {"message": "no"}}', b"{}"])
+@pytest.mark.parametrize(
+    "body", [b"<p>busy</p>", b'{"error": {"message": "no"}}', b"{}", b'{"results": [ ]}']
+)
 async def test_an_answer_in_another_form_passes_and_is_not_stored(body: bytes) -> None:
     upstream = ScriptedUpstream()
     upstream.body = body

@@ -29,7 +29,7 @@ def answer(*embeddings: Any, **more: Any) -> bytes:
     return json.dumps({**head, "data": rows}).encode()
 
 
-@given(st.lists(st.lists(doubles | singles, max_size=8), min_size=1, max_size=3))
+@given(st.lists(st.lists(doubles | singles, min_size=1, max_size=8), min_size=1, max_size=3))
 def test_numbers_come_back_exactly(vectors: list[list[float]]) -> None:
     body = answer(*vectors)
     read = read_vectors(body, len(vectors))
@@ -38,7 +38,11 @@ def test_numbers_come_back_exactly(vectors: list[list[float]]) -> None:
     assert json.loads(write_vectors(read.items, head=read.head)) == json.loads(body)
 
 
-@given(st.binary(max_size=40) | st.text(max_size=20) | st.lists(st.integers(-128, 127)))
+@given(
+    st.binary(min_size=1, max_size=40)
+    | st.text(min_size=1, max_size=20)
+    | st.lists(st.integers(-128, 127), min_size=1)
+)
 def test_other_forms_come_back_exactly(vector: bytes | str | list[int]) -> None:
     encoded = base64.b64encode(vector).decode() if isinstance(vector, bytes) else vector
     body = answer(encoded, note="é")
@@ -63,10 +67,13 @@ def test_single_precision_takes_four_bytes_a_number(form: str) -> None:
         b"[]",
         b'{"data": 1}',
         b'{"data": [{"index": 0}]}',
-        b'{"data": [{"index": 1, "embedding": []}]}',
+        b'{"data": [{"index": 1, "embedding": [0.5]}]}',
+        b'{"data": [{"index": 0, "embedding": []}]}',
+        b'{"data": [{"index": 0, "embedding": ""}]}',
+        b'{"data": [{"index": 0, "embedding": null}]}',
         b'{"data": [{"index": 0, "embedding": [1.5, "a"]}]}',
-        b'{"data": [{"index": 0, "embedding": []}, {"index": 1, "embedding": []}]}',
-        b'{"data": [{"index": 0, "embedding": []}], "error": {}}',
+        b'{"data": [{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [0.5]}]}',
+        b'{"data": [{"index": 0, "embedding": [0.5]}], "error": {}}',
     ],
 )
 def test_other_answers_are_not_taken_apart(body: bytes) -> None:
