@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
 
-_PATH = re.compile(rb"/v1/responses/([^/]+)(/input_items)?")
+_PATH = re.compile(rb"/v1/responses/([^/]+)(/.*)?")
+_ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
+"""The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
+looked at."""
 PAGE = 20
 LARGEST_PAGE = 100
 
@@ -51,13 +54,11 @@ class HeldResponses:
     async def answer(self, scope: Scope, send: Send) -> bool:
         """Answer a request, or return False if it is to be relayed."""
         match = _PATH.fullmatch(raw_path(scope))
-        if match is None or scope["method"] not in ("GET", "DELETE"):
-            return False
-        if match[2] and scope["method"] == "DELETE":
+        if match is None or scope["method"] == "OPTIONS":
             return False
         try:
             id = unquote(match[1].decode("latin-1"))
-            document = await self._document(scope, id, lists=match[2] is not None)
+            document = await self._document(scope, id, match[2])
         except (RequestError, HeadstartError) as error:
             status, headers, body = error_response(error, self._dialect, self._new_id())
             await send_whole(send, status, headers, body)
@@ -73,7 +74,7 @@ class HeldResponses:
         await send_whole(send, 200, headers, document)
         return True
 
-    async def _document(self, scope: Scope, id: str, *, lists: bool) -> bytes | None:
+    async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
         """Return the answer's body; None: the provider has it. Raises UnknownReference."""
         self._access.admit(scope)
         owner = self._owner(scope)
@@ -84,11 +85,13 @@ class HeldResponses:
             return None
         if turn.deleted:
             raise _not_found(id)
+        if (scope["method"], end) not in _ANSWERED:
+            return None
         if scope["method"] == "DELETE":
             self._conversations.delete(owner, turn)
             return msgspec.json.encode({"id": id, "object": "response", "deleted": True})
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        if lists:
+        if end is not None:
             return await self._list(owner, turn, query)
         if query.get("stream") == "true":
             if turn.own:

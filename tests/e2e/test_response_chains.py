@@ -7,6 +7,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
 
@@ -266,6 +267,20 @@ async def test_another_callers_id_is_refused_in_the_apis_own_words() -> None:
     assert body["param"] == "previous_response_id"
     assert body["message"] == f"Previous response with id '{mine.id}' not found."
     assert len(provider.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [("HEAD", ""), ("GET", "/"), ("GET", "/input_items/"), ("DELETE", "/"), ("POST", "/cancel")],
+)
+async def test_no_path_with_another_callers_id_goes_up(method: str, end: str) -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, own_key=True) as gate, httpx.AsyncClient() as client:
+        mine = await gate.ask("a", key="one")
+        url = f"{gate.url}/v1/responses/{mine.id}{end}"
+        asked = await client.request(method, url, headers={"authorization": "Bearer other"})
+    assert asked.status_code == 404
+    assert provider.paths == [("POST", "/v1/responses")]
 
 
 async def test_callers_that_share_answers_do_not_share_ids() -> None:
