@@ -266,6 +266,41 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client_in_one_line_o
     assert "upstream raw failed" in told[0].getMessage()
 
 
+async def test_a_body_that_turns_into_garbage_breaks_off_at_once() -> None:
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        await asyncio.sleep(0.05)  # a segment of its own
+        writer.write(b"no chunk\r\n")
+        await reader.read()
+        writer.close()
+
+    upstream = RawUpstream()
+    upstream.serve = serve  # type: ignore[method-assign]
+    async with relaying(upstream) as gate:
+        seen = await gate.ask(request())
+    assert seen.endswith(b"4\r\nhalf\r\n")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"600 Odd\r\n",
+        b"000 Odd\r\n",
+        b"101 Switching Protocols\r\nupgrade: foo\r\nconnection: upgrade\r\n",
+        b"200 OK\r\nx-odd: a\x01b\r\n",
+    ],
+)
+async def test_an_answer_that_no_server_could_send_on_is_a_502(head: bytes) -> None:
+    upstream = RawUpstream(b"HTTP/1.1 %bcontent-length: 0\r\n\r\n" % head)
+    async with relaying(upstream) as gate:
+        answer = await gate.ask(request())
+    assert answer.startswith(b"HTTP/1.1 502")
+    assert b"upstream_protocol_error" in answer
+
+
 async def test_a_stored_copy_that_is_still_good_is_relayed_as_a_304(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 import trustme
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from support.raw_upstream import open_raw
+from support.raw_upstream import RawUpstream, open_raw, raw_upstream
 from support.serving import bind_free_port
 from support.simulated import until
 from support.websocket_provider import Provider, before
@@ -180,6 +180,16 @@ async def test_a_providers_refusal_passes_with_its_status_and_body(status: int) 
     assert response.body == b'{"error":{"message":"no"}}'
     assert response.headers["x-request-id"] == "req_provider"
     assert gate.booked[0].status == status
+
+
+async def test_a_refusal_with_a_status_that_http_does_not_have_is_a_502() -> None:
+    odd = RawUpstream(b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n")
+    async with raw_upstream(odd) as at, before(Provider(), at=at) as gate:
+        with pytest.raises(InvalidStatus) as refused:
+            await gate.connect()
+        await until(lambda: len(gate.booked) == 1)
+    assert refused.value.response.status_code == 502
+    assert gate.booked[0].error == "upstream_protocol_error"
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -103,6 +103,14 @@ class _WatchedConnection(ResponseHandler):
             self.abort()
             return
         super().data_received(data)
+        if self._exception is not None:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """Tell who reads the body that no more of it can be read. The client library does not."""
+        body = self._payload
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
 
     def is_silent(self) -> bool:
         """Tell whether nothing came, read or not, since the end of the last answer."""

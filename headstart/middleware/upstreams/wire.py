@@ -112,8 +112,17 @@ class AnswerHead(NamedTuple):
     """The body is not compressed."""
 
 
+_UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
+"""Control characters, which no server writes into a header."""
+
+
 def read_head(status: int, headers: Headers) -> AnswerHead:
-    """Read the headers of an answer as they came."""
+    """Read the headers of an answer as they came.
+
+    Raises UpstreamProtocolError for a status or a header that no server could send on.
+    """
+    if not 200 <= status < 600:
+        raise UpstreamProtocolError(f"the upstream answered with status {status}")
     kept: list[tuple[bytes, bytes]] = []
     named: list[bytes] = []
     kind = encoding = None
@@ -128,6 +137,9 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
             kind = value
         elif name == b"content-encoding" and encoding is None:
             encoding = value
+    values = b"".join([value for _, value in kept])
+    if len(values.translate(None, _UNWRITABLE)) != len(values):
+        raise UpstreamProtocolError("a header of the upstream has control characters")
     if named:
         kept = [pair for pair in kept if pair[0] not in named]
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
