@@ -147,9 +147,14 @@ class Conversations:
     def _lives(self, turn: KeptTurn) -> bool:
         return self.clock() < turn.created + self.limits.ttl_s
 
-    async def held_by_others(self, id: str) -> bool:
-        """Tell whether only other callers have an id."""
-        return bool(self._holders.get(id)) or bool(self._store is not None and await self._load(id))
+    async def held_by_others(self, owner: str | None, id: str) -> bool:
+        """Tell whether callers beside this one have an id, also if it is too old."""
+        if self._others_have(owner, id):
+            return True
+        return self._store is not None and not (await self._load(id)).keys() <= {owner}
+
+    def _others_have(self, owner: str | None, id: str) -> bool:
+        return not self._holders.get(id, set()) <= {owner}
 
     def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
         """Return an output item by its id, and its turn. Only memory knows ids of items."""
@@ -163,8 +168,12 @@ class Conversations:
         return turn, dict(zip(item_ids(answer), answer.output, strict=True))[id]
 
     def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
-        """Keep a turn, unless the caller has it already. ``fresh``: nobody can have its id yet."""
-        if self.holds(owner, turn.id) and not turn.deleted:
+        """Keep a turn, unless the caller has it already.
+
+        ``fresh``: a provider has just given its id, which nobody else has. If the caller has it,
+        the provider gives an id more than once, and the last answer counts.
+        """
+        if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
         self._remember(owner, turn)
         if self._store is not None:
@@ -199,15 +208,11 @@ class Conversations:
         asked = read_asked(body)
         if asked is None:
             return None
-        if owner is None:
-            if asked.previous is not None and asked.previous.startswith(OWN):
-                raise no_previous(asked.previous)
-            return None
         turns: list[KeptTurn] = []
         if asked.previous is not None:
             turns = await self._previous(owner, asked.previous) or []
         held, whole = self._resolve(owner, asked, turns)
-        if asked.previous is not None and not turns:
+        if owner is None or (asked.previous is not None and not turns):
             return None  # the provider may know the id
         return Chain(self, body, asked if whole else None, held)
 
@@ -215,22 +220,22 @@ class Conversations:
         """Return the chain of a request that refers to nothing (``may_refer``)."""
         return Chain(self, body, None, _NOTHING, reads_later=True)
 
-    async def _previous(self, owner: str, id: str) -> list[KeptTurn] | None:
+    async def _previous(self, owner: str | None, id: str) -> list[KeptTurn] | None:
         """Return the chain of an answer; None if perhaps the provider has it."""
-        turn = await self.find(owner, id)
-        if turn is not None and not turn.deleted:
+        turn = None if owner is None else await self.find(owner, id)
+        if owner is not None and turn is not None and not turn.deleted:
             turns = await self.chain(owner, id)
             if turns is not None:
                 return turns
             if not turn.own:
                 raise no_previous(id)
             return None
-        if turn is not None or id.startswith(OWN) or await self.held_by_others(id):
+        if turn is not None or id.startswith(OWN) or await self.held_by_others(owner, id):
             raise no_previous(id)
         return None
 
     def _resolve(
-        self, owner: str, asked: ChainedRequest, turns: list[KeptTurn]
+        self, owner: str | None, asked: ChainedRequest, turns: list[KeptTurn]
     ) -> tuple[_Held, bool]:
         """Return the items of a request with those that it refers to.
 
@@ -239,13 +244,15 @@ class Conversations:
         items: list[tuple[msgspec.Raw, KeptTurn | None]] = []
         whole = True
         for raw, reference in zip(asked.items, asked.references, strict=True):
-            found = None if reference is None else self.find_item(owner, reference)
+            found = None
+            if owner is not None and reference is not None:
+                found = self.find_item(owner, reference)
             if found is not None:
                 items.append((found[1], found[0]))
                 continue
             if reference is not None:
                 whole = False
-                if self._holders.get(reference):
+                if self._others_have(owner, reference):
                     raise UnknownReference(
                         f"Item with id '{reference}' not found.", status=404, param="input"
                     )

@@ -80,7 +80,7 @@ class HeldResponses:
         owner = self._owner(scope)
         turn = None if owner is None else await self._conversations.find(owner, id)
         if turn is None or owner is None:
-            if id.startswith(OWN) or await self._conversations.held_by_others(id):
+            if id.startswith(OWN) or await self._conversations.held_by_others(owner, id):
                 raise _not_found(id)
             return None
         if turn.deleted:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from headstart.embeddings.stores.memory import MemoryStore
@@ -111,7 +112,7 @@ async def test_what_was_dropped_leaves_no_trace(supervisor: Supervisor) -> None:
     kept = Kept(supervisor, max_answers=4)
     for number in range(50):
         kept.keep(f"caller{number}", f"r{number}")
-    assert not await kept.conversations.held_by_others("r0")
+    assert not await kept.conversations.held_by_others(None, "r0")
     assert len(kept.conversations._owners) == 4
     assert len(kept.conversations._holders) == 8
 
@@ -143,6 +144,44 @@ async def test_nobody_without_a_name_has_an_answer_of_ours(supervisor: Superviso
     assert await kept.conversations.open(None, body.replace(b"resp_hs1", b"resp_1")) is None
 
 
+async def test_nobody_without_a_name_refers_to_what_a_caller_has(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor)
+    kept.keep("a", "resp_1", own=True)
+    for body in (
+        b'{"model":"m","previous_response_id":"resp_1"}',
+        b'{"model":"m","input":[{"type":"item_reference","id":"msg_resp_1"}]}',
+    ):
+        with pytest.raises(UnknownReference):
+            await kept.conversations.open(None, body)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_providers_id_that_is_too_old_here_goes_up(
+    supervisor: Supervisor, durable: bool
+) -> None:
+    kept = Kept(supervisor, memory() if durable else None, ttl_s=100)
+    kept.keep("a", "resp_1", own=True)
+    await kept.conversations.aclose()
+    kept.now += 101
+    previous = b'{"model":"m","previous_response_id":"resp_1"}'
+    reference = b'{"model":"m","input":[{"type":"item_reference","id":"msg_resp_1"}]}'
+    assert await kept.conversations.open("a", previous) is None
+    chain = await kept.conversations.open("a", reference)
+    assert chain is not None
+    assert not chain.refers
+    for body in (previous, reference):
+        with pytest.raises(UnknownReference):
+            await kept.conversations.open("b", body)
+
+
+async def test_of_two_answers_of_one_id_the_last_one_counts(supervisor: Supervisor) -> None:
+    kept = Kept(supervisor)
+    first = kept.keep("a", "r1")
+    last = msgspec.structs.replace(first, input=b'[{"role":"user","content":"else"}]')
+    kept.conversations.keep("a", last, fresh=True)
+    assert await kept.conversations.find("a", "r1") == last
+
+
 class FailingStore(MemoryStore):
     async def find(self, exact: str) -> Any:
         raise StoreError("away")
@@ -170,7 +209,7 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     two = one.keep("a", "r2", previous="r1")
     await one.conversations.aclose()
     assert await other.conversations.chain("a", "r2") == [first, two]
-    assert await other.conversations.held_by_others("r2")
+    assert await other.conversations.held_by_others("b", "r2")
     one.conversations.delete("a", first)
     await one.conversations.aclose()
     third = Kept(supervisor, store)
