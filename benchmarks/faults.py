@@ -1,11 +1,14 @@
 """Answers that callers get when a provider fails: the sixteen faults of failoverbench, and more.
 
-    python -m benchmarks.faults [NAME ...] [--json]
+    python -m benchmarks.faults [NAME ...] [--api chat|responses|translated] [--json]
 
 All cases run at once, streaming and at their published timings (under two minutes), through one
 ``headstart serve``. Each case has a simulated provider with one fault and a healthy fallback,
 whose model has another name; the route is ``fallback`` with two retries, a first-token limit
 of 10 s and a stall limit of 30 s. ``docs/evidence/faults.md`` has a table that this printed.
+
+The caller uses Chat Completions; with ``--api responses`` it uses Responses and the providers speak
+that too, and with ``translated`` the providers speak Chat Completions alone.
 """
 
 from __future__ import annotations
@@ -52,9 +55,11 @@ def _table(name: str, values: dict[str, Any]) -> str:
     return "\n".join([f"[[{name}]]", *(f"{key} = {toml(value)}" for key, value in values.items())])
 
 
-def settings_of(case: Case, urls: tuple[str, str], hurry: float) -> str:
+def settings_of(case: Case, urls: tuple[str, str], hurry: float, api: str = "chat") -> str:
     """Return the upstreams and the route of a case."""
     shared = {"first_token_s": 10 / hurry, "stall_s": 30 / hurry, "price": PRICE}
+    if api == "responses":
+        shared["also_speaks"] = ["responses"]
     primary_url, fallback_url = urls
     port = primary_url.rpartition(":")[2]
     primary = {
@@ -88,29 +93,28 @@ def settings_of(case: Case, urls: tuple[str, str], hurry: float) -> str:
 class Bench:
     """A sidecar, and all providers behind it."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, api: str) -> None:
         self._url = url
         self._session = session
+        self._chats = api == "chat"
 
     async def ask(self, case: Case, number: int, began: float) -> Heard:
         """Make one call of a case, and say what came of it."""
         prompt = f"Tell me about fault {case.name}, call {number}."
         now = time.monotonic()
         heard = Heard(at=now - began)
-        body = {
-            "model": case.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": 0,
-        }
+        body = {"model": case.model, "stream": True, "temperature": 0}
+        if self._chats:
+            body["messages"] = [{"role": "user", "content": prompt}]
+            body["stream_options"] = {"include_usage": True}
+        else:
+            body["input"] = prompt
+        path = "/v1/chat/completions" if self._chats else "/v1/responses"
         headers = {"x-case": case.name, "authorization": "Bearer bench"}
         try:
             async with (
                 asyncio.timeout(PATIENCE_S),
-                self._session.post(
-                    self._url + "/v1/chat/completions", json=body, headers=headers
-                ) as response,
+                self._session.post(self._url + path, json=body, headers=headers) as response,
             ):
                 heard.status = response.status
                 heard.upstream = response.headers.get("x-headstart-upstream", "")
@@ -125,6 +129,7 @@ class Bench:
         return heard
 
     async def _read(self, response: aiohttp.ClientResponse, heard: Heard, began: float) -> None:
+        take = _take_chunk if self._chats else _take_event
         buffer = b""
         async for data in response.content.iter_any():
             buffer += data
@@ -132,7 +137,7 @@ class Bench:
             for frame in frames:
                 for line in frame.split(b"\n"):
                     if line.startswith(b"data: ") and line != b"data: [DONE]":
-                        _take(heard, json.loads(line[6:]), time.monotonic() - began)
+                        take(heard, json.loads(line[6:]), time.monotonic() - began)
 
     async def booked(self, case: Case) -> dict[str, float]:
         """Return the dollars that the sidecar booked for a case, by upstream."""
@@ -149,7 +154,28 @@ class Bench:
         return costs
 
 
-def _take(heard: Heard, event: dict[str, Any], after_s: float) -> None:
+def _take_event(heard: Heard, event: dict[str, Any], after_s: float) -> None:
+    """Add an event of Responses."""
+    if event["type"] == "error":
+        heard.error = f"{event.get('code')}: {event.get('message')}"
+    elif event["type"] == "response.output_text.delta":
+        heard.first_s = heard.first_s or after_s
+        heard.text += event["delta"]
+    response = event.get("response", {})
+    heard.model = response.get("model") or heard.model
+    if used := response.get("usage"):
+        prompt, completion = used["input_tokens"], used["output_tokens"]
+        heard.usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    if event["type"] in ("response.completed", "response.incomplete"):
+        heard.finished = True
+        parts = [part for item in response["output"] for part in item.get("content", ())]
+        whole = "".join(part.get("text", "") for part in parts)
+        # The last event has the whole text, which may have no deltas.
+        heard.text = whole if heard.text in ("", whole) else ""
+
+
+def _take_chunk(heard: Heard, event: dict[str, Any], after_s: float) -> None:
+    """Add a chunk of Chat Completions."""
     if error := event.get("error"):
         heard.error = f"{error.get('code')}: {error.get('message')}"
     heard.model = event.get("model") or heard.model
@@ -208,7 +234,9 @@ async def _sidecar(configuration: str) -> AsyncIterator[str]:
             await program.stop()
 
 
-async def bench(cases: Sequence[Case], hurry: float = 1.0) -> list[dict[str, Any]]:
+async def bench(
+    cases: Sequence[Case], hurry: float = 1.0, api: str = "chat"
+) -> list[dict[str, Any]]:
     """Run all cases at once. Returns a row for each.
 
     ``hurry`` divides all of the providers' times and our limits on them, not our own pauses.
@@ -218,7 +246,7 @@ async def bench(cases: Sequence[Case], hurry: float = 1.0) -> list[dict[str, Any
         tables = []
         for case, pair in zip(cases, pairs, strict=True):
             first, second = [await stack.enter_async_context(serve(each)) for each in pair]
-            tables.append(settings_of(case, (first, second), hurry))
+            tables.append(settings_of(case, (first, second), hurry, api))
             os.environ.update({f"{KEY}_{key}": key for key in case.keys})
         os.environ[KEY] = "bench"
         store = '[cache]\nstore = "memory:"\nmode = "exact-only"\n'
@@ -226,7 +254,7 @@ async def bench(cases: Sequence[Case], hurry: float = 1.0) -> list[dict[str, Any
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         )
-        running = Bench(url, session)
+        running = Bench(url, session, api)
         async with asyncio.TaskGroup() as group:
             runs = [
                 group.create_task(_run(running, case, *pair))
@@ -259,11 +287,12 @@ def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these cases")
+    parser.add_argument("--api", choices=("chat", "responses", "translated"), default="chat")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     every = (*CATALOGUE, *MORE)
     cases = [case for case in every if not arguments.names or case.name in arguments.names]
-    rows = asyncio.run(bench(cases))
+    rows = asyncio.run(bench(cases, api=arguments.api))
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
         return
