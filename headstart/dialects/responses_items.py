@@ -213,8 +213,9 @@ def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[st
             number, content = number + 1, []
         if isinstance(part, ToolCall):
             kind = KINDS.get(part.kind, "function_call")
-            called = {"call_id": part.id, "name": part.name, CALLS[kind]: part.arguments}
-            yield {**new_item(kind, seed, number), **called}
+            item = new_item(kind, seed, number)
+            named = {"call_id": part.id or item["call_id"], "name": part.name}
+            yield {**item, **named, CALLS[kind]: part.arguments}
         elif part.field not in (SUMMARY, RAW):
             continue
         else:
@@ -232,8 +233,13 @@ def _new_thought(part: Reasoning, seed: str, number: int) -> dict[str, Any]:
 
 
 def new_item(kind: str, seed: str, number: int) -> dict[str, Any]:
-    """Return an item of ours, whole but for its content."""
+    """Return an item of ours, whole but for its content.
+
+    A call has an id for its result, if the provider gives none.
+    """
     item = {"id": f"{_PREFIXES[kind]}_{seed}{number:02x}", "type": kind}
+    if kind in CALLS:
+        item["call_id"] = f"call_{seed}{number:02x}"
     if kind == "reasoning":
         return {**item, SUMMARY: []}
     role = {"role": "assistant"} if kind == "message" else {}

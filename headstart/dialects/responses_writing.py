@@ -414,7 +414,8 @@ class ResponsesEncoder:
             kind = KINDS.get(event.kind, "function_call")
             native, frame = self._waiting_for(kind)
             own = frame or new_item(kind, self._seed, self._count)
-            named = {"call_id": event.id or "", "name": event.name or "", CALLS[kind]: ""}
+            call_id = event.id or own.get("call_id") or ""
+            named = {"call_id": call_id, "name": event.name or "", CALLS[kind]: ""}
             item = self._begin_item({**own, **named}, native, written)
             self._calls[event.index] = item
             self._begin_part(item, kind, None, written)

@@ -397,6 +397,17 @@ def test_calls_told_by_turns_keep_their_places() -> None:
     assert [each["item_id"] for each in deltas[:2]] == [item["id"] for item in output]
 
 
+def test_calls_without_ids_get_ids_of_their_own() -> None:
+    told = [ToolCallDelta(index=n, name=name, arguments="{}") for n, name in enumerate("ab")]
+    ended = (Finished(reason="tool_calls"), Ended())
+    whole = body_of(folded((Started(model="m"), *told, *ended)))
+    streamed = write(*told, *ended)[-1]["response"]
+    for answer in (whole, streamed):
+        ids = [item["call_id"] for item in answer["output"]]
+        assert len(set(ids)) == 2
+        assert all(ids)
+
+
 def test_reasoning_under_a_name_that_nobody_asked_for_is_left_out() -> None:
     told = write(
         ReasoningDelta(text="Hm.", field="reasoning_content"),
