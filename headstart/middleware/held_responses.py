@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
 
-_PATH = re.compile(rb"/v1/responses/([^/]+)(/.*)?")
+_PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
+"""Some servers take paths in other spellings, too."""
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
 """The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
 looked at."""

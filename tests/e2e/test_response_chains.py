@@ -270,14 +270,23 @@ async def test_another_callers_id_is_refused_in_the_apis_own_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "end"),
-    [("HEAD", ""), ("GET", "/"), ("GET", "/input_items/"), ("DELETE", "/"), ("POST", "/cancel")],
+    ("method", "path"),
+    [
+        ("HEAD", "/v1/responses/{}"),
+        ("GET", "/v1/responses/{}/"),
+        ("GET", "/v1/responses/{}/input_items/"),
+        ("GET", "/v1/responses//{}"),
+        ("GET", "/v1//responses/{}"),
+        ("GET", "/v1/Responses/{}"),
+        ("DELETE", "/v1/responses/{}/"),
+        ("POST", "/v1/responses/{}/cancel"),
+    ],
 )
-async def test_no_path_with_another_callers_id_goes_up(method: str, end: str) -> None:
+async def test_no_path_with_another_callers_id_goes_up(method: str, path: str) -> None:
     provider = ResponsesProvider()
     async with chained(provider, own_key=True) as gate, httpx.AsyncClient() as client:
         mine = await gate.ask("a", key="one")
-        url = f"{gate.url}/v1/responses/{mine.id}{end}"
+        url = gate.url + path.format(mine.id)
         asked = await client.request(method, url, headers={"authorization": "Bearer other"})
     assert asked.status_code == 404
     assert provider.paths == [("POST", "/v1/responses")]
