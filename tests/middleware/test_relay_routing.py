@@ -241,6 +241,18 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
     assert "x-headstart-transforms" not in as_it_came
 
 
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 100_000, b'"\xff'])
+async def test_a_body_that_is_no_json_object_goes_up_as_it_came_whatever_the_path_names(
+    body: bytes,
+) -> None:
+    upstream = RawUpstream(ANSWER)
+    alias = {"models": {"gpt": "deployed"}}
+    async with house(upstream, routes=(), options=(alias,)) as gate:
+        status, _, _ = await gate.ask("/openai/deployments/gpt/images/generations", body)
+    assert status == 200
+    assert upstream.body() == body
+
+
 async def test_a_path_of_one_dialect_never_goes_to_an_upstream_of_another() -> None:
     chat, claude = RawUpstream(ANSWER), RawUpstream(ANSWER)
     options: tuple[dict[str, Any], ...] = ({}, {"dialect": "anthropic"})

@@ -380,7 +380,11 @@ class RequestWriter:
             return OutgoingRequest(call.path, query, headers, call.body)
         if path is not None:
             return OutgoingRequest(path, query, headers, call.body, ("model",))
-        body = _with_members(call.body, {"model": real})
+        try:
+            body = _with_members(call.body, {"model": real})
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # The path named the model, and the body is no JSON object: the upstream judges it.
+            return OutgoingRequest(call.path, query, headers, call.body)
         return OutgoingRequest(call.path, query, headers, body, ("model",))
 
     def _edit(self, call: Call, request: ChatRequest, own: Dialect) -> OutgoingRequest:
