@@ -14,7 +14,7 @@ from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.endpoints import has_dot_segment
 from headstart.middleware.http_protocol import BoundedHeadProtocol
-from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.http import HTTPUpstream, _WatchedConnection
 from headstart.mount import build_gateway
 from headstart.observe import Observers
 from headstart.settings import UpstreamSettings
@@ -264,6 +264,39 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client_in_one_line_o
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [(record.name, record.exc_info) for record in told] == [("headstart", None)]
     assert "upstream raw failed" in told[0].getMessage()
+
+
+async def test_an_upstream_that_stops_reading_keeps_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[_WatchedConnection] = []
+    take = _WatchedConnection.connection_made
+
+    def connection_made(self: _WatchedConnection, transport: asyncio.BaseTransport) -> None:
+        made.append(self)
+        take(self, transport)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(60)  # reads no more, so that not all can be sent
+        finally:
+            writer.transport.abort()
+
+    monkeypatch.setattr(_WatchedConnection, "connection_made", connection_made)
+    upstream = RawUpstream()
+    upstream.serve = serve  # type: ignore[method-assign]
+    size = 50 * 2**20
+    async with relaying(upstream, deadline_s=0.5) as gate:
+        head = request(method="POST", headers=f"Content-Length: {size}\r\n")
+        reader, writer = await gate.open(head)
+        writer.write(bytes(size))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        assert answer.startswith(b"HTTP/1.1 504")
+        assert len(made) == 1
+        closed = made[0].closed
+        await until(lambda: closed is None or closed.done())
 
 
 async def test_a_body_that_turns_into_garbage_breaks_off_at_once() -> None:

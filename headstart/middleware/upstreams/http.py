@@ -112,6 +112,17 @@ class _WatchedConnection(ResponseHandler):
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
 
+    def close(self) -> None:
+        """Close the connection, and drop what is unsent after CLOSE_S.
+
+        A provider that reads nothing would keep the connection open for ever.
+        """
+        transport = self.transport
+        unsent = 0 if transport is None else transport.get_write_buffer_size()
+        super().close()
+        if transport is not None and unsent:
+            self._loop.call_later(CLOSE_S, transport.abort)
+
     def is_silent(self) -> bool:
         """Tell whether nothing came, read or not, since the end of the last answer."""
         if not self.is_connected() or self.should_close or self._reading_paused:
