@@ -6,6 +6,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from headstart.lab.simulator import Oracle, ProviderProfile, Simulator
@@ -16,11 +17,13 @@ from headstart.lab.simulator.faults import (
     ErrorFrame,
     Gzip,
     InvalidEvent,
+    LateEnd,
     LongLine,
     NoDone,
     SlowHeaders,
     Stall,
     Status,
+    UnknownFields,
     decode_fault,
 )
 from headstart.lab.simulator.oracle import split_tokens
@@ -265,3 +268,25 @@ async def test_faults_strike_every_endpoint() -> None:
     async with simulated(simulator) as url:
         assert (await exchange(url, {"not": "a chat"})).status == 500
     assert simulator.stats.snapshot().errors == 1
+
+
+async def test_late_end_keeps_the_body_open_after_its_last_event() -> None:
+    async with simulated(Simulator()) as url:
+        headers = {"x-sim-fault": LateEnd(seconds=HOUR).header()}
+        async with await send_raw(url, chat(ASK, stream=True), headers) as stream:
+            received = b""
+            while b"[DONE]" not in received:
+                received += await stream.receive()
+            with anyio.move_on_after(0.05) as waiting:
+                await stream.receive()
+            assert waiting.cancelled_caught
+            assert not received.endswith(b"0\r\n\r\n")
+    assert (await _strike(LateEnd(seconds=0.01))).ended == "whole"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_unknown_fields_stand_in_each_event(stream: bool) -> None:
+    wire = await _strike(UnknownFields(), stream=stream)
+    documents = [each for each in wire.events if each != "[DONE]"] or [wire.body.decode()]
+    assert all("x_future" in json.loads(each) for each in documents)
+    assert _first(len(TOKENS)) in wire.text or not stream

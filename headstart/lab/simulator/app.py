@@ -35,6 +35,7 @@ from headstart.lab.simulator.openai_responses import ResponsesWire
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
+from headstart.lab.simulator.responses_socket import serve_responses
 from headstart.lab.simulator.stats import CallFacts, SimulatorStats
 from headstart.lab.simulator.token_counts import count_tokens, counting_wire
 from headstart.lab.simulator.wire import (
@@ -250,17 +251,19 @@ class Simulator:
         self.stats.reset()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request; other scopes are refused."""
+        """Serve one HTTP request, or one WebSocket of Responses; other scopes are refused."""
+        if scope["type"] == "websocket":
+            return await serve_responses(self, scope, receive, send)
         if scope["type"] != "http":
             raise NotImplementedError(f"the simulator does not serve {scope['type']!r}")
         body = await _read_body(receive)
         if body is None:
-            return
+            return None
         path: bytes = scope["raw_path"]
         if path.startswith(b"/_sim/"):
             reply = self._control(scope["method"], path, scope["query_string"])
             await Performance(reply, receive, send, None).play()
-            return
+            return None
         incoming = self._admit(scope, path, body)
         facts, reply = self._answer(incoming)
         transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
@@ -271,6 +274,7 @@ class Simulator:
             outcome = await performance.play()
         finally:
             self.stats.finish(seen, outcome, performance)
+        return None
 
     def _control(self, method: str, path: bytes, query: bytes) -> ScriptedReply:
         match method, path:
@@ -460,7 +464,7 @@ def _configure(simulator: Simulator) -> uvicorn.Config:
         log_level="critical",
         access_log=False,
         server_header=False,
-        ws="none",
+        ws="websockets-sansio",
         backlog=BACKLOG,
         timeout_graceful_shutdown=1,
     )

@@ -252,6 +252,32 @@ class NoDone(_Fault, tag="no-done"):
         return _replace(reply, pieces=tuple(p for p in reply.pieces if not p.terminal))
 
 
+class LateEnd(_Fault, tag="late-end"):
+    """Keep the body open for this long after its last event."""
+
+    seconds: float = 0.05
+
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+        end_s = reply.last_sent_s(reply.pieces) + self.seconds
+        return _replace(reply.without_length(), ending_at_s=end_s)
+
+
+class UnknownFields(_Fault, tag="unknown-fields"):
+    """Put a field that no client knows into each event; unstreamed, into the body."""
+
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+        field = b'{"x_future":{"level":[1,null,"a"]},'
+        if not reply.stream:
+            return reply.with_body(reply.pieces[0].data.replace(b"{", field, 1))
+        return _replace(
+            reply,
+            pieces=tuple(
+                _replace(piece, data=piece.data.replace(b"data: {", b"data: " + field))
+                for piece in reply.pieces
+            ),
+        )
+
+
 class Filtered(_Fault, tag="filtered"):
     """Answer 200, say nothing, and finish as a content filter does."""
 
@@ -272,6 +298,8 @@ Fault: TypeAlias = (
     | ContentType
     | NoDone
     | Trickle
+    | LateEnd
+    | UnknownFields
     | Filtered
 )
 
