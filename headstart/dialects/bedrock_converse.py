@@ -90,6 +90,10 @@ _STATUSES = {
     "validationException": 400,
 }
 """The statuses of errors that come inside a stream."""
+_EVENTS = frozenset(
+    ("messageStart", "contentBlockStart", "contentBlockDelta", "messageStop", "metadata")
+)
+"""The events that are read; others need not be JSON."""
 _ENDED = (Ended(),)
 
 
@@ -108,6 +112,8 @@ class ConverseDecoder:
         kind = "" if frame.event is None else frame.event.decode("utf-8", "replace")
         if kind in _STATUSES or kind.endswith(("Exception", "Error")):
             return (_error_of(kind, frame.data or b""),)
+        if kind not in _EVENTS:
+            return ()
         try:
             return self._read(kind, decode_event(frame.data or b"{}"))
         except MalformedAnswerError as error:

@@ -155,6 +155,16 @@ def test_an_exception_in_a_stream_is_an_error(kind: str, status: int) -> None:
     )
 
 
+@pytest.mark.parametrize("headers", [{}, {":event-type": "later", ":message-type": "event"}])
+@pytest.mark.parametrize("payload", [b"", b"no JSON", b"[1]", b"\xff"])
+def test_an_event_yet_unknown_says_nothing_whatever_it_holds(
+    headers: dict[str, str], payload: bytes
+) -> None:
+    unknown = encode_message(headers, payload)
+    between = [piece for each in STREAM for piece in (each, unknown)]
+    assert read(*between) == read(*STREAM)
+
+
 def test_an_error_has_the_status_of_its_answer() -> None:
     (event,) = DIALECT.decode_body(400, b'{"message": "The model is wrong"}')
     assert event == ErrorReported(message="The model is wrong", status=400)
