@@ -150,7 +150,12 @@ async def start_engine(
             recorder=recorder,
             conversations=conversations,
         )
-        relay = None if router is None else await _open_relay(build, parts, opened, router, access)
+        held = None if conversations is None else _make_held(conversations, engine, access)
+        relay = (
+            None
+            if router is None
+            else await _open_relay(build, parts, opened, router, access, held)
+        )
         sockets = None if router is None else _make_sockets(parts, opened, router, sharing, origins)
         follow_secret(build, engine.renew)
         if on_start is not None:
@@ -160,7 +165,6 @@ async def start_engine(
         stack.push_async_callback(engine.drain, server.shutdown_s)
         if sockets is not None:
             stack.push_async_callback(sockets.aclose)
-        held = None if conversations is None else _make_held(conversations, engine, access)
         return Running(engine, relay, sockets, held, stack.pop_all().aclose)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
@@ -328,6 +332,7 @@ async def _open_relay(
     opened: tuple[Opened, ...],
     router: Router,
     access: AccessControl,
+    held: HeldResponses | None,
 ) -> Relay:
     """Return the relay, with the lists of models of an earlier run."""
     server, rules = parts.settings.server, tuple(map(route_rule, parts.settings.route))
@@ -345,6 +350,7 @@ async def _open_relay(
         router,
         rules=rules,
         models=models,
+        held=held,
         gate=parts.relays,
         spawn=parts.supervisor.spawn,
         clock=clock,

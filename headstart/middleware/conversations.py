@@ -26,13 +26,13 @@ from headstart.dialects.responses_chains import (
     read_raws,
     write_whole,
 )
-from headstart.errors import StoreError, UnknownReference
+from headstart.errors import InvalidRequest, StoreError, UnknownReference
 from headstart.observe import StageFailed
 from headstart.reply import is_event_stream, is_plain
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
@@ -89,6 +89,16 @@ class _KeptTurns:
     items: dict[str, str] = field(default_factory=dict)
     """The answers of output items, by their ids."""
     size: int = 0
+
+
+def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise InvalidRequest for a body whose ids cannot be read."""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise InvalidRequest(
+                "content-encoding: send the body uncompressed, so that Headstart can check whose "
+                "answers it names, or switch server.conversations off"
+            )
 
 
 class Conversations:

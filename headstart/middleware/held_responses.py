@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
 """Some servers take paths in other spellings, too."""
+_BELOW = re.compile(rb"/v1/+responses(/.*)?", re.IGNORECASE)
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
 """The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
 looked at."""
@@ -74,6 +75,14 @@ class HeldResponses:
         ]
         await send_whole(send, 200, headers, document)
         return True
+
+    def checks(self, path: bytes) -> bool:
+        """Tell whether the body of a relayed request to a path may name answers."""
+        return _BELOW.fullmatch(path) is not None
+
+    async def check(self, scope: Scope, body: bytes) -> None:
+        """Raise UnknownReference for a body that names an answer which the caller does not have."""
+        await self._conversations.open(self._owner(scope), body)
 
     async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
         """Return the answer's body; None: the provider has it. Raises UnknownReference."""

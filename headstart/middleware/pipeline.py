@@ -24,6 +24,7 @@ from headstart.errors import (
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
+from headstart.middleware.conversations import refuse_compressed
 from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
@@ -211,9 +212,11 @@ class Engine:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
-        if self._conversations is not None and _names_answers(context) and may_refer(context.body):
-            owner = self._preparer.owner(context.scope)
-            context.chain = await self._conversations.open(owner, context.body)
+        if self._conversations is not None and _names_answers(context):
+            refuse_compressed(context.scope["headers"])
+            if may_refer(context.body):
+                owner = self._preparer.owner(context.scope)
+                context.chain = await self._conversations.open(owner, context.body)
         chain = context.chain
         try:
             body = context.body if chain is None else chain.whole

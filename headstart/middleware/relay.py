@@ -27,6 +27,7 @@ from headstart.errors import (
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
+from headstart.middleware.conversations import refuse_compressed
 from headstart.middleware.endpoints import has_dot_segment, raw_path
 from headstart.middleware.models import chat_path, model_in
 from headstart.middleware.request_context import deadlines
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import CountForm
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate, Spawn
+    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.models import ModelLists
     from headstart.middleware.respond import HeaderList
@@ -87,6 +89,7 @@ class Relay:
     at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
     A prompt that is to be counted is read whole, up to ``max_body_bytes``.
     ``paths`` may be relayed. ``models`` answers requests for lists of models.
+    ``held`` checks whose answers a body names.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Relay:
         *,
         rules: Sequence[RouteRule] = (),
         models: ModelLists,
+        held: HeldResponses | None = None,
         gate: Gate,
         spawn: Spawn,
         clock: Callable[[], float],
@@ -109,6 +113,7 @@ class Relay:
         self._router = router
         self._rules = rules
         self._models = models
+        self._held = held
         self._models_matter = any(rule.model != "*" for rule in rules)
         self._gate = gate
         self._spawn = spawn
@@ -196,7 +201,7 @@ class Relay:
         )
 
     async def _pass_on(self, exchange: _Exchange, call: Call, caller: _RelayClient) -> None:
-        call = await self._with_body(call, caller)
+        call = await self._with_body(call, caller, exchange.scope)
         counting = _count_form(call)
         # A prompt is counted where it would be answered.
         path = call.path.decode("latin-1")
@@ -235,10 +240,15 @@ class Relay:
         answer = msgspec.json.encode(form.write(tokens))
         await _tell(exchange, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
 
-    async def _with_body(self, call: Call, caller: _RelayClient) -> Call:
-        """Return the call with its body: whole if the model in it decides, else as it arrives."""
+    async def _with_body(self, call: Call, caller: _RelayClient, scope: Scope) -> Call:
+        """Return the call with its body: whole if it has to be read, else as it arrives."""
         if not _has_body(call.headers):
             return call
+        if self._held is not None and self._held.checks(call.path):
+            refuse_compressed(call.headers)
+            body = await caller.whole_body(self._max_body_bytes)
+            await self._held.check(scope, body)
+            return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
         counts = _count_form(call) is not None
         decides = self._models_matter or self._router.tells_models_apart(call.dialect)
         if not (counts or (decides and _is_small_json(call.headers))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -290,6 +291,27 @@ async def test_no_path_with_another_callers_id_goes_up(method: str, path: str) -
         asked = await client.request(method, url, headers={"authorization": "Bearer other"})
     assert asked.status_code == 404
     assert provider.paths == [("POST", "/v1/responses")]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/compact", "/input_tokens"])
+@pytest.mark.parametrize("packed", [False, True])
+async def test_no_body_with_another_callers_id_goes_up(path: str, packed: bool) -> None:
+    provider = ResponsesProvider()
+    async with chained(provider, own_key=True) as gate, httpx.AsyncClient() as client:
+        mine = await gate.ask("a", key="one")
+        said = {"model": "m", "input": "b", "previous_response_id": mine.id}
+        body = json.dumps(said).encode()
+        headers = {"authorization": "Bearer other", "content-type": "application/json"}
+        if packed:
+            body, headers = gzip.compress(body), {**headers, "content-encoding": "gzip"}
+        url = f"{gate.url}/v1/responses{path}"
+        asked = await client.post(url, content=body, headers=headers)
+        assert asked.status_code == 400
+        assert (b"content-encoding" in asked.content) is packed
+        if path and not packed:
+            own = await client.post(url, json=said, headers={"authorization": "Bearer one"})
+            assert own.status_code == 200
+    assert len(provider.paths) == (2 if path and not packed else 1)
 
 
 async def test_callers_that_share_answers_do_not_share_ids() -> None:
