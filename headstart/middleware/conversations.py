@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.decisions import Outcome
 from headstart.dialects.responses_chains import (
     OWN,
     StreamTail,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.request_context import RequestContext
     from headstart.observe import Observer
     from headstart.settings import ConversationSettings
 
@@ -367,6 +365,16 @@ class _Held(NamedTuple):
 _NOTHING = _Held()
 
 
+class AnswerSource(NamedTuple):
+    """Where an answer came from."""
+
+    upstream: str
+    asked: bool
+    """The upstream was asked for this request, not for another one."""
+    composed: bool
+    """It has parts of several calls, so no provider stored it whole."""
+
+
 class Chain:
     """One request of Responses: what it follows, and what of its answer is kept."""
 
@@ -426,9 +434,11 @@ class Chain:
                 items += portable((raw,), said=True, same_account=same_account)
         return write_whole(self._body, items)
 
-    def keeping(self, context: RequestContext) -> Send:
-        """Return a ``send`` that keeps a whole answer before its last bytes go out."""
-        send, owner = context.send, context.prepared.owner
+    def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:
+        """Return a ``send`` that keeps a whole answer before its last bytes go out.
+
+        ``source`` is asked by then.
+        """
         if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
             return send
         most = self._conversations.most_bytes
@@ -445,7 +455,7 @@ class Chain:
                     parts = [] if tail is None else None
             elif tail is not None:
                 if (found := tail.feed(message.get("body", b""))) is not None:
-                    self._keep(context, owner, found)
+                    self._keep(source(), owner, found)
                     tail = None
             elif parts is not None:
                 parts.append(message.get("body", b""))
@@ -453,35 +463,28 @@ class Chain:
                 if size > most:
                     parts = None
                 elif not message.get("more_body", False):
-                    self._keep(context, owner, b"".join(parts))
+                    self._keep(source(), owner, b"".join(parts))
             await send(message)
 
         return sending
 
-    def _keep(self, context: RequestContext, owner: str, response: bytes) -> None:
+    def _keep(self, source: AnswerSource, owner: str, response: bytes) -> None:
         answer = read_answer(response)
         asked = read_asked(self._body) if self._reads_later else self._asked
         if answer is None or asked is None or not asked.keeps:
             return
         items = asked.items if self._reads_later else [raw for raw, _ in self._held.items]
-        asked_upstream = context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS)
         turn = KeptTurn(
             id=answer.id,
             previous=asked.previous,
             input=bytes(as_array(items)),
             response=response,
             created=self._conversations.clock(),
-            upstream=context.upstream,
-            own=asked_upstream and not answer.id.startswith(OWN) and not _is_joined(context),
+            upstream=source.upstream,
+            own=source.asked and not answer.id.startswith(OWN) and not source.composed,
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
-        self._conversations.keep(owner, turn, fresh=asked_upstream)
-
-
-def _is_joined(context: RequestContext) -> bool:
-    """Tell whether an answer has parts of several calls, so that no provider stored it whole."""
-    reply = None if context.flight is None else context.flight.reply
-    return reply is not None and not JOINED.isdisjoint(reply.transforms)
+        self._conversations.keep(owner, turn, fresh=source.asked)
 
 
 def no_previous(id: str) -> UnknownReference:

@@ -24,7 +24,7 @@ from headstart.errors import (
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
-from headstart.middleware.conversations import refuse_compressed
+from headstart.middleware.conversations import JOINED, AnswerSource, refuse_compressed
 from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
@@ -75,8 +75,13 @@ class EngineOptions:
     holdout: float = 0.0
 
 
-def _names_answers(context: RequestContext) -> bool:
-    return context.route.dialect is not None and context.route.dialect.names_answers
+def _source_of(context: RequestContext) -> AnswerSource:
+    reply = None if context.flight is None else context.flight.reply
+    return AnswerSource(
+        context.upstream,
+        asked=context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS),
+        composed=reply is not None and not JOINED.isdisjoint(reply.transforms),
+    )
 
 
 class Engine:
@@ -212,7 +217,8 @@ class Engine:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
-        if self._conversations is not None and _names_answers(context):
+        dialect = context.route.dialect
+        if self._conversations is not None and dialect is not None and dialect.names_answers:
             refuse_compressed(context.scope["headers"])
             if may_refer(context.body):
                 owner = self._preparer.owner(context.scope)
@@ -241,7 +247,8 @@ class Engine:
         if chain is None and not may_refer(context.body):
             chain = kept.begin(context.body)
         if chain is not None:
-            context.send = chain.keeping(context)
+            source = partial(_source_of, context)
+            context.send = chain.keeping(context.send, prepared.owner, source)
 
     def _answerers(self, context: RequestContext) -> frozenset[str]:
         """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
