@@ -44,8 +44,6 @@ TAG = "conversation"
 """The tag of the store's entries that hold answers for chains."""
 CALLERS_SHARE = 4
 """One caller may fill this part of the bounds: a quarter."""
-JOINED = frozenset(("rescued", "continued"))
-"""Transforms of answers that several calls have given."""
 OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
 """Some servers take paths in other spellings, too."""
 _BELOW = re.compile(rb"/v1/+responses(/.*)?", re.IGNORECASE)
+"""Paths whose bodies may name answers, such as ``/v1/responses/compact``."""
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
 """The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
 looked at."""

@@ -24,7 +24,7 @@ from headstart.errors import (
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
-from headstart.middleware.conversations import JOINED, AnswerSource, refuse_compressed
+from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
@@ -75,12 +75,16 @@ class EngineOptions:
     holdout: float = 0.0
 
 
+_COMPOSED = frozenset(("rescued", "continued"))
+"""Transforms of answers that several calls have given."""
+
+
 def _source_of(context: RequestContext) -> AnswerSource:
     reply = None if context.flight is None else context.flight.reply
     return AnswerSource(
         context.upstream,
         asked=context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS),
-        composed=reply is not None and not JOINED.isdisjoint(reply.transforms),
+        composed=reply is not None and not _COMPOSED.isdisjoint(reply.transforms),
     )
 
 

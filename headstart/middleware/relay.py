@@ -244,16 +244,16 @@ class Relay:
         """Return the call with its body: whole if it has to be read, else as it arrives."""
         if not _has_body(call.headers):
             return call
-        if self._held is not None and self._held.checks(call.path):
+        held = self._held if self._held is not None and self._held.checks(call.path) else None
+        if held is not None:
             refuse_compressed(call.headers)
-            body = await caller.whole_body(self._max_body_bytes)
-            await self._held.check(scope, body)
-            return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
-        counts = _count_form(call) is not None
+        whole = held is not None or _count_form(call) is not None
         decides = self._models_matter or self._router.tells_models_apart(call.dialect)
-        if not (counts or (decides and _is_small_json(call.headers))):
+        if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body(self._max_body_bytes if counts else KEPT_BYTES)
+        body = await caller.whole_body(self._max_body_bytes if whole else KEPT_BYTES)
+        if held is not None:
+            await held.check(scope, body)
         if call.deployment:
             return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
         return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
