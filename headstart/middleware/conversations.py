@@ -49,7 +49,7 @@ OVERHEAD_BYTES = 512
 
 
 class KeptTurn(Frozen):
-    """One answer, and what was asked."""
+    """One answer, and the input that was sent for it."""
 
     id: str
     previous: str | None
@@ -79,11 +79,11 @@ _read_aliases = msgspec.msgpack.Decoder(_Aliases).decode
 
 @dataclass
 class _KeptTurns:
-    """What one caller has."""
+    """The kept answers of one caller."""
 
     turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
     items: dict[str, str] = field(default_factory=dict)
-    """The answers of output items, by their ids."""
+    """The id of the answer that each output item belongs to, by the id of the item."""
     size: int = 0
 
 
@@ -116,7 +116,7 @@ class Conversations:
         self.clock = clock
         self._most_answers = max(1, limits.max_answers // CALLERS_SHARE)
         self.most_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
-        """What one caller may have."""
+        """The bytes that the answers of one caller may take."""
         self._store = store
         self._spawn = spawn
         self._observer = observer
@@ -154,7 +154,7 @@ class Conversations:
         return self.clock() < turn.created + self.limits.ttl_s
 
     async def held_by_others(self, owner: str | None, id: str) -> bool:
-        """Tell whether callers beside this one have an id, also if it is too old."""
+        """Tell whether another caller has an id, even an expired one."""
         if self._others_have(owner, id):
             return True
         return self._store is not None and not (await self._load(id)).keys() <= {owner}
@@ -188,7 +188,7 @@ class Conversations:
                 self._writer = self._spawn(self._write, self._store)
 
     def delete(self, owner: str, turn: KeptTurn) -> None:
-        """Forget what a turn says. The caller's alias stays as deleted."""
+        """Delete the content of a turn. Its id stays known to the caller as deleted."""
         empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
         self.keep(owner, empty)
 
@@ -206,7 +206,7 @@ class Conversations:
         return turns
 
     async def open(self, owner: str | None, body: bytes) -> Chain | None:
-        """Read what a request refers to; None if that is nothing that we could hold.
+        """Return the kept answers that a request names; None if only the provider can know them.
 
         ``owner`` is None if nobody can tell who asks. Raises UnknownReference for ids of ours, and
         of other callers, that this caller does not have.
@@ -352,7 +352,7 @@ class Conversations:
 
 
 class _Held(NamedTuple):
-    """What we hold of what a request refers to."""
+    """The kept turns and items that a request names."""
 
     turns: tuple[KeptTurn, ...] = ()
     """The turns before it."""
