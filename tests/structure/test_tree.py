@@ -14,6 +14,8 @@ from support.repository import PACKAGE, ROOMS, ROOT, tracked_files
 
 MAX_LINES = 800
 """A file may be long if it is one thing: the limit only stops a heap."""
+LONG = {"headstart/settings.py": 1000}
+"""The table of all settings is one thing: each setting is said there, with its help."""
 
 HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
 HOMES = ("/wor" + "k/", "/roo" + "t/", "/Use" + "rs/", "/ho" + "me/", "/opt/py" + "pi")
@@ -44,7 +46,7 @@ def test_no_file_grows_into_a_heap() -> None:
         for path in tracked_files()
         if path.suffix == ".py"
     }
-    assert not {name: n for name, n in lines.items() if n > MAX_LINES}
+    assert not {name: n for name, n in lines.items() if n > LONG.get(name, MAX_LINES)}
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
