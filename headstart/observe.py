@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 logger = logging.getLogger("headstart")
+access_logger = logging.getLogger("headstart.access")
 
 
 HELD_OUT = "-holdout"

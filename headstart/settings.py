@@ -53,6 +53,7 @@ AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal[
     "openai", "responses", "anthropic", "gemini", "cohere", "bedrock", "completions"
 ]
+AccessLogFormat: TypeAlias = Literal["off", "text", "json"]
 EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
 ErrorOf: TypeAlias = Literal["hits", "requests"]
@@ -163,6 +164,9 @@ class ServerSettings(Section):
     deadline_s: Seconds | None = 600.0
     """Longest time that a request may take, counted from the last byte of its body, or `none`."""
     conversations: ConversationSettings = ConversationSettings()
+    access_log: AccessLogFormat = "off"
+    """One line for each request, to standard output: verdict, route, upstream, status, times and
+    cost. It never holds a text or a key ([fields](report.md#access-log))."""
     drain_s: SecondsOrZero | None = None
     """Time after SIGTERM in which the server still accepts connections while `/_headstart/ready`
     answers 503, so that a load balancer can send requests to other servers. None: 5 s, or 0 on a

@@ -7,7 +7,7 @@ import re
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
@@ -145,7 +145,9 @@ def plain_text(markdown: str) -> str:
 
 
 def _bounded(kind: Any) -> click.ParamType[Any] | None:
-    """Return click's type for whole numbers within bounds; None for any text."""
+    """Return click's type for whole numbers within bounds, or for names; None for any text."""
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
     for meta in getattr(kind, "__metadata__", ()):
         return click.IntRange(meta.ge, meta.le)
     return None

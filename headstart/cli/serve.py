@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -17,6 +18,7 @@ from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.providers import model_table, preset, providers
 from headstart.config.strategies import strategy_of
+from headstart.observe import access_logger
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class ServeOptions:
         None, "The model for --race, --hedge or --fallback.  [default: all]", metavar="NAME"
     )
     store: str | None = setting("cache.store", metavar="URL")
+    access_log: str | None = setting("server.access_log")
     log_level: str = option("warning", type=click.Choice(["debug", "info", "warning", "error"]))
 
 
@@ -74,6 +77,7 @@ def serve(options: ServeOptions) -> None:
     overrides = {
         "server.host": options.host,
         "server.port": options.port,
+        "server.access_log": options.access_log,
         "cache.store": options.store,
         "upstream": None if options.upstream is None else [{"base_url": options.upstream}],
     }
@@ -99,7 +103,18 @@ def serve(options: ServeOptions) -> None:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
+    if settings.server.access_log != "off":
+        _show_access_log()
     run_sidecar(settings, options.log_level)
+
+
+def _show_access_log() -> None:
+    """Write the lines of the access log to standard output, as they are."""
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    access_logger.addHandler(lines)
+    access_logger.setLevel(logging.INFO)
+    access_logger.propagate = False
 
 
 def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:

@@ -39,7 +39,7 @@ from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.models import ModelLists
-from headstart.middleware.observers import Bookkeeper, FailureLog, UnpricedModels
+from headstart.middleware.observers import AccessLog, Bookkeeper, FailureLog, UnpricedModels
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
@@ -119,6 +119,8 @@ async def start_engine(
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
+        if settings.server.access_log != "off":
+            observers.add(AccessLog(as_json=settings.server.access_log == "json"))
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server

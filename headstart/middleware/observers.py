@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.observe import Served, StageFailed, logger
+from headstart.observe import Served, StageFailed, access_logger, logger
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -199,6 +204,73 @@ class UnpricedModels:
             model,
             upstream,
         )
+
+
+class AccessLog:
+    """Logs one line for each request that was answered or failed, without texts and keys.
+
+    ``as_json`` chooses JSON; otherwise a line holds words of the form ``name=value``.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def notify(self, observation: Observation) -> None:
+        """Log a served request."""
+        if type(observation) is not Served:
+            return
+        fields = access_fields(observation)
+        if self._as_json:
+            access_logger.info("%s", msgspec.json.encode(fields).decode())
+        else:
+            words = (f"{name}={_quoted(value)}" for name, value in fields.items())
+            access_logger.info("%s", " ".join(words))
+
+
+def access_fields(served: Served) -> dict[str, str | int | float | bool]:
+    """Return what the access log says of a request. Facts that it lacks are left out.
+
+    Times are milliseconds, costs US dollars.
+    """
+    at = datetime.fromtimestamp(served.at, UTC).isoformat(timespec="milliseconds")
+    fields: dict[str, str | int | float | bool | None] = {
+        "time": at.replace("+00:00", "Z"),
+        "id": served.id,
+        "endpoint": served.endpoint,
+        "status": served.status,
+        "outcome": served.outcome.value,
+        "detail": served.veto or served.reason,
+        "error": served.error,
+        "route": served.route or None,
+        "upstream": served.upstream or None,
+        "model": served.model or None,
+        "attempts": len(served.attempts),
+        "stream": served.stream,
+        "ttft_ms": _milliseconds(served.ttft_s),
+        "total_ms": _milliseconds(served.total_s),
+        "overhead_ms": _milliseconds(served.overhead_s),
+        "prompt_tokens": served.prompt_tokens or None,
+        "completion_tokens": served.completion_tokens or None,
+        "cost_usd": served.cost_usd,
+        "saved_usd": served.saved_usd or None,
+        "audit_of": served.audit_of,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+_PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
+
+
+def _quoted(value: object) -> str:
+    """Return a value as one word: a client chooses the model's name, which may hold anything."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
 
 class RecentRequests:

@@ -72,6 +72,33 @@ def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
     assert started.wait(20) in (0, 130)
 
 
+def test_the_access_log_has_a_line_for_a_request_whose_provider_is_down(
+    tmp_path: Path, free_port: int
+) -> None:
+    arguments = command(
+        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:",
+        "--access-log", "json",
+    )  # fmt: skip
+    body = b'{"model":"m","messages":[{"role":"user","content":"secret words"}]}'
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("headstart is ready")
+        url = f"http://127.0.0.1:{free_port}/v1/chat/completions"
+        headers = {"authorization": "Bearer sk-secret", "content-type": "application/json"}
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(urllib.request.Request(url, body, headers))
+        failed.value.close()
+        while not (text := process.stdout.readline()).startswith("{"):
+            assert process.poll() is None
+        process.kill()
+    said = json.loads(text)
+    assert (said["endpoint"], said["status"]) == ("/v1/chat/completions", 502)
+    assert said["error"]
+    assert "secret" not in text
+
+
 def get(port: int, path: str) -> tuple[int, dict[str, str], str]:
     """Ask over a connection of its own, which the caller offers to keep."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
