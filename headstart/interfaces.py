@@ -101,7 +101,8 @@ class Store(Protocol):
         """Write records; they are durable on return. Returns the log's cursor.
 
         A Put replaces the entry under the same exact key. The log shows a replaced entry, and an
-        entry evicted in the same commit, as a Delete. After a cancellation the records may be
+        entry evicted in the same commit, as a Delete. A Put that ``amends`` an entry keeps the
+        entry's place, and its new row is in the log. After a cancellation the records may be
         written.
         """
 
@@ -111,13 +112,13 @@ class Store(Protocol):
     def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
         """Yield the changes after the cursor ``after`` (``""``: from now on), without an end.
 
-        It yields the changes of all processes. It skips an entry that has no vector or is gone by
-        now. Raises StoreError also if the log no longer reaches back to ``after``: then call
-        ``cursor`` and ``scan`` again.
+        It yields the changes of all processes. It skips an entry that has neither vector nor sketch
+        or is gone by now. Raises StoreError also if the log no longer reaches back to ``after``:
+        then call ``cursor`` and ``scan`` again.
         """
 
     def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of all live entries, oldest first, to fill an index."""
+        """Yield the vectors and sketches of all live entries, oldest first, to fill an index."""
 
     def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
         """Yield all live entries, oldest first, with or without a vector."""

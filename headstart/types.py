@@ -372,11 +372,22 @@ class Entry(Frozen):
     """The namespace of the encoder that made the vector. Other namespaces never match."""
 
 
+class Sketch(Frozen):
+    """A cheap vector of a prompt, as a unit row of fp16, and the namespace of its table."""
+
+    table: str
+    row: bytes
+
+
 class Put(Frozen, tag="put"):
     """An entry to store. ``vector`` is a unit row of fp16, little endian, or None."""
 
     entry: Entry
     vector: bytes | None = None
+    sketch: Sketch | None = None
+    amends: bool = False
+    """Only the stored entry of the same id is replaced, in its place. If it is gone, nothing is
+    written."""
 
 
 class Delete(Frozen, tag="delete"):
@@ -389,12 +400,16 @@ Record: TypeAlias = Put | Delete
 
 
 class VectorRow(Frozen):
-    """The part of a stored entry that an index needs: its partition and vector, not its answer."""
+    """The part of a stored entry that an index needs: its partition, vector and sketch.
+
+    It has a vector, a sketch, or both.
+    """
 
     id: str
     partition: str
     encoder: str
-    vector: bytes
+    vector: bytes | None = None
+    sketch: Sketch | None = None
 
 
 class Logged(Frozen):

@@ -214,10 +214,15 @@ class Replica:
 
     async def add(self, rows: Sequence[VectorRow]) -> None:
         """Index vectors of the encoder. A vector that the index refuses is reported."""
-        new = [row for row in rows if row.encoder == self.namespace and row.id not in self.index]
+        new = [
+            (row, row.vector)
+            for row in rows
+            if row.encoder == self.namespace and row.vector is not None
+            if row.id not in self.index
+        ]
         if not new:
             return
-        small = len(new) == 1 and self.index.size(new[0].partition) < INLINE_ROWS
+        small = len(new) == 1 and self.index.size(new[0][0].partition) < INLINE_ROWS
         if small and not self._writing:
             refusal = _add_rows(self.index, new)
         else:
@@ -240,14 +245,16 @@ def report_failure(observers: Observer, error: StageError) -> None:
     observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
 
 
-def _add_rows(index: VectorIndex, rows: Sequence[VectorRow]) -> VectorIndexError | None:
+def _add_rows(
+    index: VectorIndex, rows: Sequence[tuple[VectorRow, bytes]]
+) -> VectorIndexError | None:
     """Add rows that the index lacks. Returns the first refusal; the other rows are added."""
     refusal = None
-    for row in rows:
+    for row, vector in rows:
         if row.id in index:
             continue
         try:
-            index.add(row.partition, row.id, row.vector)
+            index.add(row.partition, row.id, vector)
         except VectorIndexError as error:
             refusal = refusal or error
     return refusal

@@ -17,6 +17,7 @@ from headstart.types import (
     RawResponse,
     Reasoning,
     Refusal,
+    Sketch,
     Text,
     ToolCall,
     Turn,
@@ -24,6 +25,7 @@ from headstart.types import (
 )
 
 NOW = 1_700_000_000.0
+SKETCH = Sketch(table="table", row=b"\x00\x3c\xff\x00")
 ORIGIN = Origin(model="m", upstream="u", ttft_s=0.25, total_s=1.5)
 
 
@@ -50,9 +52,9 @@ def put(id: str, *, exact: str = "", text: str = "answer", **fields: Any) -> Put
     return Put(entry=entry(id, exact=exact, text=text, **fields), vector=vector())
 
 
-def row(id: str, seed: float = 0.0) -> VectorRow:
+def row(id: str, seed: float = 0.0, sketch: Sketch | None = None) -> VectorRow:
     """Return what followers see of an entry that was ``put``."""
-    return VectorRow(id=id, partition="partition", encoder="", vector=vector(seed))
+    return VectorRow(id=id, partition="partition", encoder="", vector=vector(seed), sketch=sketch)
 
 
 def full_entry() -> Entry:

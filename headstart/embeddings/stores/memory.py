@@ -72,7 +72,7 @@ class MemoryStore(RecordStore):
         return self._log[-1].cursor
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of the entries that live now, oldest first."""
+        """Yield the vectors and sketches of the entries that live now, oldest first."""
         rows = self._rows(self._entries.values())
         for start in range(0, len(rows), batch):
             yield rows[start : start + batch]
@@ -136,7 +136,7 @@ class MemoryStore(RecordStore):
         return put.expires is None or put.expires > self._clock()
 
     def _rows(self, stored: Iterable[EncodedPut | None]) -> list[VectorRow]:
-        """Return the index rows of the live entries that have a vector."""
+        """Return the index rows of the live entries that have a vector or a sketch."""
         return [
             row
             for put in stored
@@ -152,6 +152,8 @@ class MemoryStore(RecordStore):
         for record in records:
             if isinstance(record, Delete):
                 self._remove(record.ids)
+            elif record.amends:
+                self._amend(record)
             else:
                 self._store(record)
         self._evict()
@@ -166,6 +168,13 @@ class MemoryStore(RecordStore):
         if put.expires is not None:
             heappush(self._ends, (put.expires, put.id))
         self._write_log(put.id, deleted=False)
+
+    def _amend(self, put: EncodedPut) -> None:
+        before = self._entries.get(put.id)
+        if before is not None:
+            self._entries[put.id] = put
+            self._bytes += put.size - before.size
+            self._write_log(put.id, deleted=False)
 
     def _remove(self, ids: Sequence[str]) -> None:
         for id in ids:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.observe import Observer
-    from headstart.types import Record
+    from headstart.types import Record, Sketch
 
 T = TypeVar("T")
 
@@ -80,29 +80,38 @@ class EncodedPut(NamedTuple):
     expires: float | None
     value: bytes
     vector: bytes | None
+    sketch: Sketch | None
+    amends: bool
 
     @property
     def size(self) -> int:
         """The bytes that count against ``max_bytes``."""
-        return len(self.value) + len(self.vector or b"")
+        sketch = b"" if self.sketch is None else self.sketch.row
+        return len(self.value) + len(self.vector or b"") + len(sketch)
 
     def row(self) -> VectorRow | None:
-        """Return the row for an index, or None without a vector."""
-        if self.vector is None:
-            return None
-        return VectorRow(
-            id=self.id, partition=self.partition, encoder=self.encoder, vector=self.vector
-        )
+        """Return the row for an index, or None without a vector and a sketch."""
+        return index_row(self.id, self.partition, self.encoder, self.vector, self.sketch)
+
+
+def index_row(
+    id: str, partition: str, encoder: str, vector: bytes | None, sketch: Sketch | None
+) -> VectorRow | None:
+    """Return the row of an entry for an index, or None without a vector and a sketch."""
+    if vector is None and sketch is None:
+        return None
+    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketch)
 
 
 EncodedRecord: TypeAlias = EncodedPut | Delete
 
 
-def encode_put(entry: Entry, vector: bytes | None, limits: StoreLimits) -> EncodedPut:
-    """Encode an entry. An entry without an end expires after ``limits.ttl_s``.
+def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
+    """Encode an entry to store. An entry without an end expires after ``limits.ttl_s``.
 
     Raises StoreError if a value cannot be encoded, or if the entry alone exceeds ``max_bytes``.
     """
+    entry = put.entry
     if entry.expires is None and limits.ttl_s is not None:
         entry = msgspec.structs.replace(entry, expires=entry.created + limits.ttl_s)
     encoded = EncodedPut(
@@ -114,7 +123,9 @@ def encode_put(entry: Entry, vector: bytes | None, limits: StoreLimits) -> Encod
         created=entry.created,
         expires=entry.expires,
         value=encode(entry),
-        vector=vector,
+        vector=put.vector,
+        sketch=put.sketch,
+        amends=put.amends,
     )
     if limits.max_bytes is not None and encoded.size > limits.max_bytes:
         raise StoreError(f"an entry of {encoded.size} bytes exceeds cache.max_bytes")
@@ -164,7 +175,7 @@ def after_cursor(rows: Sequence[LogRow], cursor: str) -> Sequence[LogRow]:
 
 
 def _logged(rows: Sequence[LogRow], vectors: Mapping[str, VectorRow]) -> Iterator[Logged]:
-    """Yield the changes. Adjacent deletions become one Delete; a row without vector is skipped."""
+    """Yield the changes. Adjacent deletions become one Delete; an entry without row is skipped."""
     for deleted, run in groupby(rows, key=lambda row: row.deleted):
         if deleted:
             gone = tuple(run)
@@ -223,14 +234,12 @@ class RecordStore(ABC):
     async def append(self, records: Sequence[Record]) -> str:
         """Write records. Raises StoreError if they cannot be encoded or written."""
         encoded = [
-            encode_put(record.entry, record.vector, self._limits)
-            if isinstance(record, Put)
-            else record
+            encode_put(record, self._limits) if isinstance(record, Put) else record
             for record in records
         ]
         cursor = await self._append(encoded)
         for record in encoded:
-            if isinstance(record, EncodedPut):
+            if isinstance(record, EncodedPut) and not record.amends:
                 self._observer.notify(Committed(id=record.id, bytes=record.size))
         return cursor
 

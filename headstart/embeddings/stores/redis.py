@@ -6,7 +6,8 @@ after a timeout all calls fail at once for a moment: a dead Redis costs a reques
 All keys have the same prefix, which keeps them on one node of a cluster:
 
 ===============  =======================================================================
-entry:<id>       hash: exact, partition, encoder, expires, value, vector; with a TTL
+entry:<id>       hash: exact, partition, encoder, expires, value, vector, sketcher, sketch;
+                 with a TTL
 exact:<exact>    id of the entry under an exact key; with the same TTL
 order            sorted set of ids by a number that only grows: oldest first
 used, expires    sorted sets of ids by Unix seconds
@@ -48,17 +49,19 @@ from headstart.embeddings.stores.records import (
     after_cursor,
     decode,
     encode,
+    index_row,
     stored_ids,
 )
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served
-from headstart.types import Delete, Entry, StoreStats, VectorRow
+from headstart.types import Delete, Entry, Sketch, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
+    from headstart.types import VectorRow
 
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
@@ -129,14 +132,32 @@ local function remove(id)
     note('deleted', id)
 end
 
+local function write(entry, record)
+    redis.call('HSET', entry, 'exact', record.exact, 'partition', record.partition,
+        'encoder', record.encoder, 'value', ARGV[record.value])
+    if record.vector then redis.call('HSET', entry, 'vector', ARGV[record.vector]) end
+    if record.sketch then
+        redis.call('HSET', entry, 'sketcher', record.sketcher, 'sketch', ARGV[record.sketch])
+    end
+    redis.call('HSET', sizes, record.id, record.size)
+    redis.call('INCRBY', bytes, record.size)
+    note('stored', record.id)
+end
+
+local function amend(record)
+    local entry, size = prefix .. 'entry:' .. record.id, redis.call('HGET', sizes, record.id)
+    if not size or redis.call('EXISTS', entry) == 0 then return end
+    redis.call('HDEL', entry, 'vector', 'sketcher', 'sketch')
+    redis.call('DECRBY', bytes, size)
+    write(entry, record)
+end
+
 local function put(record)
     local id, exact = record.id, prefix .. 'exact:' .. record.exact
     remove(redis.call('GET', exact) or '')
     remove(id)
     local entry = prefix .. 'entry:' .. id
-    redis.call('HSET', entry, 'exact', record.exact, 'partition', record.partition,
-        'encoder', record.encoder, 'value', ARGV[record.value])
-    if record.vector then redis.call('HSET', entry, 'vector', ARGV[record.vector]) end
+    write(entry, record)
     redis.call('SET', exact, id)
     if record.expires then
         redis.call('HSET', entry, 'expires', record.expires)
@@ -146,9 +167,6 @@ local function put(record)
     end
     redis.call('ZADD', order, redis.call('INCR', prefix .. 'count'), id)
     redis.call('ZADD', used, args.now, id)
-    redis.call('HSET', sizes, id, record.size)
-    redis.call('INCRBY', bytes, record.size)
-    note('stored', id)
 end
 
 local function over(max, value) return max and value > max end
@@ -156,7 +174,9 @@ local function over(max, value) return max and value > max end
 local ended = redis.call('ZRANGEBYSCORE', expires, '-inf', args.now, 'LIMIT', 0, args.at_once)
 for _, id in ipairs(ended) do remove(id) end
 for _, record in ipairs(args.records) do
-    if record.deleted then remove(record.deleted) else put(record) end
+    if record.deleted then remove(record.deleted)
+    elseif record.amends then amend(record)
+    else put(record) end
 end
 for _ = 1, args.at_once do
     local entries, size = redis.call('ZCARD', order), tonumber(redis.call('GET', bytes) or 0)
@@ -220,10 +240,14 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
         "partition": record.partition,
         "encoder": record.encoder,
         "size": record.size,
+        "amends": record.amends,
         "value": _add_blob(blobs, record.value),
     }
     if record.vector is not None:
         change["vector"] = _add_blob(blobs, record.vector)
+    if record.sketch is not None:
+        change["sketcher"] = record.sketch.table
+        change["sketch"] = _add_blob(blobs, record.sketch.row)
     if record.expires is not None:
         change["expires"] = record.expires
         # It is relative, because the server's clock may differ; readers check ``expires``.
@@ -255,6 +279,22 @@ def log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
     """Return the LogRow of a row of the stream ``log``."""
     ((field, id),) = fields.items()
     return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8"))
+
+
+def _vector_row(
+    id: str,
+    partition: bytes | None,
+    encoder: bytes | None,
+    vector: bytes | None,
+    table: bytes | None,
+    sketch: bytes | None,
+) -> VectorRow | None:
+    if partition is None or encoder is None:
+        return None
+    sketched = None
+    if table is not None and sketch is not None:
+        sketched = Sketch(table=table.decode(), row=sketch)
+    return index_row(id, partition.decode(), encoder.decode(), vector, sketched)
 
 
 class RedisStore(RecordStore):
@@ -302,7 +342,7 @@ class RedisStore(RecordStore):
         return str(cursor, "ascii")
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of live entries, oldest first, in two round trips a batch."""
+        """Yield vectors and sketches of live entries, oldest first, two round trips a batch."""
         last: float = 0
         while page := await self._page(last, batch):
             last = page[-1][1]
@@ -426,12 +466,13 @@ class RedisStore(RecordStore):
 
     async def _vectors(self, ids: Sequence[str]) -> Sequence[VectorRow]:
         now = self._clock()
-        found = await self._fields(ids, "partition", "encoder", "vector", "expires")
+        names = "partition", "encoder", "vector", "sketcher", "sketch", "expires"
+        found = await self._fields(ids, *names)
         return [
-            VectorRow(id=id, partition=partition.decode(), encoder=encoder.decode(), vector=vector)
-            for id, (partition, encoder, vector, expires) in zip(ids, found, strict=True)
-            if partition is not None and encoder is not None and vector is not None
+            row
+            for id, (*fields, expires) in zip(ids, found, strict=True)
             if expires is None or float(expires) > now
+            if (row := _vector_row(id, *fields)) is not None
         ]
 
     async def _read_labels(

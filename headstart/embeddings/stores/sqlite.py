@@ -37,7 +37,7 @@ from headstart.embeddings.stores.records import (
 from headstart.embeddings.stores.sqlite_file import open_file
 from headstart.errors import StoreError
 from headstart.observe import Served
-from headstart.types import Entry, StoreStats, VectorRow
+from headstart.types import Entry, Sketch, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ class SQLiteStore(RecordStore):
         return str(await self._read(_read_value, "SELECT max(seq) FROM log"))
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
-        """Yield the vectors of live entries, oldest first, with one short query a batch."""
+        """Yield vectors and sketches of live entries, oldest first, one short query a batch."""
         last = 0
         while True:
             rows = await self._read(_fetch, SCAN, (self._clock(), last, batch))
@@ -211,8 +211,10 @@ class SQLiteStore(RecordStore):
 
 BY_EXACT = "SELECT value FROM entries WHERE exact = ? AND (expires IS NULL OR expires > ?)"
 BY_ID = "SELECT value FROM entries WHERE id = ? AND (expires IS NULL OR expires > ?)"
-VECTORS = """SELECT entries.seq, id, partition, encoder, vector FROM entries
-    JOIN vectors ON vectors.seq = entries.seq WHERE (expires IS NULL OR expires > ?)"""
+VECTORS = """SELECT entries.seq, id, partition, encoder, vector, sketcher, sketch FROM entries
+    LEFT JOIN vectors ON vectors.seq = entries.seq
+    LEFT JOIN sketches ON sketches.seq = entries.seq
+    WHERE (vector IS NOT NULL OR sketch IS NOT NULL) AND (expires IS NULL OR expires > ?)"""
 SCAN = f"{VECTORS} AND entries.seq > ? ORDER BY entries.seq LIMIT ?"
 PAGE = """SELECT seq, value FROM entries
     WHERE seq > ? AND (expires IS NULL OR expires > ?) ORDER BY seq LIMIT ?"""
@@ -267,8 +269,9 @@ def _page(
 
 
 def _vector_row(row: Sequence[Any]) -> VectorRow:
-    _, id, partition, encoder, vector = row
-    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector)
+    _, id, partition, encoder, vector, table, sketch = row
+    sketched = None if sketch is None else Sketch(table=table, row=sketch)
+    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketched)
 
 
 def _log_rows(
@@ -350,7 +353,8 @@ class SQLiteWriter:
         for write in writes:
             for record in write.records:
                 if isinstance(record, EncodedPut):
-                    self._store(record, now)
+                    seq = self._amend(record) if record.amends else self._store(record, now)
+                    self._write_vectors(seq, record)
                 else:
                     executemany("DELETE FROM entries WHERE id = ?", [(id,) for id in record.ids])
         self._evict()
@@ -370,7 +374,7 @@ class SQLiteWriter:
             executemany("REPLACE INTO documents (name, value) VALUES (?, ?)", documents)
             execute(PRUNE_DOCUMENTS, (DOCUMENTS,))
 
-    def _store(self, put: EncodedPut, now: float) -> None:
+    def _store(self, put: EncodedPut, now: float) -> int | None:
         execute = self.connection.execute
         execute("DELETE FROM entries WHERE id = ? OR exact = ?", (put.id, put.exact))
         stored = execute(
@@ -379,8 +383,29 @@ class SQLiteWriter:
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
             (*put[:7], now, put.size, put.value),
         )
+        return stored.lastrowid
+
+    def _amend(self, put: EncodedPut) -> int | None:
+        """Replace the entry of the same id in its place; return the place, None if it is gone."""
+        execute = self.connection.execute
+        row = execute("SELECT seq FROM entries WHERE id = ?", (put.id,)).fetchone()
+        if row is None:
+            return None
+        changed = put.encoder, put.size, put.value
+        execute("UPDATE entries SET encoder = ?, bytes = ?, value = ? WHERE seq = ?", changed + row)
+        execute("DELETE FROM vectors WHERE seq = ?", row)
+        execute("DELETE FROM sketches WHERE seq = ?", row)
+        return int(row[0])
+
+    def _write_vectors(self, seq: int | None, put: EncodedPut) -> None:
+        execute = self.connection.execute
+        if seq is None:
+            return
         if put.vector is not None:
-            execute("INSERT INTO vectors VALUES (?, ?)", (stored.lastrowid, put.vector))
+            execute("INSERT INTO vectors VALUES (?, ?)", (seq, put.vector))
+        if put.sketch is not None:
+            row = (seq, put.sketch.table, put.sketch.row)
+            execute("INSERT INTO sketches VALUES (?, ?, ?)", row)
 
     def _evict(self) -> None:
         """Delete the least recently used entries until both bounds hold, at most ``BATCH_ROWS``."""

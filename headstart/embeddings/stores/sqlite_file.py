@@ -62,7 +62,18 @@ LABELS = (
     """CREATE TABLE IF NOT EXISTS documents
         (seq INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, value BLOB NOT NULL)""",
 )
-MIGRATIONS = (ENTRIES, LABELS)
+SKETCHES = (
+    """CREATE TABLE IF NOT EXISTS sketches
+        (seq INTEGER PRIMARY KEY, sketcher TEXT NOT NULL, sketch BLOB NOT NULL)""",
+    """CREATE TRIGGER IF NOT EXISTS sketch_gone AFTER DELETE ON entries BEGIN
+        DELETE FROM sketches WHERE seq = OLD.seq;
+    END""",
+    """CREATE TRIGGER IF NOT EXISTS entry_amended AFTER UPDATE OF value ON entries BEGIN
+        UPDATE totals SET bytes = bytes + NEW.bytes - OLD.bytes;
+        INSERT INTO log (deleted, id) VALUES (0, NEW.id);
+    END""",
+)
+MIGRATIONS = (ENTRIES, LABELS, SKETCHES)
 """The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 

@@ -18,14 +18,14 @@ from headstart.embeddings.stores.records import (
 )
 from headstart.errors import StoreError
 from headstart.observe import Served
-from headstart.types import Completion, Entry, RawResponse
+from headstart.types import Completion, Entry, Put, RawResponse
 from support.completions import completions
-from support.entries import NOW, answer, entry, full_entry, raw_entry, vector
+from support.entries import NOW, answer, entry, full_entry, put, raw_entry
 from support.labels import full_label, label
 
 
 def sealed_value(stored: Entry) -> bytes:
-    return encode_put(stored, None, StoreLimits()).value
+    return encode_put(Put(entry=stored), StoreLimits()).value
 
 
 def fields_at_default(value: Any) -> list[str]:
@@ -103,18 +103,18 @@ def test_what_cannot_be_encoded_is_a_store_error(value: object) -> None:
 
 def test_the_default_life_is_for_entries_that_state_none() -> None:
     limits = StoreLimits(ttl_s=60)
-    assert encode_put(entry("id"), None, limits).expires == NOW + 60
-    assert encode_put(entry("id", expires=NOW + 5), None, limits).expires == NOW + 5
-    dated = decode(Entry, encode_put(entry("id"), None, limits).value)
+    assert encode_put(Put(entry=entry("id")), limits).expires == NOW + 60
+    assert encode_put(Put(entry=entry("id", expires=NOW + 5)), limits).expires == NOW + 5
+    dated = decode(Entry, encode_put(Put(entry=entry("id")), limits).value)
     assert dated is not None
     assert dated.expires == NOW + 60
 
 
 def test_an_entry_beyond_max_bytes_alone_is_refused() -> None:
-    size = encode_put(entry("id"), vector(), StoreLimits()).size
-    assert encode_put(entry("id"), vector(), StoreLimits(max_bytes=size)).size == size
+    size = encode_put(put("id"), StoreLimits()).size
+    assert encode_put(put("id"), StoreLimits(max_bytes=size)).size == size
     with pytest.raises(StoreError, match="max_bytes"):
-        encode_put(entry("id"), vector(), StoreLimits(max_bytes=size - 1))
+        encode_put(put("id"), StoreLimits(max_bytes=size - 1))
 
 
 def test_a_row_of_the_books_comes_back_as_it_was() -> None:
@@ -144,8 +144,8 @@ def test_a_label_that_is_not_known_here_is_skipped() -> None:
 
 def test_an_answer_of_a_version_that_knew_no_status_has_status_200() -> None:
     earlier = entry("raw", answer=RawResponse(headers=((b"content-type", b"a/b"),), body=b"x"))
-    stored = encode_put(earlier, None, StoreLimits()).value
+    stored = encode_put(Put(entry=earlier), StoreLimits()).value
     assert b"status" not in stored
     assert decode(Entry, stored) == earlier
     created = entry("raw", answer=RawResponse(headers=(), body=b"x", status=201))
-    assert decode(Entry, encode_put(created, None, StoreLimits()).value) == created
+    assert decode(Entry, encode_put(Put(entry=created), StoreLimits()).value) == created

@@ -10,7 +10,8 @@ import pytest
 
 from headstart.embeddings.stores.records import StoreLimits, encode_put
 from headstart.embeddings.stores.sqlite import SQLiteStore
-from support.entries import NOW, entry, put, vector
+from headstart.types import Put
+from support.entries import NOW, SKETCH, entry, put, row, vector
 from support.labels import label, labelled
 from support.stores import Clock, follow, scan
 
@@ -55,7 +56,7 @@ def make_first_schema(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file, file:
         file.executescript(FIRST_SCHEMA)
         file.execute("INSERT INTO secret VALUES (?)", (SECRET,))
-        sealed = encode_put(entry("a"), vector(), StoreLimits())
+        sealed = encode_put(put("a"), StoreLimits())
         row = (1, *sealed[:7], NOW, sealed.size, sealed.value)
         file.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         file.execute("INSERT INTO vectors VALUES (1, ?)", (sealed.vector,))
@@ -84,12 +85,16 @@ async def test_a_file_of_the_first_schema_is_taken_over(tmp_path: Path) -> None:
         await store.label([label(life)])
         await store.keep("name", life.encode())
         await store.aclose()
-        assert schema_version(path) == 2
+        assert schema_version(path) == 3
     store = await open_store(path)
     assert await labelled(store) == ["first", "second"]
     assert await store.kept("name") == b"second"
     cursor = await store.append([put("b")])
     assert await follow(store, str(int(cursor) - 1), 1)
+    before = await store.stats()
+    await store.append([Put(entry=entry("a"), vector=vector(), sketch=SKETCH, amends=True)])
+    assert [rows async for rows in store.scan()] == [[row("a", sketch=SKETCH), row("b")]]
+    assert (await store.stats()).bytes == before.bytes + len(SKETCH.row)
     await store.aclose()
 
 
@@ -104,5 +109,5 @@ async def test_a_version_set_back_by_an_older_process_does_no_harm(tmp_path: Pat
     again = await open_store(path)
     assert await labelled(again) == ["a"]
     assert await again.kept("name") == b"value"
-    assert schema_version(path) == 2
+    assert schema_version(path) == 3
     await again.aclose()

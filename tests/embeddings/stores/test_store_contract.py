@@ -10,14 +10,14 @@ from headstart.embeddings.stores.records import LOG_ROWS, StoreLimits, encode_pu
 from headstart.errors import StoreError
 from headstart.observe import Committed, Served
 from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
-from support.entries import NOW, entry, full_entry, put, raw_entry, row, vector
+from support.entries import NOW, SKETCH, entry, full_entry, put, raw_entry, row, vector
 from support.stores import Stores, follow, scan
 
 pytestmark = pytest.mark.anyio
 
 
 def size(record: Put) -> int:
-    return encode_put(record.entry, record.vector, StoreLimits()).size
+    return encode_put(record, StoreLimits()).size
 
 
 def booked(id: str, at: float) -> Served:
@@ -318,6 +318,86 @@ async def test_concurrent_appends_are_all_stored(stores: Stores) -> None:
             tasks.start_soon(store.append, [put(f"{number:03}")])
     assert sorted(await scan(store)) == [f"{number:03}" for number in range(200)]
     assert (await store.stats()).entries == 200
+
+
+# --- sketches and amended entries --------------------------------------------------------------
+
+
+async def test_an_entry_with_a_sketch_alone_is_scanned_and_followed(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.cursor()
+    await store.append([Put(entry=entry("a"), sketch=SKETCH), put("b")])
+    sketched = VectorRow(id="a", partition="partition", encoder="", sketch=SKETCH)
+    assert [rows async for rows in store.scan()] == [[sketched, row("b")]]
+    assert [logged.record for logged in await follow(store, cursor, 2)] == [sketched, row("b")]
+
+
+async def test_an_amended_entry_keeps_its_place_and_is_seen_again(stores: Stores) -> None:
+    store = await stores.open(max_entries=3)
+    beside = await stores.open_beside(store)
+    for id in ("a", "b", "c"):
+        stores.clock.now += 1
+        await store.append([Put(entry=entry(id), sketch=SKETCH)])
+    cursor = await store.cursor()
+    amended = Put(
+        entry=entry("a", evidence=b"parse", encoder="e5"),
+        vector=vector(),
+        sketch=SKETCH,
+        amends=True,
+    )
+    stores.clock.now += 1
+    await beside.append([amended])
+    now = VectorRow(id="a", partition="partition", encoder="e5", vector=vector(), sketch=SKETCH)
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [now]
+    assert await store.find("exact-a") == amended.entry
+    assert await scan(store) == ["a", "b", "c"]
+    sizes = [size(amended), *(size(Put(entry=entry(id), sketch=SKETCH)) for id in "bc")]
+    assert await store.stats() == StoreStats(entries=3, bytes=sum(sizes))
+    assert [seen.id for seen in stores.committed] == ["a", "b", "c"]
+    stores.clock.now += 1
+    await store.append([put("d")])
+    assert await scan(store) == ["b", "c", "d"]
+    assert (await store.stats()).bytes == sum(sizes[1:]) + size(put("d"))
+
+
+async def test_an_entry_may_lose_its_vector_and_its_sketch(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([Put(entry=entry("a"), vector=vector(), sketch=SKETCH)])
+    await store.append([Put(entry=entry("a"), amends=True)])
+    assert await scan(store) == []
+    assert await store.stats() == StoreStats(entries=1, bytes=size(Put(entry=entry("a"))))
+
+
+async def test_an_entry_that_is_gone_is_not_amended(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("old", exact="key"), put("deleted"), put("brief", expires=NOW + 60)])
+    await store.append([put("new", exact="key"), Delete(ids=("deleted",))])
+    stores.clock.now = NOW + 61
+    before = await store.append([])
+    gone = ("old", "key"), ("deleted", ""), ("brief", "")
+    late = [Put(entry=entry(id, exact=exact), vector=vector(), amends=True) for id, exact in gone]
+    assert await store.append(late) == before
+    assert await store.find("key") == entry("new", exact="key")
+    assert await scan(store) == ["new"]
+
+
+async def test_an_amended_entry_still_ends_when_it_should(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("a", expires=NOW + 60)])
+    ending = entry("a", expires=NOW + 60, evidence=b"parse")
+    await store.append([Put(entry=ending, vector=vector(), amends=True)])
+    assert await store.find("exact-a") == ending
+    stores.clock.now = NOW + 61
+    await store.append([put("next")])
+    assert await store.stats() == StoreStats(entries=1, bytes=size(put("next")))
+
+
+async def test_a_sketch_is_there_after_reopening(durable_url: str, stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([Put(entry=entry("a"), vector=vector(), sketch=SKETCH)])
+    await store.aclose()
+    again = await stores.open()
+    assert [rows async for rows in again.scan()] == [[row("a", sketch=SKETCH)]]
 
 
 # --- secret, books, reopening ------------------------------------------------------------------
