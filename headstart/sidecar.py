@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.errors import ConfigError, MissingExtra
-from headstart.middleware.admin import admin_app
-from headstart.middleware.admin_state import AdminState
+from headstart.middleware.admin_front import AdminFront, AdminState
 from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.metrics import OpenTelemetryObserver, PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
@@ -47,11 +46,15 @@ def build_sidecar(settings: Settings) -> Gateway:
         draining=lambda: sidecar.draining,
     )
     server = settings.server
-    admin = admin_app(
-        state,
-        token=_admin_token(server),
-        rules=_rules(server, "server.admin_token_env") if server.is_loopback else None,
-    )
+    token = _admin_token(server)
+
+    def build_admin() -> ASGIApp:
+        from headstart.middleware.admin import admin_app
+
+        rules = _rules(server, "server.admin_token_env") if server.is_loopback else None
+        # The same calls in Litestar's own types.
+        return cast("ASGIApp", admin_app(state, token=token, rules=rules))
+
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
     refused = RefusedKeys({name: own for name, own in variables.items() if own})
     observers: list[Observer] = [metrics, recent, refused]
@@ -59,7 +62,7 @@ def build_sidecar(settings: Settings) -> Gateway:
         observers.append(OpenTelemetryObserver())
     sidecar = build_gateway(
         settings,
-        behind_gateway(cast("ASGIApp", admin)),  # the same calls in Litestar's own types
+        behind_gateway(AdminFront(state, build_admin)),
         observers=Observers(observers),
         origins=_rules(server, "server.client_keys"),
         on_start=engine.append,

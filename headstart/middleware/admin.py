@@ -9,7 +9,7 @@ import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from anyio import fail_after, to_thread
+from anyio import to_thread
 from litestar import Litestar, Request, Response, get
 from litestar.di import Provide
 from litestar.exceptions import (
@@ -26,16 +26,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.middleware.admin_learning import LEARNING_HANDLERS
-from headstart.middleware.admin_state import (
-    ENTRY_HANDLERS,
-    Admin,
-    AdminState,
-    Engine,
+from headstart.middleware.admin_front import (
+    NOT_CACHED,
     EngineParts,
-    read_levels,
-    upstreams,
+    Health,
+    Readiness,
+    readiness,
 )
+from headstart.middleware.admin_learning import LEARNING_HANDLERS
+from headstart.middleware.admin_state import ENTRY_HANDLERS, Admin, Engine, read_levels, upstreams
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
 from headstart.policies.callers import forwarded
@@ -45,11 +44,10 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
+    from headstart.middleware.admin_front import AdminState
     from headstart.policies.callers import OriginRules
 
 PREFIX = "/_headstart"
-STORE_WAIT_S = 0.5
-"""Longest wait of ``ready`` for the store: probes give up after a second."""
 
 
 class Stats(Frozen, omit_defaults=False):
@@ -117,24 +115,20 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
 
 
 @get("/health", opt={"public": True})
-async def health() -> dict[str, str]:
+async def health() -> Health:
     """Answer as long as the process lives."""
-    return {"status": "alive"}
+    return Health()
 
 
 @get("/ready", opt={"public": True})
-async def ready(admin: Admin) -> Response[dict[str, Any]]:
+async def ready(admin: Admin) -> Response[Readiness]:
     """Answer 200 when requests can be served, else 503. ``reasons`` lists the causes.
 
     ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
     without its store the server still answers, from memory and from the upstreams.
     """
-    status, reasons = await _readiness(admin)
-    return Response(
-        {"status": status, "reasons": reasons},
-        status_code=200 if status in ("ready", "degraded") else 503,
-        headers={"cache-control": "no-store"},
-    )
+    found = await readiness(admin)
+    return Response(found, status_code=found.code, headers=NOT_CACHED)
 
 
 @get("/metrics", media_type="text/plain")
@@ -164,21 +158,6 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
 async def config(admin: Admin) -> dict[str, Any]:
     """Show the settings in force, secrets masked."""
     return dict(admin.config)
-
-
-async def _readiness(admin: AdminState) -> tuple[str, list[str]]:
-    if admin.draining():
-        return "draining", ["the server was told to stop, and stops after server.drain_s"]
-    engine = admin.engine()
-    if engine is None:
-        reason = "the engine has not started: the encoder is not warm, the store is not open"
-        return "starting", [reason]
-    try:
-        with fail_after(STORE_WAIT_S):
-            await engine.store.stats()
-    except (StoreError, TimeoutError):
-        return "degraded", ["the store does not answer: new answers are not kept in it"]
-    return "ready", []
 
 
 def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:

@@ -23,7 +23,7 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.middleware.admin_state import AdminState, EngineParts
+    from headstart.middleware.admin_front import AdminState, EngineParts
     from headstart.middleware.learning.oversight import DoubtfulPair, Explanation, Oversight
     from headstart.types import Entry
 

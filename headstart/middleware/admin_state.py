@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 from litestar import delete, get
@@ -14,69 +13,16 @@ from litestar.exceptions import NotFoundException, ValidationException
 from litestar.params import FromPath, QueryParameter, SkipValidation
 
 from headstart.errors import StoreError
-from headstart.middleware.learning.oversight import Reviews
+from headstart.middleware.admin_front import AdminState, EngineParts
 from headstart.middleware.metrics import Hedging, Levels
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.types import Delete, Entry, Frozen, RawResponse, Text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from headstart.embeddings.cache import SemanticCache
-    from headstart.embeddings.encoder_worker import EncoderWorker
-    from headstart.interfaces import Store
-    from headstart.middleware.concurrency import Gate
-    from headstart.middleware.learning.oversight import Oversight
-    from headstart.middleware.metrics import PrometheusObserver
-    from headstart.middleware.observers import RecentRequests
-    from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
+    from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.policies.routing.measures import Measures
-
-
-class EngineParts(Protocol):
-    """A started engine, as far as the admin API uses it."""
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def cache(self) -> SemanticCache | None: ...
-
-    @property
-    def encoder(self) -> EncoderWorker | None: ...
-
-    @property
-    def oversight(self) -> Oversight | None: ...
-
-    @property
-    def gate(self) -> Gate: ...
-
-    @property
-    def relays(self) -> Gate: ...
-
-    @property
-    def sockets(self) -> Gate: ...
-
-    @property
-    def conditions(self) -> UpstreamStates | None: ...
-
-
-@dataclass(frozen=True)
-class AdminState:
-    """The parts that the admin API shows. ``engine`` returns None until the engine has started."""
-
-    engine: Callable[[], EngineParts | None]
-    metrics: PrometheusObserver
-    recent: RecentRequests
-    config: Mapping[str, Any]
-    """The settings, masked."""
-    clock: Callable[[], float]
-    """Unix seconds."""
-    started: float
-    """When this process started, in Unix seconds."""
-    draining: Callable[[], bool] = lambda: False
-    """True after the server got the signal to stop."""
-    reviews: Reviews = field(default_factory=Reviews)
 
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:

@@ -18,7 +18,7 @@ from headstart.config.loading import load_settings
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.admin import admin_app
-from headstart.middleware.admin_state import AdminState
+from headstart.middleware.admin_front import AdminState
 from headstart.middleware.concurrency import Gate
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests

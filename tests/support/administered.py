@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.middleware.admin import admin_app
-from headstart.middleware.admin_state import AdminState
+from headstart.middleware.admin_front import AdminState
 from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests

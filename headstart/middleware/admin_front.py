@@ -1,0 +1,165 @@
+"""What stands before the admin API: it answers probes, and builds the API when first asked.
+
+The API's library takes a tenth of a second of CPU and 10 MB to load, and most processes only ever
+see probes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from headstart.errors import StoreError
+from headstart.middleware.asgi import ADMIN_PREFIX, not_found
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.learning.oversight import Reviews
+from headstart.middleware.respond import send_whole
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.interfaces import Store
+    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.concurrency import Gate
+    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.metrics import PrometheusObserver
+    from headstart.middleware.observers import RecentRequests
+    from headstart.middleware.upstreams.accounting import UpstreamStates
+
+STORE_WAIT_S = 0.5
+"""Longest wait of ``ready`` for the store: probes give up after a second."""
+NOT_CACHED = {"cache-control": "no-store"}
+
+
+class EngineParts(Protocol):
+    """A started engine, as far as the admin API uses it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def cache(self) -> SemanticCache | None: ...
+
+    @property
+    def encoder(self) -> EncoderWorker | None: ...
+
+    @property
+    def oversight(self) -> Oversight | None: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def relays(self) -> Gate: ...
+
+    @property
+    def sockets(self) -> Gate: ...
+
+    @property
+    def conditions(self) -> UpstreamStates | None: ...
+
+
+@dataclass(frozen=True)
+class AdminState:
+    """The parts that the admin API shows. ``engine`` returns None until the engine has started."""
+
+    engine: Callable[[], EngineParts | None]
+    metrics: PrometheusObserver
+    recent: RecentRequests
+    config: Mapping[str, Any]
+    """The settings, masked."""
+    clock: Callable[[], float]
+    """Unix seconds."""
+    started: float
+    """When this process started, in Unix seconds."""
+    draining: Callable[[], bool] = lambda: False
+    """True after the server got the signal to stop."""
+    reviews: Reviews = field(default_factory=Reviews)
+
+
+class Health(Frozen, omit_defaults=False):
+    """The process lives."""
+
+    status: str = "alive"
+
+
+class Readiness(Frozen, omit_defaults=False):
+    """Whether requests can be served; ``reasons`` lists the causes if not, or not as they should.
+
+    ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
+    without its store the server still answers, from memory and from the upstreams.
+    """
+
+    status: str
+    reasons: list[str]
+
+    @property
+    def code(self) -> int:
+        """The HTTP status."""
+        return 200 if self.status in ("ready", "degraded") else 503
+
+
+async def readiness(state: AdminState) -> Readiness:
+    """Return whether requests can be served now. Waits at most ``STORE_WAIT_S``."""
+    if state.draining():
+        why = "the server was told to stop, and stops after server.drain_s"
+        return Readiness(status="draining", reasons=[why])
+    engine = state.engine()
+    if engine is None:
+        why = "the engine has not started: the encoder is not warm, the store is not open"
+        return Readiness(status="starting", reasons=[why])
+    try:
+        with anyio.fail_after(STORE_WAIT_S):
+            await engine.store.stats()
+    except (StoreError, TimeoutError):
+        why = "the store does not answer: new answers are not kept in it"
+        return Readiness(status="degraded", reasons=[why])
+    return Readiness(status="ready", reasons=[])
+
+
+class AdminFront:
+    """Answers ``GET health`` and ``GET ready`` itself until something else is asked.
+
+    Then it calls ``build`` once, in a thread, and passes all further requests to what that returns.
+    """
+
+    def __init__(self, state: AdminState, build: Callable[[], ASGIApp]) -> None:
+        self._state = state
+        self._build = build
+        self._app: ASGIApp | None = None
+        self._building = anyio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope under ``/_headstart/``, or the lifespan."""
+        if scope["type"] == "lifespan":
+            return await not_found(scope, receive, send)
+        if self._app is None and scope["method"] == "GET":
+            match raw_path(scope).removeprefix(ADMIN_PREFIX):
+                case b"health":
+                    return await _answer(send, 200, Health())
+                case b"ready":
+                    found = await readiness(self._state)
+                    return await _answer(send, found.code, found, NOT_CACHED)
+        await (await self._built())(scope, receive, send)
+
+    async def _built(self) -> ASGIApp:
+        async with self._building:
+            if self._app is None:
+                self._app = await to_thread.run_sync(self._build)
+        return self._app
+
+
+async def _answer(
+    send: Send, status: int, value: Health | Readiness, more: Mapping[str, str] | None = None
+) -> None:
+    body = msgspec.json.encode(value)
+    headers = {"content-type": "application/json", **(more or {}), "content-length": str(len(body))}
+    lines = [(name.encode(), text.encode()) for name, text in headers.items()]
+    await send_whole(send, status, lines, body)
