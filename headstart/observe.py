@@ -50,6 +50,8 @@ class Served(Frozen, tag="served"):
     total_s: float
     ttft_s: float | None = None
     scope: str = ""
+    caller: str = ""
+    """The name of the caller's key (``server.client_keys``); "": it has none."""
     model: str = ""
     upstream: str = ""
     reason: str | None = None

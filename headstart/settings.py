@@ -115,9 +115,10 @@ class ServerSettings(Section):
     admin_token_env: str | None = None
     """Variable with the bearer token of `/_headstart/`. Without a token, the admin API is open on
     loopback and closed elsewhere."""
-    client_keys: tuple[str, ...] = ()
-    """Keys that callers must send: literals, or `"env:NAME"` for the value of a variable. Without
-    keys, every caller who reaches the port may call."""
+    client_keys: tuple[str, ...] | dict[str, str] = ()
+    """Keys that callers must send: literals, or `"env:NAME"` for the value of a variable. With
+    names, such as `{ team-a = "env:KEY_A", team-b = "env:KEY_B" }`, reports and logs show each
+    caller by name. Without keys, every caller who reaches the port may call."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies. Headstart believes their scope header (`cache.scope`)."""
     allowed_hosts: tuple[str, ...] = ()
@@ -173,6 +174,12 @@ class ServerSettings(Section):
     loopback address. Ctrl-C, or a second signal, skips it."""
     shutdown_s: SecondsOrZero = 10.0
     """Time that running answers have after the listener has closed."""
+
+    @property
+    def named_client_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of callers, each with its name; "" for a key without one."""
+        keys = self.client_keys
+        return tuple(keys.items()) if isinstance(keys, dict) else tuple(("", key) for key in keys)
 
     @property
     def effective_drain_s(self) -> float:
@@ -783,7 +790,9 @@ def masked_fields(section: msgspec.Struct) -> dict[str, Any]:
 
 
 def _masked(name: str, value: object) -> object:
-    if name == "client_keys" and isinstance(value, tuple):
+    if name == "client_keys" and isinstance(value, dict):
+        value = dict.fromkeys(value, MASK)
+    elif name == "client_keys" and isinstance(value, tuple):
         value = [MASK] * len(value)
     elif name.endswith("_env") and isinstance(value, tuple):
         value = [masked_variable(each) for each in value]

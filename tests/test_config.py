@@ -264,6 +264,32 @@ def test_repr_shows_no_secret() -> None:
     assert "port=8080" in shown[1]
 
 
+@pytest.mark.parametrize("source", ["file", "variable"])
+def test_client_keys_may_have_names(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "headstart.toml"
+    table = '{ team-a = "env:KEY_A", team-b = "literal" }'
+    path.write_text(f"[server]\nclient_keys = {table}\n" if source == "file" else "")
+    variables = {"KEY_A": "of a"}
+    if source == "variable":
+        variables["HEADSTART_SERVER__CLIENT_KEYS"] = '{"team-a": "env:KEY_A", "team-b": "literal"}'
+    server = load_settings(path, variables).server
+    assert server.named_client_keys == (("team-a", "of a"), ("team-b", "literal"))
+    assert "of a" not in repr(server)
+    assert "literal" not in repr(server)
+    with pytest.raises(ConfigError, match=r"client_keys\[team-a\]: KEY_A is not set"):
+        load_settings(path, variables | {"KEY_A": ""})
+
+
+def test_client_keys_in_a_variable_may_be_a_list() -> None:
+    server = load_settings(None, {"HEADSTART_SERVER__CLIENT_KEYS": "one, two"}).server
+    assert server.named_client_keys == (("", "one"), ("", "two"))
+
+
+def test_two_names_with_one_key_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two names have the same key"):
+        load(server__client_keys={"a": "k", "b": "k"})
+
+
 def test_masked_settings_are_plain_data_without_secrets() -> None:
     settings = settings_with_secrets()
     document = json.loads(msgspec.json.encode(masked(settings)))

@@ -30,6 +30,7 @@ from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
+from headstart.report.breakdown import Breakdown
 from headstart.report.page import render_page
 from headstart.report.sections import dollars, duration, money_note, percent, sections
 
@@ -79,6 +80,12 @@ def _print_summary(console: Console, found: Report) -> None:
         f"{group.outcomes['joined']:,} joined, {group.outcomes['bypass']:,} bypassed, "
         f"{group.failures:,} failed"
     )
+    bill = group.costs
+    if bill.would_have_usd is not None:
+        console.print(
+            f"the providers cost [bold]{dollars(bill.paid_usd)}[/]; without Headstart "
+            f"[bold]{dollars(bill.would_have_usd)}[/]: saved [bold]{percent(bill.saved_share)}[/]"
+        )
     note = f" ({money_note(savings)})" if money_note(savings) else ""
     estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
     console.print(
@@ -102,6 +109,12 @@ class ReportOptions:
     since: float | None = since_field()
     as_json: bool = flag(JSON, "--json")
     html: Path | None = option(None, "Write one self-contained page with plots.", FILE)
+    as_csv: Path | None = option(
+        None,
+        "Write one line for each day, caller, route, model and endpoint: requests, tokens, cost.",
+        FILE,
+        "--csv",
+    )
     config: Path | None = config_field()
 
 
@@ -113,16 +126,20 @@ def report(options: ReportOptions) -> None:
       headstart report
       headstart report --since 7d --html report.html
       headstart report --store redis://localhost:6379/0 --json
+      headstart report --since 30d --csv bill.csv
     """
     store, log, since, html = options.store, options.log, options.since, options.html
     if store is not None and log is not None:
         raise click.UsageError("--store and --log exclude each other")
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
+    breakdown = None if options.as_csv is None else Breakdown()
     if log is not None:
-        found = report_on_log(log, start)
+        found = report_on_log(log, start, breakdown)
     else:
         url = store or load_settings(options.config, os.environ).cache.store
-        found = anyio.run(report_on_store, url, start)
+        found = anyio.run(report_on_store, url, start, breakdown)
+    if options.as_csv is not None and breakdown is not None:
+        _write_csv(options.as_csv, breakdown)
     if html is not None:
         _write_page(html, found)
     if options.as_json:
@@ -131,25 +148,38 @@ def report(options: ReportOptions) -> None:
         from rich.console import Console
 
         print_tables(Console(), found)
-        if html is not None:
-            click.echo(f"wrote {html}")
+        for written in (html, options.as_csv):
+            if written is not None:
+                click.echo(f"wrote {written}")
 
 
-def report_on_log(path: Path, since: float = 0.0) -> Report:
-    """Compute the report over a file of Served rows as JSON lines. Raises ConfigError."""
+def report_on_log(path: Path, since: float = 0.0, breakdown: Breakdown | None = None) -> Report:
+    """Compute the report over a file of Served rows as JSON lines. Raises ConfigError.
+
+    ``breakdown`` gets the same rows.
+    """
     accounts = Accounts()
     for row in _log_rows(path):
         if row.at >= since:
             accounts.add(row)
+            if breakdown is not None:
+                breakdown.add(row)
     return accounts.report()
 
 
-async def report_on_store(url: str, since: float = 0.0) -> Report:
-    """Compute the report over a store's books. Raises ConfigError or StoreError."""
+async def report_on_store(
+    url: str, since: float = 0.0, breakdown: Breakdown | None = None
+) -> Report:
+    """Compute the report over a store's books. Raises ConfigError or StoreError.
+
+    ``breakdown`` gets the same rows.
+    """
     accounts = Accounts()
     async with existing_store(url) as store:
         async for row in store.books(since):
             accounts.add(row)
+            if breakdown is not None:
+                breakdown.add(row)
     return accounts.report()
 
 
@@ -167,6 +197,14 @@ def _log_rows(path: Path) -> Iterator[Served]:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
+
+
+def _write_csv(path: Path, breakdown: Breakdown) -> None:
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            breakdown.write(file)
+    except OSError as error:
+        raise ConfigError(f"--csv: {error}") from error
 
 
 def _write_page(path: Path, found: Report) -> None:

@@ -471,8 +471,11 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
             )
     if server.admin_token_env is not None:
         yield from _variable_problems("server.admin_token_env", (server.admin_token_env,))
-    if not all(server.client_keys):
+    keys = [key for _, key in server.named_client_keys]
+    if not all(keys):
         yield "server.client_keys: a key must not be empty"
+    if isinstance(server.client_keys, dict) and len(set(keys)) < len(keys):
+        yield "server.client_keys: two names have the same key, so nobody can tell them apart"
 
 
 def _store_problems(store: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
 
@@ -124,15 +124,27 @@ def _tables_from(variable: str, section: str, text: str) -> object:
         ) from error
 
 
+def _object_from(variable: str, text: str) -> object:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ConfigError(f"{variable}: no JSON object of names and values") from error
+
+
 def _typed(variable: str, section: str, key: str, text: str) -> object:
-    """Read a variable's text as the setting's type; a list is separated by commas."""
+    """Read a variable's text as the setting's type.
+
+    A list is separated by commas; where names are allowed too, a JSON object gives them.
+    """
     kind = fields_of(section)[key]
     if text == NONE and may_be_none(kind):
         return text
     if table_type(kind) is not None:
         raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
     value: object = text
-    if get_origin(kind) is tuple:
+    if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
+        value = _object_from(variable, text)
+    elif may_be_empty(kind):
         value = [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
     check_choice(section, key, value, variable)
     try:
@@ -221,17 +233,17 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
     """Replace each ``env:NAME`` by the value of the variable."""
     server = document.get("server")
     keys = server.get("client_keys") if isinstance(server, dict) else None
-    if not isinstance(server, dict) or not isinstance(keys, list | tuple):
+    if not isinstance(server, dict) or not isinstance(keys, list | tuple | dict):
         return
-    resolved = list(keys)
-    for index, key in enumerate(keys):
+    resolved = dict(keys.items() if isinstance(keys, dict) else enumerate(keys))
+    for place, key in resolved.items():
         if isinstance(key, str) and key.startswith(KEY_FROM_ENVIRONMENT):
             variable = key.removeprefix(KEY_FROM_ENVIRONMENT)
-            resolved[index] = environ.get(variable)
-            if not resolved[index]:
+            resolved[place] = environ.get(variable)
+            if not resolved[place]:
                 shown = masked_variable(variable)
-                raise ConfigError(f"server.client_keys[{index}]: {shown} is not set")
-    server["client_keys"] = resolved
+                raise ConfigError(f"server.client_keys[{place}]: {shown} is not set")
+    server["client_keys"] = resolved if isinstance(keys, dict) else list(resolved.values())
 
 
 def _resolve_none(struct: type[msgspec.Struct], table: object) -> None:

@@ -36,7 +36,12 @@ from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.conversations import Conversations
 from headstart.middleware.flights import Flights
 from headstart.middleware.held_responses import HeldResponses
-from headstart.middleware.identity import AcceptedCredentials, AccessControl, SharingOptions
+from headstart.middleware.identity import (
+    AcceptedCredentials,
+    AccessControl,
+    ClientKey,
+    SharingOptions,
+)
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.models import ModelLists
 from headstart.middleware.observers import AccessLog, Bookkeeper, FailureLog, UnpricedModels
@@ -196,7 +201,9 @@ def _sharing_options(
         anonymous=not wrapped and server.is_loopback,
         wrapped=wrapped,
         resolve=resolve,
-        client_keys=() if wrapped else tuple(key.encode() for key in server.client_keys),
+        client_keys=()
+        if wrapped
+        else tuple(ClientKey(name, key.encode()) for name, key in server.named_client_keys),
         trusted_proxies=server.trusted_proxies,
         key_headers=(
             *(name.lower().encode() for name in cache.key_headers),

@@ -39,6 +39,13 @@ MOST_NAMES = 64
 """Number of headers whose values are counted."""
 
 
+class ClientKey(NamedTuple):
+    """A key that callers may send, and the name of those who have it; "": they have none."""
+
+    name: str
+    key: bytes
+
+
 @dataclass(frozen=True)
 class SharingOptions:
     """Who may share answers. ``scope`` is ``credential``, ``shared`` or ``header:NAME``."""
@@ -50,7 +57,7 @@ class SharingOptions:
     wrapped: bool = False
     """An app answers. It may know its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
-    client_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    client_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
     key_headers: tuple[bytes, ...] = ()
     ignore_headers: tuple[bytes, ...] = ()
@@ -103,20 +110,27 @@ def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> by
     return b"\n".join(sorted(found)) or None
 
 
-def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[bytes]) -> None:
-    """Raise Unauthorized unless a key header, or ``?key=``, carries one of ``keys``.
+def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[ClientKey]) -> str:
+    """Return the caller's name; "": it has none.
 
-    No keys: everyone may come in.
+    Raises Unauthorized unless a key header, or ``?key=``, carries one of ``keys``. No keys:
+    everyone may come in.
     """
     if not keys:
-        return
+        return ""
     given = [_without_scheme(value) for name, value in headers if name in KEY_HEADERS]
     given += _keys_in(query_string)
     if not given:
         raise Unauthorized("no API key: send one of server.client_keys as a Bearer token")
-    matches = [hmac.compare_digest(key, candidate) for candidate in given for key in keys]
-    if not any(matches):
+    names = [
+        name
+        for candidate in given
+        for name, key in keys
+        if hmac.compare_digest(key, candidate)  # compared with all, so that time tells nothing
+    ]
+    if not names:
         raise Unauthorized("this API key is not one of server.client_keys")
+    return names[0]
 
 
 class AccessControl:
@@ -127,17 +141,21 @@ class AccessControl:
     """
 
     def __init__(
-        self, client_keys: Sequence[bytes] = (), origins: OriginRules | None = None
+        self, client_keys: Sequence[ClientKey] = (), origins: OriginRules | None = None
     ) -> None:
         self._client_keys = client_keys
         self._origins = origins
 
-    def admit(self, scope: Scope) -> None:
-        """Raise Unauthorized or Forbidden unless a request may come in."""
-        if self._client_keys:
-            check_client_key(tuple(scope["headers"]), scope["query_string"], self._client_keys)
-        if self._origins is not None and (why := self._origins.refusal(scope["headers"])):
+    def admit(self, scope: Scope) -> str:
+        """Return the name of the caller's key; "": it has none.
+
+        Raises Unauthorized or Forbidden unless the request may come in.
+        """
+        keys, headers = self._client_keys, scope["headers"]
+        name = check_client_key(tuple(headers), scope["query_string"], keys) if keys else ""
+        if self._origins is not None and (why := self._origins.refusal(headers)):
             raise Forbidden(why)
+        return name
 
 
 def _without_scheme(value: bytes) -> bytes:

@@ -241,6 +241,7 @@ def access_fields(served: Served) -> dict[str, str | int | float | bool]:
         "outcome": served.outcome.value,
         "detail": served.veto or served.reason,
         "error": served.error,
+        "caller": served.caller or None,
         "route": served.route or None,
         "upstream": served.upstream or None,
         "model": served.model or None,

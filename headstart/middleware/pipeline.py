@@ -210,7 +210,7 @@ class Engine:
             await asyncio.wait(late)
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
-        self._access.admit(context.scope)
+        context.caller = self._access.admit(context.scope)
         options, receive = self._options, context.receive
         limit = options.max_body_bytes
         context.body, complete = await read_body(receive, limit, options.body_timeout_s)

@@ -174,7 +174,7 @@ class Relay:
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
-        self._access.admit(scope)
+        caller = self._access.admit(scope)
         path = raw_path(scope)
         self.paths.check(scope["method"], path)
         if (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in scope["headers"]]:
@@ -194,6 +194,7 @@ class Relay:
             dialect=dialect.name,
             endpoint=resource_of(path),
             deployment=named,
+            caller=caller,
             model=named or model_in(path, dialect),
             editable=False,
             relayed=True,
@@ -304,6 +305,7 @@ class _Exchange:
             total_s=elapsed_s,
             model="" if call is None else call.model,
             upstream=self.upstream,
+            caller="" if call is None else call.caller,
             route="" if call is None else call.route,
             error=self.error,
             attempts=attempts,

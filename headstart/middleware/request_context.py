@@ -109,6 +109,8 @@ class RequestContext:
     ``started`` and ``first_byte`` come from ``time.perf_counter``, in seconds.
     """
 
+    caller = ""
+    """The name of the caller's key (``server.client_keys``); "": it has none."""
     body = b""
     prepared = Prepared(request=None, key=None, directives=Directives())
     page_headers: Headers = ()
@@ -205,6 +207,7 @@ class RequestContext:
             body=sent,
             dialect=self.route.wire,
             endpoint=self.route.name,
+            caller=self.caller,
             route=self.prepared.rule,
             request=request,
             model="" if request is None or document is None else request.model,
@@ -245,6 +248,7 @@ class RequestContext:
             total_s=total_s,
             ttft_s=self.first_byte,
             scope=prepared.scope,
+            caller=self.caller,
             model="" if request is None else request.model,
             upstream=self.upstream,
             reason=lookup.reason,

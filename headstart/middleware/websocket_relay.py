@@ -103,6 +103,7 @@ class WebSocketRelay:
         error: HeadstartError | None = None
         try:
             call = self._call(relayed.id, scope, draining=draining)
+            relayed.caller = call.caller
             upstreams = self._upstreams_for(call.path, call.query_string, call.headers)
             if not self._gate.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
@@ -130,7 +131,7 @@ class WebSocketRelay:
 
     def _call(self, id: str, scope: Scope, *, draining: bool) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
-        self._access.admit({**scope, "headers": with_key_header(scope)})
+        caller = self._access.admit({**scope, "headers": with_key_header(scope)})
         path = raw_path(scope)
         self._paths.check("GET", path)
         if draining or self._stops:
@@ -144,6 +145,7 @@ class WebSocketRelay:
             body=b"",
             dialect="",
             endpoint=ENDPOINT,
+            caller=caller,
             editable=False,
         )
 
@@ -160,6 +162,7 @@ class WebSocketRelay:
                 status=relayed.status,
                 stream=True,
                 total_s=total_s,
+                caller=relayed.caller,
                 upstream=relayed.upstream,
                 error=None if error is None else getattr(error, "code", "error"),
                 attempts=tuple(
@@ -207,7 +210,7 @@ class _Relayed:
         spawn: Spawn,
     ) -> None:
         self.id = id
-        self.upstream = ""
+        self.caller = self.upstream = ""
         self.failed: list[Attempt] = []
         """The handshakes that failed; ``at`` is their beginning in this process's time."""
         self.status = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from headstart.attempts import AttemptOutcome
+from headstart.attempts import AttemptOutcome, extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.observe import HELD_OUT
 from headstart.report.statistics import (
@@ -19,6 +20,7 @@ from headstart.report.statistics import (
 )
 from headstart.report.values import (
     CallStats,
+    Costs,
     ExtraCalls,
     Group,
     Holdout,
@@ -176,13 +178,20 @@ class GroupTally:
         self._estimated = 0
         self._audits = 0
         self._audit_usd = 0.0
+        self._paid = 0
+        self._paid_usd = 0.0
+        self._extra_usd = 0.0
 
     def add(self, row: Served) -> None:
         """Count a request, or the cost of an audit."""
+        if row.cost_usd is not None:
+            self._paid += 1
+            self._paid_usd += row.cost_usd
         if row.outcome is Outcome.AUDIT:
             self._audits += 1
             self._audit_usd += row.cost_usd or 0.0
             return
+        self._extra_usd += extra_cost_usd(row.attempts)
         self.outcomes[row.outcome.value] += 1
         if row.outcome not in HITS:
             self._overhead_s += row.overhead_s
@@ -238,6 +247,17 @@ class GroupTally:
                 unpriced_hits=hits - self._priced,
                 estimated_hits=self._estimated,
             ),
+            costs=self._costs(),
+        )
+
+    def _costs(self) -> Costs:
+        if not self._paid and not self._priced:
+            return Costs(paid_usd=None, would_have_usd=None, saved_share=None)
+        would_have = self._paid_usd - self._audit_usd - self._extra_usd + self._usd
+        return Costs(
+            paid_usd=self._paid_usd,
+            would_have_usd=would_have,
+            saved_share=1.0 - self._paid_usd / would_have if would_have > 0 else None,
         )
 
     def _times(self, side: str) -> Times:
@@ -336,6 +356,7 @@ class HoldoutExperiment:
 
 MAX_GROUPS = 20
 """Clients choose the names of models. All names after the first 20 share one group, ``other``."""
+NONE = "(none)"
 MAX_BARS = 60
 STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 86400, 7 * 86400, 30 * 86400)
 
@@ -347,6 +368,9 @@ class Accounts:
         self._overall = GroupTally()
         self._models: dict[str, GroupTally] = {}
         self._endpoints: dict[str, GroupTally] = {}
+        self._callers: dict[str, GroupTally] = {}
+        self._routes: dict[str, GroupTally] = {}
+        self._days: dict[str, GroupTally] = {}
         self._reasons: Counter[str] = Counter()
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
         self._experiment = HoldoutExperiment()
@@ -362,8 +386,14 @@ class Accounts:
             self._relays.setdefault(name if known else "other", RelayTally()).add(row)
             return
         self._overall.add(row)
-        _member(self._models, row.model or "(none)").add(row)
+        _member(self._models, row.model or NONE).add(row)
         _member(self._endpoints, row.endpoint).add(row)
+        for tallies, name in (
+            (self._callers, row.caller or NONE),
+            (self._routes, row.route or NONE),
+            (self._days, day_of(row.at)),
+        ):
+            tallies.setdefault(name, GroupTally()).add(row)
         self._calls.add(row)
         if row.outcome is Outcome.AUDIT:
             return
@@ -385,6 +415,9 @@ class Accounts:
             overall=self._overall.group("all"),
             models=_groups(self._models),
             endpoints=_groups(self._endpoints),
+            callers=_groups(self._callers),
+            routes=_groups(self._routes),
+            days=tuple(self._days[day].group(day) for day in sorted(self._days)),
             reasons=dict(self._reasons.most_common()),
             holdout=self._experiment.result(),
             hit_curve=curve(self._overall.columns["hit_ttft"]),
@@ -434,6 +467,11 @@ class RelayTally:
             bytes_down=self._bytes_down,
             total=quantiles(self._total_s),
         )
+
+
+def day_of(at: float) -> str:
+    """Return the day of a time in Unix seconds, in UTC: ``2026-11-22``."""
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
 def _member(tallies: dict[str, GroupTally], name: str) -> GroupTally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from headstart.report.accounts import NONE
 from headstart.report.plots import distributions, timeline
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def sections(report: Report) -> Iterator[ReportSection]:
     for name, groups in (("model", report.models), ("endpoint", report.endpoints)):
         columns = {name: lambda group: group.name, **_GROUP}
         yield ReportSection(f"By {name}", _table(columns, groups, page_only=_GROUP_PAGE_ONLY))
+    yield from _bills(report)
     if report.calls:
         calls = _table(_CALLS, report.calls, short_name=_short_model)
         note = "" if report.extra is None else extra_note(report.extra)
@@ -152,6 +154,27 @@ _EXPERIMENTS: Mapping[str, Callable[[OutputExperiment], str]] = {
     "share": lambda each: percent(each.saved_share),
     "time": lambda each: estimate(each.saved_s),
 }
+
+
+_BILL: Mapping[str, Callable[[Group], str]] = {
+    "requests": lambda group: f"{group.requests:,}",
+    "hits": lambda group: percent(group.hit_rate),
+    "would have cost": lambda group: dollars(group.costs.would_have_usd),
+    "did cost": lambda group: dollars(group.costs.paid_usd),
+    "saved": lambda group: percent(group.costs.saved_share),
+}
+
+
+def _bills(report: Report) -> Iterator[ReportSection]:
+    """Yield the providers' bill by caller, route and day, where there are several of them."""
+    for name, groups in (
+        ("caller", report.callers),
+        ("route", report.routes),
+        ("day", report.days),
+    ):
+        if len(groups) > 1 or (groups and groups[0].name != NONE and name != "day"):
+            columns = {name: lambda group: group.name, **_BILL}
+            yield ReportSection(f"Bill by {name}", _table(columns, groups))
 
 
 def _latencies(group: Group) -> Table:

@@ -55,8 +55,24 @@ class Savings(ReportValue):
     """The hits whose tokens or cost are estimates, because the provider reported none."""
 
 
+class Costs(ReportValue):
+    """The providers' bill in dollars, with Headstart and without it; None: no price is known.
+
+    ``paid_usd`` sums all upstream calls. ``would_have_usd`` is the bill for one call a request:
+    with the calls that hits saved, and without audits and calls whose answer no client got. Calls
+    without a known price count as nothing.
+    """
+
+    paid_usd: float | None
+    would_have_usd: float | None
+    saved_share: float | None
+
+
 class Group(ReportValue):
-    """The requests to one model or endpoint, or all requests. ``requests`` counts failures too."""
+    """The requests that share a model, endpoint, caller, route or day, or all requests.
+
+    ``requests`` counts failures too.
+    """
 
     name: str
     requests: int
@@ -68,6 +84,7 @@ class Group(ReportValue):
     hits: Times
     misses: Times
     savings: Savings
+    costs: Costs
 
 
 class CallStats(ReportValue):
@@ -176,6 +193,11 @@ class Report(ReportValue):
     overall: Group
     models: tuple[Group, ...]
     endpoints: tuple[Group, ...]
+    callers: tuple[Group, ...]
+    """By the names in ``server.client_keys``."""
+    routes: tuple[Group, ...]
+    days: tuple[Group, ...]
+    """By the day of arrival in UTC, the earliest first."""
     reasons: dict[str, int]
     """The reasons of misses and bypasses with their numbers, the most frequent first."""
     holdout: Holdout | None

@@ -180,3 +180,13 @@ def test_page_that_cannot_be_written_is_refused(
 ) -> None:
     target = tmp_path / "absent" / "report.html"
     assert "--html" in refusal(capsys, "--store", store, "--html", str(target))
+
+
+def test_csv_has_the_bill_by_day(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bill.csv"
+    assert f"wrote {path}" in report(capsys, "--store", store, "--csv", str(path)).replace("\n", "")
+    header, *lines = path.read_text("utf-8").splitlines()
+    assert header.startswith("day,caller,route,model,endpoint,requests,hits,failed,")
+    assert sum(int(line.split(",")[5]) for line in lines) == 3

@@ -11,6 +11,7 @@ from headstart.middleware.identity import (
     AcceptedCredentials,
     Caller,
     Callers,
+    ClientKey,
     SharingOptions,
     check_client_key,
     credential_of,
@@ -51,7 +52,7 @@ def test_header_order_does_not_matter_and_values_do() -> None:
 )
 def test_a_missing_or_wrong_client_key_is_refused(headers: tuple[tuple[bytes, bytes], ...]) -> None:
     with pytest.raises(Unauthorized):
-        check_client_key(headers, b"", [b"key"])
+        check_client_key(headers, b"", [ClientKey("", b"key")])
 
 
 @pytest.mark.parametrize(
@@ -68,13 +69,14 @@ def test_a_missing_or_wrong_client_key_is_refused(headers: tuple[tuple[bytes, by
 def test_a_client_key_is_accepted_wherever_clients_send_theirs(
     headers: tuple[tuple[bytes, bytes], ...], query: bytes
 ) -> None:
-    check_client_key(headers, query, [b"first", b"second"])
+    first, second = ClientKey("one", b"first"), ClientKey("two", b"second")
+    assert check_client_key(headers, query, [first, second]) == "two"
     with pytest.raises(Unauthorized):
-        check_client_key(headers, query, [b"first"])
+        check_client_key(headers, query, [first])
 
 
 def test_without_client_keys_everyone_may_come_in() -> None:
-    check_client_key((), b"", [])
+    assert not check_client_key((), b"", [])
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from typing import Any
 
 import msgspec
 import pytest
 
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
+from headstart.report.breakdown import Breakdown
 from headstart.report.values import Report
 
 
@@ -46,6 +50,54 @@ def report_on(*rows: Served) -> Report:
     for row in rows:
         accounts.add(row)
     return accounts.report()
+
+
+def test_the_bill_by_caller_route_and_day() -> None:
+    lost = Attempt(
+        upstream="b", model="m", role=AttemptRole.HEDGE, outcome=AttemptOutcome.LOST, at=0.0,
+        total_s=1.0, cost_usd=0.01,
+    )  # fmt: skip
+    won = msgspec.structs.replace(lost, outcome=AttemptOutcome.WON, cost_usd=0.05)
+    report = report_on(
+        served(caller="a", route="r", cost_usd=0.06, attempts=(won, lost)),
+        hit(caller="a", route="r", cost_usd=0.0),
+        served(Outcome.AUDIT, caller="a", route="r", cost_usd=0.02),
+        served(caller="b", at=1000.0 + 86400.0, cost_usd=0.04),
+    )
+    bills = {group.name: group.costs for group in report.callers}
+    # Without Headstart: the call that won, and the one that the hit saved.
+    assert bills["a"].would_have_usd == pytest.approx(0.05 + 0.02)
+    assert bills["a"].paid_usd == pytest.approx(0.06 + 0.02)
+    assert bills["a"].saved_share == pytest.approx(1 - 0.08 / 0.07)
+    assert (bills["b"].paid_usd, bills["b"].saved_share) == (0.04, 0.0)
+    assert {group.name: group.requests for group in report.routes} == {"r": 2, "(none)": 1}
+    assert [group.name for group in report.days] == ["1970-01-01", "1970-01-02"]
+
+
+def test_without_a_price_there_is_no_bill() -> None:
+    costs = report_on(served()).overall.costs
+    assert (costs.paid_usd, costs.would_have_usd, costs.saved_share) == (None, None, None)
+
+
+def test_the_breakdown_has_a_line_for_each_combination() -> None:
+    rows = Breakdown()
+    for row in (
+        served(caller="a", cost_usd=0.5, prompt_tokens=7, completion_tokens=3),
+        hit(caller="a", cost_usd=0.0),
+        served(caller="b", model="=cmd()", status=500, error="broken"),
+        served(Outcome.RELAY, caller="b"),
+    ):
+        rows.add(row)
+    text = io.StringIO()
+    rows.write(text)
+    lines = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert [(line["caller"], line["model"]) for line in lines] == [("a", "m"), ("b", "'=cmd()")]
+    first, second = lines
+    assert (first["requests"], first["hits"], first["prompt_tokens"]) == ("2", "1", "7")
+    assert float(first["did_cost_usd"]) == 0.5
+    assert float(first["would_have_cost_usd"]) == pytest.approx(0.52)
+    assert float(first["saved_usd"]) == pytest.approx(0.02)
+    assert (second["requests"], second["failed"], second["hits"]) == ("1", "1", "0")
 
 
 def test_empty_books_give_a_report_of_unknowns() -> None:

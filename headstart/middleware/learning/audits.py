@@ -128,6 +128,7 @@ def book_audit(
             stream=request is not None and request.stream,
             total_s=total_s,
             scope=context.prepared.scope,
+            caller=context.caller,
             domain=sample.pair.domain,
             neighbor=sample.pair.entry.id,
             audit_of=context.id,

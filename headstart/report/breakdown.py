@@ -1,0 +1,91 @@
+"""The bill line by line: one for each day, caller, route, model and endpoint, for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from headstart.attempts import extra_cost_usd
+from headstart.decisions import Outcome
+from headstart.report.accounts import HITS, NONE, day_of, succeeded
+
+if TYPE_CHECKING:
+    from headstart.observe import Served
+
+MOST_LINES = 50_000
+"""Clients choose the names of models. All models after so many lines are ``other``."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet reads a cell that begins so as a formula."""
+
+
+class Line(NamedTuple):
+    """What the requests of a line share."""
+
+    day: str
+    caller: str
+    route: str
+    model: str
+    endpoint: str
+
+
+class Sums:
+    """The sums of a line. ``failed`` requests count as requests, too."""
+
+    def __init__(self) -> None:
+        self.requests = self.hits = self.failed = 0
+        self.prompt_tokens = self.completion_tokens = self.saved_tokens = 0
+        self.did_cost_usd = self.would_have_cost_usd = 0.0
+
+    def add(self, row: Served) -> None:
+        """Count a request, or the cost of an audit."""
+        paid = row.cost_usd or 0.0
+        self.did_cost_usd += paid
+        if row.outcome is Outcome.AUDIT:
+            return
+        self.requests += 1
+        self.hits += row.outcome in HITS
+        self.would_have_cost_usd += paid - extra_cost_usd(row.attempts)
+        if not succeeded(row):
+            self.failed += 1
+            return
+        self.saved_tokens += row.saved_tokens
+        self.would_have_cost_usd += row.saved_usd or 0.0
+        if row.outcome not in HITS:
+            self.prompt_tokens += row.prompt_tokens
+            self.completion_tokens += row.completion_tokens
+
+
+class Breakdown:
+    """Collects booked requests; ``write`` writes the lines as CSV, the earliest day first."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Line, Sums] = {}
+
+    def add(self, row: Served) -> None:
+        """Count a request. One of a path that is not cached has no line: it has no known price."""
+        if row.outcome is Outcome.RELAY:
+            return
+        line = Line(
+            day_of(row.at), row.caller or NONE, row.route or NONE, row.model or NONE, row.endpoint
+        )
+        if line not in self._lines and len(self._lines) >= MOST_LINES:
+            line = line._replace(model="other")
+        self._lines.setdefault(line, Sums()).add(row)
+
+    def write(self, file: TextIO) -> None:
+        """Write a header and the lines. Dollars have eight digits after the point."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*Line._fields, *vars(Sums()), "saved_usd"))
+        for line, sums in sorted(self._lines.items()):
+            saved = sums.would_have_cost_usd - sums.did_cost_usd
+            numbers = (*vars(sums).values(), saved)
+            writer.writerow(
+                (
+                    *map(_as_text, line),
+                    *(f"{each:.8f}" if isinstance(each, float) else each for each in numbers),
+                )
+            )
+
+
+def _as_text(name: str) -> str:
+    return f"'{name}" if name.startswith(_FORMULA) else name
