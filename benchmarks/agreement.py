@@ -64,7 +64,7 @@ class Encoded:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._encoder = OnnxEncoder(threads=1)
+        self._encoder = OnnxEncoder()
         self._known: dict[str, NDArray[np.float32]] = {}
         if cache is not None and cache.exists():
             stored = np.load(cache)

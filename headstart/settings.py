@@ -347,7 +347,7 @@ class EncoderSettings(Section):
     """The built-in encoder, or a folder that [`headstart encoder export`](encoder.md) has
     written."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
-    """Threads for long prompts. None: the encoder's choice."""
+    """Threads that encode, each one prompt at a time. None: one for each core, at most four."""
     max_tokens: Count | None = None
     """Longest prompt that Headstart compares by meaning. None: the model's limit."""
     max_wait_ms: SecondsOrZero = 20.0

@@ -163,7 +163,7 @@ def _read_encoder(settings: Settings) -> None:
         return
     from headstart.embeddings.encoder import OnnxEncoder
 
-    OnnxEncoder(Path(chosen.model), threads=chosen.threads, max_tokens=chosen.max_tokens)
+    OnnxEncoder(Path(chosen.model), max_tokens=chosen.max_tokens)
 
 
 def _read_state(settings: Settings) -> None:

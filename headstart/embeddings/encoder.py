@@ -2,12 +2,12 @@
 
 ``docs/encoder.md`` describes the folder. ``encode`` takes one prompt, because dynamic int8 scales
 activations over the whole batch: in a batch, a prompt's vector would depend on the other prompts.
-Spinning threads are off, because they are very slow under contention.
+A prompt is encoded on one thread, its caller's. Several callers at once share the cores and one copy of
+the weights.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,22 +35,16 @@ if TYPE_CHECKING:
 CHARS_PER_TOKEN = 10
 """The characters to keep for each token of the limit. English has about 4.7 a token, and each
 character costs 0.4 µs in the tokenizer."""
-SHORT_TOKENS = 16
-"""Up to this length a second thread costs CPU time and saves no wall time."""
-DEFAULT_THREADS = 2
 
 
 class OnnxEncoder:
     """Encodes prompts with the model in ``path``, by default with the model of the package.
 
-    ``threads`` is the number of threads for prompts beyond 16 tokens (default 2, or 1 on a single
-    core); a shorter prompt uses one. ``max_tokens`` can lower the model's limit, but not raise it.
-    Thread-safe. Raises ConfigError if the folder is not usable.
+    ``max_tokens`` can lower the model's limit, but not raise it. Thread-safe: several threads may
+    encode at once. Raises ConfigError if the folder is not usable.
     """
 
-    def __init__(
-        self, path: Path | None = None, *, threads: int | None = None, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, path: Path | None = None, *, max_tokens: int | None = None) -> None:
         folder = path or DEFAULT_MODEL
         self.card = read_card(folder)
         self._limit = _token_limit(self.card, max_tokens)
@@ -60,12 +54,7 @@ class OnnxEncoder:
             if self.card.unknown_token is not None
             else None
         )
-        graph = _find_graph(folder, self.card)
-        self._short = _open_session(graph, 1)
-        threads = threads or min(DEFAULT_THREADS, _available_cores())
-        # Sessions cannot share weights. With the default model the second one costs 34 MB and saves
-        # 30 % of the CPU time of short prompts.
-        self._long = self._short if threads == 1 else _open_session(graph, threads)
+        self._session = _open_session(_find_graph(folder, self.card))
 
     @property
     def namespace(self) -> str:
@@ -91,8 +80,7 @@ class OnnxEncoder:
         try:
             tokenized = self._tokenizer.encode(prefix + kept)
             ids = np.array([tokenized.ids], dtype=np.int64)
-            session = self._short if ids.size <= SHORT_TOKENS else self._long
-            sentence, tokens = session.run(["sentence", "tokens"], {"input_ids": ids})
+            sentence, tokens = self._session.run(["sentence", "tokens"], {"input_ids": ids})
         except Exception as error:  # neither library documents a base class for its errors
             raise EncoderError(f"the encoder failed: {type(error).__name__}") from error
         rows, spans = _own_tokens(tokenized, len(prefix))
@@ -142,22 +130,15 @@ def _find_graph(folder: Path, card: ModelCard) -> Path:
     return path
 
 
-def _open_session(graph: Path, threads: int) -> ort.InferenceSession:
+def _open_session(graph: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.inter_op_num_threads = 1
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no public base class
         raise ConfigError(f"encoder.model: {graph} cannot be loaded: {error}") from error
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _own_tokens(tokenized: Tokenized, skip: int) -> tuple[list[int], tuple[tuple[int, int], ...]]:

@@ -1,9 +1,12 @@
-"""The encoder's thread and its queue: the event loop never waits for the model."""
+"""The encoder's threads and their queue: the event loop never waits for the model."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -16,7 +19,7 @@ from headstart.errors import EncoderError
 from headstart.observe import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from headstart.decisions import Encoding
     from headstart.interfaces import Encoder
@@ -34,23 +37,33 @@ load, and answers, which are longer than prompts, take at most a third of the ti
 MAX_QUEUE = 1000
 """The number of background encodings that may wait, about 8 s of work. When so many wait, a tenant
 that has its share of them may add none."""
+MOST_THREADS = 4
+"""The number of threads on a machine with many cores, if nothing else is set."""
 IDLE_TENANTS = 64
 """The number of tenants without a job whose time is remembered before old ones are dropped."""
 SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
 
-class EncoderWorker:
-    """Encodes prompts on one daemon thread, one at a time; tenants take turns.
+def spare_threads() -> int:
+    """Return how many threads may encode on this machine: one for each core, a few at most."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return min(MOST_THREADS, cores)
 
-    The tenant whose prompts took the least time is next; its own prompts keep their order. So a
-    tenant's prompt waits for few prompts of another tenant, however many that tenant sends.
-    ``background`` requests get every twelfth turn while others wait. Callers of one tenant with the
-    same text share one encoding. All callers share the encoding that runs now.
+
+class EncoderWorker:
+    """Encodes prompts on ``threads`` daemon threads, each one prompt at a time; tenants take turns.
+
+    The tenant whose prompts took the least time is next. Of its own prompts the one with the
+    highest ``promise`` is next, and among equals the oldest. So a tenant's prompt waits for few
+    prompts of another tenant, however many that tenant sends. ``background`` requests get every
+    twelfth turn while others wait, and leave one of several threads free. Callers of one tenant
+    with the same text share one encoding. All callers share an encoding that runs now.
 
     The worker keeps recent encodings: at most ``cache_size`` of them, with ``cache_bytes`` in all;
     the least recently used are evicted first. ``observer`` is called for each encoding, on the
-    loop of the caller. ``clock`` returns monotonic seconds. The thread starts with the first
+    loop of the caller. ``clock`` returns monotonic seconds. The threads start with the first
     request. Several event loops may use all methods.
     """
 
@@ -58,6 +71,7 @@ class EncoderWorker:
         self,
         encoder: Encoder,
         *,
+        threads: int = 1,
         cache_size: int = 2048,
         cache_bytes: int = CACHE_BYTES,
         observer: Observer,
@@ -69,9 +83,12 @@ class EncoderWorker:
         self._recent = _RecentEncodings(cache_size, cache_bytes)
         self._foreground = FairQueue[_EncodeJob]()
         self._background = FairQueue[_EncodeJob]()
-        self._running: _EncodeJob | None = None
+        self._running: dict[str, _EncodeJob] = {}
+        self._behind = 0
+        """The number of background jobs that run now."""
         self._wakeup = threading.Condition()  # guards everything above and below
-        self._thread: threading.Thread | None = None
+        self._size = threads
+        self._threads: list[threading.Thread] = []
         self._closed = False
         self._turn = 0
 
@@ -87,7 +104,7 @@ class EncoderWorker:
 
     @property
     def queue_length(self) -> int:
-        """The number of encodings that wait, without the one that runs."""
+        """The number of encodings that wait, without those that run."""
         return len(self._foreground) + len(self._background)
 
     def is_full(self, tenant: str) -> bool:
@@ -107,9 +124,12 @@ class EncoderWorker:
         with self._wakeup:
             return self._recent.get(text)
 
-    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
+    async def encode(
+        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+    ) -> Encoding:
         """Return the encoding of ``text``. Raises EncoderError, also after ``aclose``.
 
+        ``promise`` says how likely the text is to end in a hit, on any scale of the caller's own.
         If the last caller of a waiting text is cancelled, the text leaves the queue. An encoding
         that already runs is finished and kept. Its time counts for ``tenant``.
         """
@@ -118,7 +138,7 @@ class EncoderWorker:
             found = self._recent.get(text)
             if found is not None:
                 return found
-            job = self._submit(text, waiter, tenant, background=background)
+            job = self._submit(text, waiter, tenant, promise, background=background)
         try:
             outcome: EncodeOutcome = await waiter
         except asyncio.CancelledError:
@@ -134,47 +154,59 @@ class EncoderWorker:
         await self.encode(LONG_PROMPT)
 
     async def aclose(self) -> None:
-        """Finish the running encoding, fail the waiting ones with EncoderError, end the thread."""
+        """Finish what runs, fail what waits with EncoderError, and end the threads."""
         with self._wakeup:
             self._closed = True
             jobs = [*self._foreground.clear(), *self._background.clear()]
             waiters = [waiter for job in jobs for waiter in job.waiters]
-            self._wakeup.notify()
+            self._wakeup.notify_all()
         for waiter in waiters:
             _deliver(waiter, EncoderError("the encoder closed before this prompt's turn"))
-        if self._thread is not None:
-            await to_thread.run_sync(self._thread.join)
+        for thread in self._threads:
+            await to_thread.run_sync(thread.join)
 
     def _submit(
-        self, text: str, waiter: asyncio.Future[EncodeOutcome], tenant: str, *, background: bool
+        self,
+        text: str,
+        waiter: asyncio.Future[EncodeOutcome],
+        tenant: str,
+        promise: float,
+        *,
+        background: bool,
     ) -> _EncodeJob:
         if self._closed:
             raise EncoderError("the encoder is closed")
         queue = self._background if background else self._foreground
-        job = self._join(text, tenant, background=background)
+        job = self._join(text, tenant, promise, background=background)
         if job is not None:
             job.waiters.append(waiter)
         else:
-            job = _EncodeJob(text, tenant, [waiter], waiter.get_loop(), self._clock())
+            job = _EncodeJob(text, tenant, promise, [waiter], waiter.get_loop(), self._clock())
             queue.add(job)
             self._wakeup.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._work, name="headstart-encoder", daemon=True
-            )
-            self._thread.start()
+        if not self._threads:
+            name = "headstart-encoder"
+            self._threads = [
+                threading.Thread(target=self._work, name=name, daemon=True)
+                for _ in range(self._size)
+            ]
+            for thread in self._threads:
+                thread.start()
         return job
 
-    def _join(self, text: str, tenant: str, *, background: bool) -> _EncodeJob | None:
+    def _join(
+        self, text: str, tenant: str, promise: float, *, background: bool
+    ) -> _EncodeJob | None:
         """Return a job that already encodes this text and comes no later than a new one."""
-        if self._running is not None and self._running.text == text:
-            return self._running
+        if text in self._running:
+            return self._running[text]
         job = self._foreground.find(tenant, text)
         if job is not None:
             return job
         job = self._background.find(tenant, text)
         if job is not None and not background:
             self._background.remove(job)
+            job.promise = promise
             self._foreground.add(job)
         return job
 
@@ -192,7 +224,8 @@ class EncoderWorker:
             outcome = self._run(job.text)
             encode_s = self._clock() - started
             with self._wakeup:
-                self._running = None
+                del self._running[job.text]
+                self._behind -= queue is self._background
                 queue.charge(job.tenant, encode_s)
                 waiters = tuple(job.waiters)  # other threads may remove cancelled ones
                 if not isinstance(outcome, EncoderError):
@@ -206,24 +239,43 @@ class EncoderWorker:
         """Return the next job that has a caller, and its queue; None after ``aclose``."""
         with self._wakeup:
             while not self._closed:
-                self._turn += 1
-                patient = self._background and self._turn % BACKGROUND_TURN == 0
-                queue = self._background if patient else self._foreground or self._background
-                if not queue:
+                queue = self._next_queue()
+                if queue is None:
                     self._turn = 0
                     self._wakeup.wait()
                     continue
                 job = queue.take()
-                if all(waiter.cancelled() for waiter in job.waiters):
+                if self._needs_no_run(job):
                     continue
-                known = self._recent.get(job.text)
-                if known is not None:  # it was encoded for another tenant
-                    for waiter in job.waiters:
-                        _deliver(waiter, known)
-                    continue
-                self._running = job
+                self._running[job.text] = job
+                self._behind += queue is self._background
                 return job, queue
         return None
+
+    def _next_queue(self) -> FairQueue[_EncodeJob] | None:
+        """Return the queue of the next job, or None if nothing may run now."""
+        self._turn += 1
+        if self._background and self._behind < max(1, self._size - 1):
+            patient = self._turn % BACKGROUND_TURN == 0
+            if patient or not self._foreground:
+                return self._background
+        return self._foreground or None
+
+    def _needs_no_run(self, job: _EncodeJob) -> bool:
+        """Tell whether a job has no caller left, or whether another tenant's job serves it."""
+        if all(waiter.cancelled() for waiter in job.waiters):
+            return True
+        known = self._recent.get(job.text)
+        if known is not None:
+            for waiter in job.waiters:
+                _deliver(waiter, known)
+            return True
+        running = self._running.get(job.text)
+        if running is not None:
+            running.waiters.extend(job.waiters)
+            job.waiters = running.waiters  # from which cancelled callers take themselves out
+            return True
+        return False
 
     def _run(self, text: str) -> EncodeOutcome:
         try:
@@ -251,6 +303,7 @@ class _EncodeJob:
 
     text: str
     tenant: str
+    promise: float
     waiters: list[asyncio.Future[EncodeOutcome]]
     loop: asyncio.AbstractEventLoop
     queued_at: float
@@ -265,6 +318,9 @@ class Queued(Protocol):
     @property
     def text(self) -> str: ...
 
+    @property
+    def promise(self) -> float: ...
+
 
 J = TypeVar("J", bound=Queued)
 
@@ -276,11 +332,11 @@ class FairQueue(Generic[J]):
     served last: it gains nothing by staying away, and many new tenants do not delay an old one. A
     tenant that leaves for a moment keeps its time. So two tenants that always have a job never
     differ by more than the time of one job of each. Among tenants with equal times, the one that
-    was served longest ago is next.
+    was served longest ago is next. If several jobs run at once, a tenant may be ahead by as many.
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, OrderedDict[str, J]] = {}
+        self._jobs: dict[str, _JobsByPromise[J]] = {}
         self._accounts: dict[str, _TenantTime] = {}
         self._last = _TenantTime(0.0, 0)
         self._level = 0.0
@@ -305,15 +361,15 @@ class FairQueue(Generic[J]):
         return None if jobs is None else jobs.get(text)
 
     def add(self, job: J) -> None:
-        """Add a job behind its tenant's others."""
+        """Add a job behind its tenant's others of its promise."""
         jobs = self._jobs.get(job.tenant)
         if jobs is None:
-            jobs = self._jobs[job.tenant] = OrderedDict()
+            jobs = self._jobs[job.tenant] = _JobsByPromise[J]()
             account = self._accounts.get(job.tenant, _TenantTime(0.0, 0))
             if account.taken_s <= self._level:
                 account = account._replace(taken_s=self._last.taken_s)
             self._accounts[job.tenant] = account
-        jobs[job.text] = job
+        jobs.add(job)
         self._length += 1
 
     def remove(self, job: J) -> None:
@@ -325,11 +381,11 @@ class FairQueue(Generic[J]):
         """Take out the next job. The queue must not be empty."""
         tenant = min(self._jobs, key=self._accounts.__getitem__)
         self._level, _ = self._accounts[tenant]
-        return self._pop(tenant, next(iter(self._jobs[tenant])))
+        return self._pop(tenant, self._jobs[tenant].first().text)
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """Add the time of a tenant's job. Call it before the next ``take``."""
-        taken_s, _ = self._accounts[tenant]
+        """Add the time of a tenant's job, after the job and before the next ``take`` for it."""
+        taken_s, _ = self._accounts.get(tenant, _TenantTime(self._level, 0))
         self._last = _TenantTime(taken_s + seconds, self._last.turn + 1)
         self._accounts[tenant] = self._last
         if len(self._accounts) > 2 * len(self._jobs) + IDLE_TENANTS:
@@ -341,7 +397,7 @@ class FairQueue(Generic[J]):
 
     def clear(self) -> list[J]:
         """Take out all jobs."""
-        jobs = [job for jobs in self._jobs.values() for job in jobs.values()]
+        jobs = [job for jobs in self._jobs.values() for job in jobs.all()]
         self._jobs.clear()
         self._length = 0
         return jobs
@@ -353,6 +409,43 @@ class FairQueue(Generic[J]):
             del self._jobs[tenant]
         self._length -= 1
         return job
+
+
+class _JobsByPromise(Generic[J]):
+    """One tenant's jobs by text. The first is the one with the highest promise, then the oldest."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, J] = {}
+        self._heap: list[tuple[float, int, J]] = []
+        """It may hold jobs that have been taken out: ``first`` drops them."""
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def all(self) -> Collection[J]:
+        return self._by_text.values()
+
+    def get(self, text: str) -> J | None:
+        return self._by_text.get(text)
+
+    def add(self, job: J) -> None:
+        if len(self._heap) > 2 * len(self._by_text) + 16:
+            self._heap = [each for each in self._heap if self._has(each[2])]
+            heapq.heapify(self._heap)
+        self._by_text[job.text] = job
+        heapq.heappush(self._heap, (-job.promise, next(self._numbers), job))
+
+    def first(self) -> J:
+        while not self._has(job := self._heap[0][2]):
+            heapq.heappop(self._heap)
+        return job
+
+    def pop(self, text: str) -> J:
+        return self._by_text.pop(text)
+
+    def _has(self, job: J) -> bool:
+        return self._by_text.get(job.text) is job
 
 
 class _TenantTime(NamedTuple):

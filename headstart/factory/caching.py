@@ -39,12 +39,16 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
     from headstart.embeddings.encoder import OnnxEncoder
-    from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.embeddings.encoder_worker import EncoderWorker, spare_threads
 
     chosen = settings.encoder
     path = None if chosen.model == "default" else Path(chosen.model)
-    make = partial(OnnxEncoder, path, threads=chosen.threads, max_tokens=chosen.max_tokens)
-    worker = EncoderWorker(await asyncio.to_thread(make), observer=build.observers)
+    make = partial(OnnxEncoder, path, max_tokens=chosen.max_tokens)
+    worker = EncoderWorker(
+        await asyncio.to_thread(make),
+        threads=chosen.threads or spare_threads(),
+        observer=build.observers,
+    )
     build.stack.push_async_callback(worker.aclose)
     await worker.warm()
     return worker

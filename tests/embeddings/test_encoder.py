@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -110,10 +111,12 @@ def test_same_prompt_gives_the_same_bits(encoder: OnnxEncoder) -> None:
         assert np.array_equal(encoder.encode(prompt).sentence, again.encode(prompt).sentence)
 
 
-def test_number_of_threads_does_not_change_the_vector(encoder: OnnxEncoder) -> None:
-    single = OnnxEncoder(threads=1)
-    vectors = encode_prompts(single), encode_prompts(OnnxEncoder(threads=2))
-    np.testing.assert_allclose(*vectors, atol=1e-5)
+def test_prompts_encoded_at_the_same_time_have_the_same_bits(encoder: OnnxEncoder) -> None:
+    alone = [encoder.encode(prompt).sentence for prompt in PROMPTS]
+    with ThreadPoolExecutor(4) as pool:
+        at_once = list(pool.map(encoder.encode, PROMPTS * 4))
+    for place, encoding in enumerate(at_once):
+        assert np.array_equal(encoding.sentence, alone[place % len(PROMPTS)])
 
 
 def test_arrays_cannot_be_changed_by_whoever_shares_them(encoder: OnnxEncoder) -> None:

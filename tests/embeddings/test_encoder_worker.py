@@ -76,10 +76,15 @@ class Notes:
 
 @asynccontextmanager
 async def working(
-    encoder: SteppedEncoder, *, cache_size: int = 2048, cache_bytes: int = 1 << 20
+    encoder: SteppedEncoder,
+    *,
+    cache_size: int = 2048,
+    cache_bytes: int = 1 << 20,
+    threads: int = 1,
 ) -> AsyncIterator[EncoderWorker]:
     worker = EncoderWorker(
         encoder,
+        threads=threads,
         cache_size=cache_size,
         cache_bytes=cache_bytes,
         observer=Notes(),
@@ -338,6 +343,73 @@ async def test_a_flood_of_one_tenant_costs_another_one_turn(*, background: bool)
         encoder.release(42)
     assert encoder.seen[:6] == ["0", "one", "1", "two", "2", "3"]
     assert encoder.seen[6:] == [str(number) for number in range(4, 40)]
+
+
+async def test_the_most_promising_prompt_of_a_tenant_goes_first() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "0")
+        await encoder.entered()
+        for text, promise in (("a", 0.1), ("b", 0.9), ("c", 0.1), ("d", 0.9), ("e", 0.5)):
+            tasks.start_soon(partial(worker.encode, text, promise=promise))
+        await queue_all(worker, 5)
+        encoder.release(6)
+    assert encoder.seen == ["0", "b", "d", "e", "a", "c"]
+
+
+async def test_promise_takes_no_turn_of_another_tenant() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(worker.encode, "0", tenant="flood"))
+        await encoder.entered()
+        for number in range(1, 4):
+            ask = partial(worker.encode, str(number), tenant="flood", promise=1.0)
+            tasks.start_soon(ask)
+        await queue_all(worker, 3)
+        tasks.start_soon(partial(worker.encode, "one", tenant="quiet"))
+        await queue_all(worker, 4)
+        encoder.release(5)
+    assert encoder.seen[:2] == ["0", "one"]
+
+
+async def test_several_threads_encode_at_once_and_background_leaves_one_free() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder, threads=3) as worker, anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(partial(worker.encode, f"later {number}", background=True))
+        await encoder.entered()
+        await encoder.entered()
+        await queue_all(worker, 3)
+        assert len(encoder.seen) == 2
+        tasks.start_soon(worker.encode, "now")
+        await encoder.entered()
+        assert encoder.seen[2] == "now"
+        encoder.release(6)
+    assert sorted(encoder.seen) == [*(f"later {number}" for number in range(5)), "now"]
+
+
+async def test_a_text_of_two_tenants_runs_once_and_a_caller_may_leave_meanwhile() -> None:
+    encoder = SteppedEncoder()
+    async with working(encoder, threads=2) as worker, anyio.create_task_group() as tasks:
+        for text, tenant in (("x", "one"), ("y", "one")):
+            tasks.start_soon(partial(worker.encode, text, tenant=tenant))
+            await encoder.entered()
+        scope = anyio.CancelScope()
+
+        async def leaves() -> None:
+            with scope:
+                await worker.encode("z", tenant="three")
+
+        tasks.start_soon(leaves)
+        tasks.start_soon(partial(worker.encode, "z", tenant="two"))
+        await queue_all(worker, 2)
+        encoder.release()
+        await encoder.entered()  # "z" of one of them runs
+        encoder.release()
+        await queue_all(worker, 0)  # the other one was found to run already
+        scope.cancel()
+        encoder.release(2)
+    assert sorted(encoder.seen) == ["x", "y", "z"]
 
 
 async def test_lookups_of_a_flood_go_before_what_another_tenant_stores() -> None:

@@ -16,6 +16,7 @@ class Ask(NamedTuple):
 
     tenant: str
     text: str
+    promise: float = 0.0
 
 
 @given(
