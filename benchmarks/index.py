@@ -95,7 +95,9 @@ class InstantEncoder:
         """Tell that there is always room."""
         return False
 
-    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
+    async def encode(
+        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+    ) -> Encoding:
         """Encode at once."""
         vector = row(int(text))
         return Encoding(sentence=vector, tokens=vector[None, :], spans=((0, 1),), complete=True)

@@ -2,8 +2,8 @@
 
 ``docs/encoder.md`` describes the folder. ``encode`` takes one prompt, because dynamic int8 scales
 activations over the whole batch: in a batch, a prompt's vector would depend on the other prompts.
-A prompt is encoded on one thread, its caller's. Several callers at once share the cores and one copy of
-the weights.
+A prompt is encoded on one thread, its caller's. Several callers at once share the cores and the
+weights.
 """
 
 from __future__ import annotations

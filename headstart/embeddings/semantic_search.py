@@ -62,10 +62,13 @@ class PromptEncoder(Protocol):
     def is_full(self, tenant: str) -> bool:
         """Tell whether a tenant may not add to the background queue now."""
 
-    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
+    async def encode(
+        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+    ) -> Encoding:
         """Encode a prompt; a ``background`` one comes after the others. Raises EncoderError.
 
-        Tenants take turns. A call that is cancelled while it waits is not encoded.
+        Tenants take turns; of one tenant's prompts the one with the highest ``promise`` is next. A
+        call that is cancelled while it waits is not encoded.
         """
 
 
@@ -152,7 +155,8 @@ class SemanticSearch(Generic[P]):
         return msgspec.structs.replace(lookup, **query.spent)
 
     async def _find(self, query: SemanticQuery) -> Lookup:
-        with anyio.move_on_after(self.max_wait_s) as wait:
+        entries_by = anyio.current_time() + self.max_wait_s
+        with anyio.move_on_after(self._wait_s(query.context)) as wait:
             encoding = await self.encoder.encode(query.text, tenant=query.context.tenant)
         query.add_time("encode_s")
         if wait.cancelled_caught:
@@ -160,9 +164,12 @@ class SemanticSearch(Generic[P]):
         if not encoding.complete:
             return miss("too-long")
         lookup = await self._search(encoding, query)
-        if lookup.entry is None and await self._arrives(query, wait.deadline):
+        if lookup.entry is None and await self._arrives(query, entries_by):
             lookup = await self._search(encoding, query)
         return lookup
+
+    def _wait_s(self, context: MatchContext) -> float:
+        return self.max_wait_s if context.max_wait_s is None else context.max_wait_s
 
     async def _arrives(self, query: SemanticQuery, deadline: float) -> bool:
         """Wait for the entries of the group that are being indexed; tell whether one has come."""
@@ -197,7 +204,7 @@ class SemanticSearch(Generic[P]):
         read: Mapping[str, Entry] | None = None
         hot, deletions = self.replica.hot, self.replica.deletions
         histories = HistoryComparer(
-            self.encoder, self.policy, query.key, query.context, self.max_wait_s
+            self.encoder, self.policy, query.key, query.context, self._wait_s(query.context)
         )
         for rank, neighbor in enumerate(similar):
             entry = hot.get(neighbor.id)

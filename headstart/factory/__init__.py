@@ -44,7 +44,13 @@ from headstart.middleware.identity import (
 )
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.models import ModelLists
-from headstart.middleware.observers import AccessLog, Bookkeeper, FailureLog, UnpricedModels
+from headstart.middleware.observers import (
+    AccessLog,
+    Bookkeeper,
+    FailureLog,
+    FirstBytes,
+    UnpricedModels,
+)
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
@@ -54,6 +60,7 @@ from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
+from headstart.policies.patience import Patience
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -298,6 +305,10 @@ def _make_held(
 def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
     if parts.cache is None:
         return None
+    patience = None
+    if parts.encoder is not None and parts.settings.encoder.max_wait_ms is None:
+        patience = Patience()
+        parts.observers.add(FirstBytes(patience))
     return Finder(
         parts.cache,
         admission,
@@ -305,6 +316,7 @@ def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
         clock=clock,
         answered=RecentAnswers(time.monotonic),
         concise=concise_levels(parts.settings),
+        patience=patience,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.factory.context import clock
 from headstart.middleware.record import Recorder
+from headstart.policies.patience import SHORTEST_S
 
 if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
@@ -66,13 +67,14 @@ async def open_cache(
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.index import FaissIndex
 
+    fixed_ms = settings.encoder.max_wait_ms
     cache = SemanticCache(
         store,
         FaissIndex(encoder.dimension if encoder is not None else 1),
         encoder,
         policy,
         hot_bytes=settings.cache.hot_bytes,
-        max_wait_s=settings.encoder.max_wait_ms / 1000,
+        max_wait_s=SHORTEST_S if fixed_ms is None else fixed_ms / 1000,
         clock=clock,
         observers=build.observers,
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
+    from headstart.policies.patience import Patience
     from headstart.types import CacheKey, Entry
 
 UNPROVEN = "unproven-key"
@@ -60,6 +61,7 @@ class Finder:
     """Looks requests up. A repeat of an ``answered`` request is a miss.
 
     ``concise`` holds the level of brevity by route (0: none), under ``""`` for all other routes.
+    ``patience`` says how long a question may wait for the encoder. None: as the cache is set.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Finder:
         clock: Callable[[], float],
         answered: RecentAnswers,
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
+        patience: Patience | None = None,
     ) -> None:
         self._cache = cache
         self._admission = admission
@@ -78,6 +81,7 @@ class Finder:
         self._clock = clock
         self._answered = answered
         self._concise = concise
+        self._patience = patience
 
     def note_answered(self, repeat: Repeat) -> None:
         """Note that a caller has the whole answer now: within the window, a repeat rejects it."""
@@ -106,10 +110,18 @@ class Finder:
         reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
         if reason is None:
             accept = self._with_vetoes(key, refuse)
-            lookup = await self._cache.find_semantic(key, accept, prepared.match_context)
+            lookup = await self._cache.find_semantic(key, accept, self._patient(prepared))
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)
+
+    def _patient(self, prepared: Prepared) -> MatchContext:
+        """Return the match context, with the wait that a hit is worth."""
+        context, request = prepared.match_context, prepared.request
+        if self._patience is None or request is None:
+            return context
+        wait_s = self._patience.wait_s(prepared.rule, request.model)
+        return msgspec.structs.replace(context, max_wait_s=wait_s)
 
     async def find_items(
         self, prepared: Prepared, keys: Sequence[str]

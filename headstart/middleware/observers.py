@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observation, Observer
+    from headstart.policies.patience import Patience
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
@@ -300,6 +302,26 @@ _WORDS = {
     FailureKind.UNAUTHORIZED.value: "refuses its key",
     FailureKind.QUOTA.value: "has no quota left for its key",
 }
+
+
+class FirstBytes:
+    """Tells ``patience`` how long fresh answers take to begin."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def notify(self, observation: Observation) -> None:
+        """Look at one request. What it spent on its own lookup is no part of the answer's time."""
+        if (
+            isinstance(observation, Served)
+            and observation.outcome is Outcome.MISS
+            and observation.error is None
+            and observation.ttft_s is not None
+            and observation.status == HTTPStatus.OK
+        ):
+            spent_s = observation.encode_s + observation.lookup_s
+            first_byte_s = max(0.0, observation.ttft_s - spent_s)
+            self._patience.learn(observation.route, observation.model, first_byte_s)
 
 
 class RefusedKeys:

@@ -229,6 +229,16 @@ async def test_a_busy_encoder_is_not_waited_for() -> None:
     assert lookup.encode_s > 0
 
 
+async def test_a_request_may_wait_longer_or_shorter_than_the_cache_is_set() -> None:
+    house = House(FaultyStore(), max_wait_s=0.0)
+    await house.cache.put(make_entry("a"), "one@0")
+    patient = await house.cache.find_semantic(key("one@0"), accept, MatchContext(max_wait_s=60.0))
+    assert patient.outcome is Outcome.SEMANTIC
+    house.encoder.turn = anyio.Event()
+    hurried = await house.cache.find_semantic(key("one@0"), accept, MatchContext(max_wait_s=0.0))
+    assert hurried.reason == "encoder-busy"
+
+
 async def test_a_prompt_beyond_the_limit_is_too_long(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     house.encoder.complete = False

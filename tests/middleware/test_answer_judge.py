@@ -49,7 +49,9 @@ class Broken:
     def is_full(self, tenant: str) -> bool:
         return False
 
-    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
+    async def encode(
+        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+    ) -> Encoding:
         raise EncoderError("no model")
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from headstart.decisions import Outcome
 from headstart.middleware.lookup import Finder, RecentAnswers
+from headstart.middleware.observers import FirstBytes
 from headstart.middleware.prepare import Prepared, Repeat
+from headstart.observe import Served
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives
+from headstart.policies.patience import SHORTEST_S, UNKNOWN_S, Patience
+from headstart.types import ChatRequest
 from support.caches import House, running
 from support.entries import entry
 from support.fakes import FaultyStore
@@ -67,3 +72,53 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
     assert (lookup.outcome, lookup.reason) == (
         (Outcome.EXACT, None) if served else (Outcome.MISS, "concise")
     )
+
+
+@pytest.mark.anyio
+async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() -> None:
+    house, patience = House(FaultyStore(), max_wait_s=60.0), Patience()
+    finder = Finder(
+        house.cache,
+        Admission(),
+        None,
+        clock=lambda: house.now,
+        answered=RecentAnswers(lambda: house.now),
+        patience=patience,
+    )
+    request = ChatRequest(model="m", stream=False, document={}, query="one@0")
+    asked = entry("b").key
+    prepared = Prepared(request=request, key=asked, directives=Directives(), rule="fast")
+    patience.learn("fast", "m", 0.001)
+    async with running(house.cache):
+        await house.cache.put(entry("a"), "one@0")
+        house.encoder.turn = anyio.Event()
+        with anyio.fail_after(5):
+            lookup = await finder.find(prepared, asked)
+    assert lookup.reason == "encoder-busy"
+
+
+def served(outcome: Outcome, ttft_s: float, *, status: int = 200) -> Served:
+    return Served(
+        id="1",
+        at=0.0,
+        endpoint="/v1/chat/completions",
+        outcome=outcome,
+        status=status,
+        stream=True,
+        total_s=9.0,
+        ttft_s=ttft_s,
+        encode_s=0.2,
+        lookup_s=0.1,
+        route="r",
+        model="m",
+    )
+
+
+def test_only_fresh_answers_teach_how_long_a_hit_is_worth_waiting_for() -> None:
+    patience = Patience()
+    observer = FirstBytes(patience)
+    observer.notify(served(Outcome.EXACT, 0.8))
+    observer.notify(served(Outcome.MISS, 0.8, status=503))
+    assert patience.wait_s("r", "m") == UNKNOWN_S
+    observer.notify(served(Outcome.MISS, 0.301))  # of which our own lookup took 0.3
+    assert patience.wait_s("r", "m") == SHORTEST_S

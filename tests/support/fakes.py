@@ -57,7 +57,9 @@ class FakeEncoder:
     def is_full(self, tenant: str) -> bool:
         return tenant in self.full
 
-    async def encode(self, text: str, *, background: bool = False, tenant: str = "") -> Encoding:
+    async def encode(
+        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+    ) -> Encoding:
         self.encoded.append((text, background))
         self.tenants.append(tenant)
         await self.turn.wait()

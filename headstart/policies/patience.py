@@ -1,0 +1,49 @@
+"""How long a question may wait for the encoder: a share of the time that a hit would save it.
+
+A hit saves the time to the first byte of a fresh answer. It is learned by route and model.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from headstart.policies.routing.measures import Quantiles
+
+SHARE = 0.25
+"""A question waits for a quarter of what a hit would save: about every fourth one is a hit."""
+SHORTEST_S = 0.02
+LONGEST_S = 0.25
+UNKNOWN_S = 0.1
+"""The wait while nothing is known. Few providers answer in less than 0.4 s."""
+HALF_LIFE = 50.0
+"""Answers after which an old one counts half."""
+MOST_KNOWN = 1024
+"""Pairs of route and model that are remembered, some 2 KB each."""
+
+
+class Patience:
+    """Learns from misses how long a question may wait."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], Quantiles] = OrderedDict()
+        self._learned = 0
+
+    def learn(self, route: str, model: str, first_byte_s: float) -> None:
+        """Note the time to the first byte of a fresh answer."""
+        key = route, model
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Quantiles(HALF_LIFE)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        self._learned += 1
+        known.add(first_byte_s, float(self._learned))
+
+    def wait_s(self, route: str, model: str) -> float:
+        """Return the longest wait for the encoder."""
+        known = self._known.get((route, model))
+        typical_s = None if known is None else known.quantile(0.5)
+        if typical_s is None:
+            return UNKNOWN_S
+        return min(max(SHARE * typical_s, SHORTEST_S), LONGEST_S)
