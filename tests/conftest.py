@@ -1,5 +1,7 @@
 """What every test gets: the asyncio backend, a real server, and three detectors.
 
+An async test marked ``virtual_clock`` runs on ``support.virtual_clock``.
+
 In a test marked ``anyio`` a blocking call made by our code on the loop is an error, and so are a
 task or a socket that outlives the test.
 """
@@ -17,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
 from support.serving import bind_free_port, serving
+from support.virtual_clock import VirtualClockLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,10 +34,11 @@ settings.load_profile("headstart")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
     """Headstart runs under asyncio alone: aiohttp and uvicorn do."""
-    return "asyncio"
+    virtual = request.node.get_closest_marker("virtual_clock")
+    return "asyncio", {"loop_factory": VirtualClockLoop} if virtual else {}
 
 
 @pytest.fixture

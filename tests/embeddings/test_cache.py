@@ -15,7 +15,7 @@ from support.fakes import FaultyStore, make_entry
 if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from headstart.errors import EncoderError
 from support.caches import House, accept, key, make_cache
 from support.fakes import DIMENSION, FaultyStore, make_entry
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @pytest.fixture

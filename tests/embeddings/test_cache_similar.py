@@ -29,7 +29,7 @@ from support.fakes import (
 if TYPE_CHECKING:
     from headstart.decisions import Encoding, Lookup
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @pytest.fixture

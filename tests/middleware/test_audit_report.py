@@ -19,7 +19,7 @@ from support.learned import make_label
 if TYPE_CHECKING:
     from headstart.decisions import Label
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 PROMISE = Promise(max_error=0.02)
 SUNDAY = datetime(2026, 1, 4, 23, 59, 59, tzinfo=UTC).timestamp()

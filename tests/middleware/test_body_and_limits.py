@@ -11,7 +11,7 @@ from headstart.errors import Overloaded
 from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
 from headstart.middleware.concurrency import Gate, Supervisor
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 def receiving(*messages: dict[str, Any]) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import Cascade
     from support.candidates import Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 HARD = "If every box holds twice as many apples as 3/4 of the rest, how many are left in total?"
 

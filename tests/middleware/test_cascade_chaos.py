@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import Cascade
     from support.candidates import Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 SEEDS = 400
 JUDGES = ("refusal", "format", "prompt", "agreement", "logprob")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import Cascade
     from headstart.types import ChatRequest, Completion
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @pytest.mark.parametrize(

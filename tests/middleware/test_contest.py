@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headstart.types import Call
     from support.candidates import Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 HEADERS_ONLY = say(Started(id="x"), TextDelta(text=""))
 NEVER = 10**9

@@ -18,7 +18,7 @@ from support.candidates import UNIX, Actor, Candid, House, chat_call, read, whol
 if TYPE_CHECKING:
     from headstart.interfaces import Candidate
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 FREE = Price(input_per_million=0.0, output_per_million=0.0)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 def memory(now: float = 1000.0) -> MemoryStore:

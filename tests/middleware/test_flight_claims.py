@@ -10,7 +10,7 @@ from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.flights import Flight
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 ATTEMPTS = (
     Attempt(

@@ -12,7 +12,7 @@ from headstart.errors import UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
 from headstart.middleware.flights import Flight, Flights, Head, SlowClient
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", (), stream=True)
 

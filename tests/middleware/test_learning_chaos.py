@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.middleware.learning.domains import Domains
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headstart.middleware.learning.learner import SecondOpinion
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 SURE = "It is 42."
 VAGUE, VAGUER = "Lima", "Lima, Peru"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.policies.ratchet.domain import Domain
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from support.candidates import act
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 PIECE = Piece(b"x")
 

@@ -9,7 +9,7 @@ from headstart.attempts import AttemptOutcome
 from headstart.policies.routing.measures import OUTPUT_TOKENS
 from support.candidates import Actor, House, chat_call, read, text, whole
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 PROMPT_USD, OUTPUT_USD = 10 * 1e-6, 4e-6
 HI = [text("Hi"), *whole("!")]

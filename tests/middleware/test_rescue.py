@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headstart.types import StreamEvent
     from support.candidates import Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 NOBODY: dict[str, str] = {}
 USAGE = {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 50}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headstart.attempts import Shaped
     from headstart.dialects.dialect import Dialect
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 DIALECTS: dict[str, Dialect] = {each.name: each for each in (OPENAI_CHAT, ANTHROPIC_MESSAGES)}
 QUESTION = "Why does the moon move the sea?"

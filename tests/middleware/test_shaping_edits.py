@@ -27,7 +27,7 @@ from headstart.types import (
 )
 from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 DOCUMENT = "\n".join(f"line {number} of a document that is long enough" for number in range(80))
 ASKED = f"Rename line 7.\n\n```text\n{DOCUMENT}\n```"

@@ -25,7 +25,7 @@ from support.guarded import (
     site,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 async def test_an_answer_within_its_limit_passes_byte_for_byte() -> None:

@@ -16,7 +16,7 @@ from support.guarded import (
     site,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 @pytest.mark.parametrize("stream", [True, False])

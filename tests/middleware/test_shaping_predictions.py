@@ -14,7 +14,7 @@ from headstart.policies.output.document_edits import MIN_PREDICTED_CHARS
 from headstart.types import Call, Ended, Finished, UsageReported
 from support.candidates import CHAT, Actor, House, chat_call, read, say, text, whole
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 GUESS = "A guess. " * 50
 

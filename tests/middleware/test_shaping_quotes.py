@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headstart.observe import Observation
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 ONE = "The tower was built in 1889."
 TWO = "It is made of iron and rivets."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headstart.reply import Reply
     from headstart.types import Call, ChatRequest
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
 class Failing:

@@ -28,7 +28,7 @@ from support.candidates import (
     say,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 ANSWER = "Once upon a time there was"
 OTHER = "Otherwise"

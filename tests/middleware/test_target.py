@@ -33,11 +33,11 @@ from headstart.types import (
 from support.candidates import JSON, Actor, House, chat_call, read, say, text, thought, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from support.candidates import Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 OPENING = say(Started(id="up-1"), TextDelta(text=""))
 DONE = say(Finished(reason="stop"), Ended())
@@ -171,7 +171,7 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
 
 async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
     house = House()
-    steps = cast("Sequence[Step]", chain([text("Hi")], cycle([1, PING])))
+    steps = cast("Sequence[Step]", chain([text("Hi")], cycle([0.01, PING])))
     async with await house.target(Actor("a", [steps]), stall_s=0.02).send(chat_call()) as reply:
         with pytest.raises(UpstreamTimeout):
             await read(reply)
@@ -180,15 +180,9 @@ async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
 
 
 async def test_pings_between_words_are_no_silence() -> None:
-    def speaks_slowly() -> Iterator[Step]:
-        for _ in range(20):
-            waits = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.05, waits.set)
-            yield from (waits, PING, text("x"))
-        yield DONE
-
-    house, steps = House(), cast("Sequence[Step]", speaks_slowly())
-    async with await house.target(Actor("a", [steps]), stall_s=0.2).send(chat_call()) as reply:
+    steps: list[Step] = [0.15, PING, 0.15, text("x")]
+    house, actor = House(), Actor("a", [[*steps * 20, DONE]])
+    async with await house.target(actor, stall_s=0.2).send(chat_call()) as reply:
         assert await read(reply) == "x" * 20
 
 

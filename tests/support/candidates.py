@@ -44,8 +44,8 @@ JSON: Headers = ((b"content-type", b"application/json"),)
 UNIX = 1_700_000_000.0
 PRICE = Price(input_per_million=1.0, output_per_million=4.0)
 
-Step: TypeAlias = "Piece | Exception | int | asyncio.Event"
-"""A piece; an error to raise; turns of the loop to wait; or what to wait for."""
+Step: TypeAlias = "Piece | Exception | int | float | asyncio.Event"
+"""A piece; an error to raise; turns of the loop or seconds to wait; or what to wait for."""
 
 
 def say(*events: StreamEvent) -> Piece:
@@ -138,6 +138,8 @@ async def act(steps: Sequence[Step], transcript: Transcript | None = None) -> As
             case int():
                 for _ in range(step):
                     await asyncio.sleep(0)
+            case float():
+                await asyncio.sleep(step)
             case asyncio.Event():
                 await step.wait()
             case Exception():
