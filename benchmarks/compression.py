@@ -44,7 +44,8 @@ def types(args: argparse.Namespace) -> dict[str, Any]:
         rows = {mode: compression_types.ours(texts, mode) for mode in ("safe", "balanced")}
         if args.headroom:
             with tempfile.TemporaryDirectory() as scratch:
-                sent = compression_types.headrooms(texts, args.headroom, Path(scratch))
+                cases = list(map(compression_types.conversation, texts))
+                sent = compression_types.headrooms(cases, args.headroom, Path(scratch))
             rows["headroom"] = sent
         for who, sent in rows.items():
             row = compression_types.row(texts, sent)

@@ -73,11 +73,11 @@ def article_recall(folder: Path) -> float:
     return sum(kept) / len(kept)
 
 
-def conversation(text: str) -> list[dict[str, Any]]:
-    """Return a conversation that ends with a tool's result."""
+def conversation(text: str, words: str = "Is everything in order?") -> list[dict[str, Any]]:
+    """Return a conversation that ends with a tool's result; ``words`` are the user's."""
     function = {"name": "lookup", "arguments": "{}"}
     return [
-        {"role": "user", "content": "Is everything in order?"},
+        {"role": "user", "content": words},
         {
             "role": "assistant",
             "content": None,
@@ -98,12 +98,14 @@ def ours(texts: list[str], mode: CompressionMode) -> list[tuple[str, float]]:
     return out
 
 
-def headrooms(texts: list[str], python: Path, scratch: Path) -> list[tuple[str, float]]:
-    """Return what headroom-ai, in an environment of its own, makes of the same conversations."""
+def headrooms(
+    conversations: list[list[dict[str, Any]]], python: Path, scratch: Path
+) -> list[tuple[str, float]]:
+    """Return what headroom-ai, in an environment of its own, makes of the conversations' ends."""
     file = scratch / "headroom.json"
     subprocess.run(
         [str(python), "-c", HEADROOM, str(file)],
-        input=json.dumps([conversation(text) for text in texts]),
+        input=json.dumps(conversations),
         text=True,
         check=True,
         capture_output=True,
