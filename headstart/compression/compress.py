@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headstart.compression.messages import Dumpable
     from headstart.compression.protection import Asked
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """A version that changes with each byte that a transform writes differently."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""

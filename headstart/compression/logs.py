@@ -1,25 +1,34 @@
-"""Logs: repeated lines of one form are left out and counted; lines that tell of errors stay.
+"""Logs: repeated lines of one form are left out, counted and described; telling lines stay.
 
 The form of a line is the line with a mask for each value that holds a digit. These lines stay,
-verbatim and in order: the first line of each form and all lines of a rare form; each line that
-tells of an error, with the indented lines below it; each line with a value that differs from nearly
-all other lines of its form; and each line with an id from the question.
+verbatim and in order:
 
-In doubt a line counts as an error: a line too many costs tokens, a line too few costs an answer.
+- the first and the last line of each form, and all lines of a rare form;
+- each line that tells of an error, with the indented lines below it, the lines around it, and the
+  lines that share an id with it;
+- each line with a value that differs from nearly all others of its form, is the smallest or the
+  largest, lies far outside, comes twice where nearly all come once, or breaks a count;
+- both sides of the longest pause of the log, and of a pause in what comes regularly;
+- the lines with an id from the question, and the first and last ones with another word of it.
+
+In doubt a line stays: a line too many costs tokens, a line too few costs an answer. At the end,
+each form that was folded is written once more, with the ranges and values of its lines.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from itertools import accumulate, groupby, pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.compression.passages import omitted
+from headstart.compression.passages import like_these, omitted
+from headstart.compression.selection import STOPWORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable, Iterator, Sequence
 
 _PROBLEM_WORD = re.compile(
     # Each choice begins with a letter, in lower case: ten times as fast as ignoring case.
@@ -57,74 +66,381 @@ def reports_problem(line: str) -> bool:
     )
 
 
+_PREFIX = (
+    r"(?:[\w.-]{1,60} +\| +"  # docker compose
+    r"|\[[\w./-]{3,120}\] +(?=\d)"  # kubectl
+    r"|[^\t\n]{1,80}\t[^\t\n]{1,120}\t\W?(?=\d)"  # the command line of a CI service
+    r"|\S{1,80} \S{1,40} \S{1,40} \["  # access logs
+    r"|[\w.-]{1,60}\.log\S{0,60} "  # files that were put together
+    r"|(?:[\w.]{1,40}=\S{1,80} ){1,3}(?=(?:time|ts|level|lvl)=))?"  # logfmt
+)
 _STAMP = re.compile(
-    r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
+    _PREFIX + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
+    r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d-\d\d \d\d:\d\d:|\d\d/[A-Z][a-z]{2}/\d{4}:"
+    r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )|\W{0,8}\d+\.\d{6}\]"
+    r"|(?:time|ts|level|lvl)=\S"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
 )
+_COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
+"""A line of docker compose, which may have no time."""
+_TIME = re.compile(
+    r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
+    r"|[IWEFC]\d{4} )?"
+    r"(?:(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?|(?<=\[)[ ]*(\d+\.\d{6})(?=\]))"
+)
+_TIME_WITHIN = 160
+"""The number of characters in which a line's time is looked for."""
 _VALUE = re.compile(
     r"(?<![^\s=:,;|/()\[\]\"'])([^\s=:,;|/()\[\]\"'0-9]*[0-9][^\s=:,;|/()\[\]\"']*)"
 )
+_NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
 _WORD = re.compile(r"[\w.:/@-]+")
-_IN_ID = re.compile(r"[\d._:/@-]")
 _MIN_LINES = 20
 _MIN_RUN = 2
 _RARE = 3
 _NEARLY_ALL = 0.9
+_FEW = 12
+"""A column with at most so many values is a choice: a rare one of them tells something."""
+_LISTED = 8
+"""The largest number of values that the description of a form lists."""
+_DESCRIBED = 40
+"""The largest number of forms that are described."""
+_OUTSIDE = 3.0
+"""The number of interquartile ranges beyond which a value lies far outside."""
+_BEFORE, _AFTER = 3, 2
+"""The numbers of lines that stay around a line of trouble."""
+_RELATED = 8
+"""An id of a line of trouble that more lines share is no id of one event."""
+_MOST_NAMED = 10
+"""The number of lines with a word of the question that all stay."""
+_PAUSE = 4.0
+"""What comes regularly pauses if it is late by this factor."""
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level."""
+    """Return whether most lines begin with a time or a level, and the text is no table."""
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
-    return sum(_STAMP.match(line) is not None for line in lines) >= 0.7 * len(lines)
+    stamped = sum(
+        _STAMP.match(line) is not None or _COMPOSED.match(line) is not None for line in lines
+    )
+    return stamped >= 0.7 * len(lines) and not _is_table(lines)
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Return whether the lines are rows of a table: as many separators each, and few words."""
+    for sign in ",;\t":
+        count = lines[0].count(sign)
+        if count >= 2 and sum(line.count(sign) == count for line in lines) >= 0.95 * len(lines):
+            words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
+            return not any(map(str.isdigit, lines[0])) or words <= 2 * len(lines)
+    return False
+
+
+_LETTERS = re.compile(r"[^\W\d_]{3,}")
 
 
 def collapse_log(text: str, query: str) -> str:
     """Return the log without repeated lines of one form. ``query`` is the question about it."""
     lines = text.split("\n")
-    words = {word.strip(".:/-").lower() for word in _WORD.findall(query)}
-    ids = {word for word in words if _IN_ID.search(word)}
-    keep = _kept(lines, ids)
+    forms = _read(lines)
+    keep = _kept(lines, forms, text, query)
     out: list[str] = []
-    for kept, group in groupby(zip(keep, lines, strict=True), key=itemgetter(0)):
-        run = [line for _, line in group]
-        out += run if kept or len(run) < _MIN_RUN else [omitted(len(run), "line")]
-    return "\n".join(out)
+    gone = [False] * len(lines)
+    for kept, group in groupby(range(len(lines)), key=keep.__getitem__):
+        run = list(group)
+        if kept or len(run) < _MIN_RUN:
+            out += (lines[number] for number in run)
+        else:
+            out.append(omitted(len(run), "line"))
+            gone[run[0] : run[-1] + 1] = [True] * len(run)
+    return "\n".join([*out, *_descriptions(lines, forms, gone)])
 
 
-def _kept(lines: list[str], ids: Collection[str]) -> list[bool]:
-    split = [_VALUE.split(line) for line in lines]
-    forms = ["#".join(parts[::2]) for parts in split]
-    values: dict[str, list[list[str]]] = {}
-    for form, parts in zip(forms, split, strict=True):
-        values.setdefault(form, []).append(parts[1::2])
-    usual = {form: _usual(rows) for form, rows in values.items()}
-    seen: set[str] = set()
+class _Form(NamedTuple):
+    """The lines of one form: their numbers, and the values of each, which are as many in each."""
+
+    mask: tuple[str, ...]
+    """The texts around the values."""
+    numbers: list[int]
+    rows: list[list[str]]
+
+
+def _read(lines: Sequence[str]) -> list[_Form]:
+    forms: dict[str, _Form] = {}
+    for number, line in enumerate(lines):
+        parts = _VALUE.split(line)
+        key = "#".join(parts[::2])
+        form = forms.get(key)
+        if form is None:
+            form = forms[key] = _Form(tuple(parts[::2]), [], [])
+        form.numbers.append(number)
+        form.rows.append(parts[1::2])
+    return list(forms.values())
+
+
+def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -> list[bool]:
+    trouble = [reports_problem(line) for line in lines]
+    stays = set(_named(text, lines, query))
+    times = _times(lines)
+    stays.update(_pauses(range(len(lines)), times, regular=False))
+    last = len(lines) - 1
+    while last and not lines[last].strip():
+        last -= 1
+    stays.add(last)
+    for form in forms:
+        if len(form.numbers) <= _RARE:
+            stays.update(form.numbers)
+            continue
+        stays.update((form.numbers[0], form.numbers[-1]))
+        stays.update(_telling(form, lines[form.numbers[0]]))
+        stays.update(_pauses(form.numbers, times, regular=True))
+    stays.update(_around(forms, trouble, lines))
     keep: list[bool] = []
-    for line, form, parts in zip(lines, forms, split, strict=True):
-        kept = (
-            form not in seen
-            or len(values[form]) <= _RARE
-            or any(parts[at] != value for at, value in usual[form])
-            or reports_problem(line)
-        )
-        seen.add(form)
-        if not kept and line[:1].isspace():
-            kept = bool(keep) and keep[-1]
-        if not kept and ids:
-            lower = line.lower()
-            kept = any(id in lower for id in ids)
-        keep.append(kept)
+    for number, line in enumerate(lines):
+        kept = trouble[number] or number in stays
+        keep.append(kept or (line[:1].isspace() and bool(keep) and keep[-1]))
     return keep
 
 
-def _usual(rows: list[list[str]]) -> list[tuple[int, str]]:
-    """Return the values that nearly all lines of a form share, each with its place in the line."""
-    usual = []
-    for number, column in enumerate(zip(*rows, strict=True)):
-        ((value, count),) = Counter(column).most_common(1)
-        if _NEARLY_ALL * len(rows) <= count < len(rows):
-            usual.append((2 * number + 1, value))
-    return usual
+# --- values that tell something --------------------------------------------------------------
+
+
+def _telling(form: _Form, first: str) -> Iterator[int]:
+    """Yield the numbers of the lines whose values stand out among those of their form."""
+    skipped = _time_columns(first)
+    for place, column in enumerate(zip(*form.rows, strict=True)):
+        counts = Counter(column)
+        if len(counts) == 1 or place in skipped:
+            continue
+        odd = set(_odd_values(column, counts))
+        if odd:
+            yield from (form.numbers[at] for at, value in enumerate(column) if value in odd)
+        yield from (form.numbers[at] for at in _extremes(column, counts))
+
+
+def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
+    """Yield the values that are rare where others are usual, or come twice where none does."""
+    size = len(column)
+    ((_, most),) = counts.most_common(1)
+    if most >= _NEARLY_ALL * size:
+        yield from (value for value, count in counts.items() if count < most)
+    elif len(counts) <= _FEW:
+        yield from (value for value, count in counts.items() if count <= min(_RARE, size / 10))
+    elif len(counts) >= _NEARLY_ALL * size:
+        again = [value for value, count in counts.items() if count > 1]
+        yield from again if len(again) <= _FEW / 2 else ()
+
+
+def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
+    """Yield the places of the least and the greatest numbers, and of breaks in a count."""
+    for values in _numbers(counts).values():
+        at = [place for place, value in enumerate(column) if value in values]
+        series = [values[column[place]] for place in at]
+        if len(series) <= _RARE:
+            continue
+        steps = [after - before for before, after in pairwise(series)]
+        ((usual, often),) = Counter(steps).most_common(1)
+        if usual and often >= _NEARLY_ALL * len(steps):
+            breaks = [number for number, step in enumerate(steps) if step != usual]
+            for number in breaks[:_FEW]:
+                yield from (at[number], at[number + 1])
+            continue
+        order = sorted(range(len(series)), key=series.__getitem__)
+        yield from (at[order[0]], at[order[-1]])
+        low, high = series[order[len(order) // 4]], series[order[3 * len(order) // 4]]
+        reach = _OUTSIDE * (high - low)
+        yield from (at[place] for place in order[:_LISTED] if series[place] < low - reach)
+        yield from (at[place] for place in order[-_LISTED:] if series[place] > high + reach)
+
+
+def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the numbers among values, by what stands before them and by their unit."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for value in values:
+        number = _NUMBER.fullmatch(value)
+        if number is not None:
+            sign = -1 if number[1].endswith("-") and len(number[1]) == 1 else 1
+            found.setdefault((number[1].rstrip("-+"), number[3]), {})[value] = sign * float(
+                number[2]
+            )
+    return found if len(found) <= _RARE else {}
+
+
+# --- times -----------------------------------------------------------------------------------
+
+
+def _time_columns(line: str) -> range:
+    """Return the places of the values that are the line's time."""
+    time = _TIME.search(line, 0, _TIME_WITHIN)
+    if time is None:
+        return range(0)
+    begins = [found.start(1) for found in _VALUE.finditer(line)]
+    ends = [found.end(1) for found in _VALUE.finditer(line)]
+    first = bisect_right(ends, time.start())
+    return range(first, max(first, sum(begin < time.end() for begin in begins)))
+
+
+def _times(lines: Sequence[str]) -> list[float | None]:
+    """Return the seconds of each line, counted on over midnight; None for a line without time."""
+    out: list[float | None] = []
+    days = before = 0.0
+    for line in lines:
+        time = _TIME.search(line, 0, _TIME_WITHIN)
+        if time is None:
+            out.append(None)
+            continue
+        if time[4]:
+            at = float(time[4])
+        else:
+            at = int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", "."))
+            days += 86400 * (at + days < before - 43200)
+            at += days
+        before = at
+        out.append(at)
+    return out
+
+
+def _pauses(
+    numbers: Sequence[int], times: Sequence[float | None], *, regular: bool
+) -> Iterator[int]:
+    """Yield both lines around the longest pause; if ``regular``, only where it is an exception."""
+    timed = [(number, at) for number in numbers if (at := times[number]) is not None]
+    if len(timed) <= 2 * _RARE:
+        return
+    gaps = [after - before for (_, before), (_, after) in pairwise(timed)]
+    longest = max(range(len(gaps)), key=gaps.__getitem__)
+    if gaps[longest] <= 0:
+        return
+    if regular:
+        usual = median(gaps)
+        if (
+            not 0 < usual <= gaps[longest] / _PAUSE
+            or sum(g > 2 * usual for g in gaps) > len(gaps) / 10
+        ):
+            return
+    yield from (timed[longest][0], timed[longest + 1][0])
+
+
+# --- lines around trouble, and lines that the question names -----------------------------------
+
+
+def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str]) -> set[int]:
+    """Return the lines before and after trouble, and those that share an id with it.
+
+    Trouble of one form that comes again and again keeps the surroundings of its first and last
+    lines alone.
+    """
+    stays: set[int] = set()
+    ids: set[str] = set()
+    for form in forms:
+        places = [place for place, number in enumerate(form.numbers) if trouble[number]]
+        skipped = _time_columns(lines[form.numbers[0]]) if places else ()
+        for place in {*places[:_RARE], *places[-1:]}:
+            number = form.numbers[place]
+            stays.update(range(max(0, number - _BEFORE), min(len(lines), number + _AFTER + 1)))
+            row = form.rows[place]
+            ids.update(
+                value for at, value in enumerate(row) if len(value) > _RARE and at not in skipped
+            )
+    if ids:
+        holders: dict[str, list[int]] = {}
+        for form in forms:
+            for number, row in zip(form.numbers, form.rows, strict=True):
+                for value in ids.intersection(row):
+                    holders.setdefault(value, []).append(number)
+        stays.update(
+            number for found in holders.values() if len(found) <= _RELATED for number in found
+        )
+    return stays
+
+
+def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
+    """Yield the lines that hold an id of the question, or are the first or last with its words."""
+    lower = text.lower()
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    ids, words = _asked(query)
+    for word in sorted(ids | words):
+        found = list(dict.fromkeys(bisect_right(starts, at) - 1 for at in _places(lower, word)))
+        if (word in ids and len(found) <= len(lines) / 2) or len(found) <= _MOST_NAMED:
+            yield from found
+        elif len(found) <= len(lines) / 2:
+            yield from (*found[:_RARE], *found[-_RARE:])
+
+
+def _asked(query: str) -> tuple[set[str], set[str]]:
+    """Return the ids and the other words of a question, in lower case.
+
+    An id has a digit, and a letter or three digits or a sign beside it. A shorter number is one
+    only with the word before it: "order 7" may be written ``order=7``.
+    """
+    ids: set[str] = set()
+    words: set[str] = set()
+    before = ""
+    for found in _WORD.findall(query.lower()):
+        word = found.strip(".:/-")
+        if word.isdigit() and len(word) < _RARE:
+            ids.update(f"{before}{sign}{word}" for sign in " =-:/#" if before)
+        elif any(map(str.isdigit, word)) or (len(word) > _RARE and _IN_ID.search(word)):
+            ids.add(word)
+        elif len(word) >= _RARE and word not in STOPWORDS:
+            words.add(word)
+        before = word
+    return ids, words
+
+
+_IN_ID = re.compile(r"[._:/@-]")
+
+
+def _places(text: str, word: str) -> Iterator[int]:
+    """Yield where a word stands in a text, not as a part of another word."""
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            yield at
+        at = text.find(word, end)
+
+
+# --- descriptions ------------------------------------------------------------------------------
+
+
+def _descriptions(
+    lines: Sequence[str], forms: Sequence[_Form], gone: Sequence[bool]
+) -> Iterator[str]:
+    """Yield a mark for each form of which many lines are left out: how all its lines look."""
+    folded = [(sum(gone[number] for number in form.numbers), form) for form in forms]
+    folded.sort(key=lambda each: -each[0])
+    for count, form in folded[:_DESCRIBED]:
+        looks = _look(lines, form) if count > 2 * _RARE else ""
+        if looks and "[… " not in looks and " …]" not in looks:
+            yield like_these(len(form.numbers), looks)
+
+
+def _look(lines: Sequence[str], form: _Form) -> str:
+    """Return a line with the ranges or the values that the lines of a form have in its places."""
+    first, last = lines[form.numbers[0]], lines[form.numbers[-1]]
+    skipped = _time_columns(first)
+    out = [form.mask[0]]
+    for place, column in enumerate(zip(*form.rows, strict=True)):
+        out += ("#" if place in skipped else _range(column), form.mask[place + 1])
+    begin, end = (_TIME.search(line, 0, _TIME_WITHIN) for line in (first, last))
+    if begin is None or end is None or not skipped:
+        return "".join(out).strip()
+    before = "".join(out[: 2 * skipped.start + 1])
+    after = "".join(out[2 * skipped.stop :])
+    return f"{before}{begin[0].strip()} to {end[0].strip()}{after}".strip()
+
+
+def _range(column: Sequence[str]) -> str:
+    counts = Counter(column)
+    if len(counts) <= _LISTED:
+        return "|".join(counts)
+    numbers = _numbers(counts)
+    if len(numbers) == 1:
+        (values,) = numbers.values()
+        if len(values) == len(counts):
+            return f"{min(values, key=values.__getitem__)}..{max(values, key=values.__getitem__)}"
+    return "#"

@@ -37,6 +37,11 @@ def omitted(count: int, unit: str) -> str:
     return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"
 
 
+def like_these(count: int, look: str) -> str:
+    """Return the mark that describes ``count`` lines of a log, of which most were left out."""
+    return f"[… {count} lines like: {look} …]"
+
+
 def same_as(begin: str, count: int = 0, unit: str = "") -> str:
     """Return the mark for the latest text above that begins so, or for ``count`` units of it."""
     what = f"{count} {unit}{'' if count == 1 else 's'}, " if count else ""

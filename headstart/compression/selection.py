@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-_STOPWORDS = {
+STOPWORDS = {
     "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be",
     "because", "been", "before", "being", "between", "both", "but", "by", "can", "could", "did",
     "do", "does", "doing", "down", "during", "each", "find", "for", "from", "further", "get",
@@ -100,7 +100,7 @@ def parse_query(text: str) -> Query:
     pairs: dict[tuple[int, int], None] = {}
     previous = None
     for word in _QUERY_WORD.findall(text.lower()):
-        if word in _STOPWORDS:
+        if word in STOPWORDS:
             continue
         number = numbers.setdefault(stem(word), len(numbers))
         if previous is not None and previous != number:
