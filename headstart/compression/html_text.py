@@ -1,13 +1,31 @@
-"""HTML as plain text: headings, lists, tables and paragraphs stay on lines of their own."""
+"""HTML as plain text: headings, lists, tables and paragraphs stay on lines of their own.
+
+What a reader needs beside the words is written out: where a link leads (once for each address), the
+state of forms, dates and labels that only an attribute has, data for search engines, and markup
+that changes the meaning, as in ``10^6`` or ``[was: $99]``.
+"""
 
 from __future__ import annotations
 
 import re
 from html import unescape
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.compression.json_text import minify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HEADER = "[HTML as text]\n"
-_HIDDEN = re.compile(r"<(?:!--|(script|style|svg|noscript|template|head|iframe)\b)", re.IGNORECASE)
+_HIDDEN = re.compile(r"<(?:!--|(script|style|svg|template|title)\b([^<>]*))", re.IGNORECASE)
+_DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
+_MOST_DATA = 8000
+"""The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
+_MIN_WORDS = 500
+"""A page of fewer characters, beside JSON, is only the frame of a program: its JSON is the page."""
+_FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
+_MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
@@ -30,7 +48,8 @@ _BREAKS = frozenset(
     (
         "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset",
         "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header",
-        "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tr", "ul",
+        "caption", "details", "hr", "legend", "li", "main", "nav", "ol", "p", "pre", "section",
+        "summary", "table", "tr", "ul",
     )
 )  # fmt: skip
 _ELEMENTS = _BREAKS | frozenset(
@@ -47,7 +66,41 @@ _ELEMENTS = _BREAKS | frozenset(
         "use", "var", "video", "wbr",
     )
 )  # fmt: skip
-_BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"li": "- "}
+_BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"dd": ": "}
+_APART = frozenset(
+    (
+        "a", "button", "data", "del", "img", "input", "ins", "label", "output", "s", "select",
+        "small", "span", "strike", "time",
+    )
+)  # fmt: skip
+"""Inline elements. A space stands between two that follow each other, as their looks part them."""
+_WRAPPED = frozenset(
+    (
+        "a", "abbr", "button", "data", "del", "option", "q", "rp", "rt", "s", "select", "strike",
+        "sub", "sup", "textarea", "time",
+    )
+)  # fmt: skip
+"""Elements whose text is written with something around it."""
+_VOID = frozenset(
+    ("base", "embed", "iframe", "img", "input", "link", "meta", "meter", "progress", "video")
+)
+_VERBATIM = frozenset(("pre", "textarea"))
+_LANDMARKS = _BREAKS - {"div", "li", "p"} | {"body", "html", "svg"}
+"""Elements whose labels only name a part of the page."""
+_TOLD = re.compile(
+    r"description|author|keywords|price|amount|currency|availab|publish|modified|date|time|rating"
+    r"|review|sku|gtin|mpn|brand|isbn|^(?:article|product|book|citation|dc|geo)\b",
+    re.IGNORECASE,
+)
+"""Names of the properties of a page that are sent."""
+_ORDINAL = frozenset(
+    ("st", "nd", "rd", "th", "e", "er", "re", "o", "a", "tm", "sm", "\u2122", "\xae")
+)
+_PLAIN = re.compile(r"[-+\u2212]?\w+")
+_INPUT_STATES = ("required", "readonly", "disabled", "multiple")
+_LIMITS = ("min", "max", "pattern")
+_MOST_OPEN = 60
+"""The largest number of elements that wait for their ends. Deeper ones are written plainly."""
 _SPACES = re.compile(r"[ \t\r\f\v\xa0]+")
 _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
 
@@ -76,61 +129,329 @@ def is_markup(text: str) -> bool:
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
 
 
+class _Visible(NamedTuple):
+    html: str
+    data: list[str]
+    """The JSON in scripts."""
+    large: bool
+    """Some JSON is too long to be sent."""
+
+
 def html_to_text(html: str) -> str | None:
     """Return the visible text of the page, below a header line and the page's title.
 
-    None if the markup is too broken.
+    None if the markup is too broken, holds formulas, or is no more than the frame of a program.
     """
     visible = _visible(html)
-    if visible is None or visible.count("<", visible.rfind(">") + 1) > _MAX_UNCLOSED:
+    if visible is None or visible.html.count("<", visible.html.rfind(">") + 1) > _MAX_UNCLOSED:
+        return None
+    if _MATH.search(visible.html) and _FORMULA.search(visible.html):
         return None
     reader = _HTMLReader()
     try:
-        reader.feed(visible)
+        reader.feed(visible.html)
         reader.close()
     except AssertionError:  # raised by the parser for a text that begins like a marked section
         return None
-    body = _BREAK.sub("\n", "".join(reader.out)).strip()
+    body = _BREAK.sub("\n", reader.text()).strip()
+    if visible.large and len(body) < _MIN_WORDS:
+        return None
     title = _TITLE.search(html)
     heading = " ".join(unescape(title[1]).split()) + "\n" if title else ""
-    return _HEADER + heading + body
+    data = [f"[data: {each}]" for each in dict.fromkeys(visible.data)]
+    return "\n".join([_HEADER + heading + body, *data])
 
 
-def _visible(html: str) -> str | None:
+def _visible(html: str) -> _Visible | None:
     """Remove comments, scripts and other hidden elements; None if one is never closed."""
     lower = html.lower()
     out: list[str] = []
-    at = 0
+    data: list[str] = []
+    at, large = 0, False
     while found := _HIDDEN.search(html, at):
         out.append(html[at : found.start()])
         close = "-->" if found[1] is None else f"</{found[1].lower()}"
-        end = lower.find(close, found.end())
-        end = lower.find(">", end) if end >= 0 else end
+        close_at = lower.find(close, found.end())
+        end = lower.find(">", close_at) if close_at >= 0 else close_at
         if end < 0:
             return None
+        kind = _DATA.search(found[2] or "")
+        if kind is not None:
+            body = html[found.end() + 1 : close_at].strip()
+            if kind[1] or len(body) <= _MOST_DATA:
+                data.append(minify(body) or body)
+            else:
+                large = True
         at = end + 1
-    return " ".join([*out, html[at:]])
+    return _Visible(" ".join([*out, html[at:]]), data, large)
+
+
+class _Open(NamedTuple):
+    """An element whose end has not come, and where its text begins in the output."""
+
+    tag: str
+    at: int
+    attributes: dict[str, str]
 
 
 class _HTMLReader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.out: list[str] = []
-        self._verbatim = 0
+        self._out: list[str] = []
+        self._pre = 0
+        """How many elements are open whose white space counts."""
+        self._code = 0
+        self._open: list[_Open] = []
+        self._lists: list[int | None] = []
+        """The next number of each open list; None if its items have none."""
+        self._tables: list[bool] = []
+        """For each open table, whether the current row holds a table that has ended."""
+        self._linked: set[str] = set()
+        self._told: set[str] = set()
+        self._after = ""
+        """The inline element that ended just before."""
+        self._skipped = ""
+        """The element whose content is not read."""
+
+    def text(self) -> str:
+        """Return the text of all elements, also of those that never ended."""
+        while self._open:
+            self._end(self._open.pop())
+        return "".join(self._out)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._skipped:
+            return
+        attributes = {name: value or "" for name, value in reversed(attrs)}
+        after, self._after = self._after, ""
+        if tag in _APART and after and not (self._pre or self._code):
+            self._out.append(" ")
         if tag in _BREAKS:
-            self.out.append("\n" + _BEFORE.get(tag, ""))
+            self._break(tag, attributes)
         elif tag in {"td", "th"}:
-            self.out.append(" | ")
-        elif tag == "img":
-            self.out += [f"[image: {alt}]" for name, alt in attrs if name == "alt" and alt]
-        self._verbatim += tag == "pre"
+            self._cell(attributes)
+        elif tag == "math":
+            self._out.append(attributes.get("alttext", ""))
+            self._skipped = tag if "alttext" in attributes else ""
+        else:
+            self._out.append(self._void(tag, attributes))
+        self._pre += tag in _VERBATIM
+        self._code += tag == "code"
+        if tag in _VOID or len(self._open) >= _MOST_OPEN:
+            return
+        if tag in _WRAPPED or (_label(attributes) and tag not in _LANDMARKS):
+            self._open.append(_Open(tag, len(self._out), attributes))
 
     def handle_endtag(self, tag: str) -> None:
-        self._verbatim = max(0, self._verbatim - (tag == "pre"))
+        if self._skipped:
+            self._skipped = "" if tag == self._skipped else self._skipped
+            return
+        self._pre = max(0, self._pre - (tag in _VERBATIM))
+        self._code = max(0, self._code - (tag == "code"))
+        if any(each.tag == tag for each in self._open):
+            while (last := self._open.pop()).tag != tag:
+                self._end(last)
+            self._end(last)
+        if tag in {"ol", "ul"} and self._lists:
+            self._lists.pop()
+        if tag == "table" and self._tables:
+            self._tables.pop()
+            if self._tables:
+                self._tables[-1] = True
         if tag in _BREAKS:
-            self.out.append("\n")
+            self._out.append("\n")
+        self._after = tag if tag in _APART else ""
 
     def handle_data(self, data: str) -> None:
-        self.out.append(data if self._verbatim else _SPACES.sub(" ", data.replace("\n", " ")))
+        if self._skipped:
+            return
+        self._after = ""
+        self._out.append(data if self._pre else _SPACES.sub(" ", data.replace("\n", " ")))
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _break(self, tag: str, attributes: dict[str, str]) -> None:
+        mark = _BEFORE.get(tag, "")
+        if tag in {"ol", "ul"}:
+            numbered = tag == "ol" and "reversed" not in attributes
+            self._lists.append(_number(attributes.get("start"), 1) if numbered else None)
+        elif tag == "li":
+            mark = self._item(attributes)
+        elif tag == "table":
+            self._tables.append(False)
+        elif tag == "tr" and self._tables:
+            self._tables[-1] = False
+        elif tag == "form":
+            method, action = attributes.get("method", "get").upper(), attributes.get("action", "")
+            mark = f"[form: {method} {action}".rstrip() + "]\n"
+        self._out.append("\n" + mark)
+
+    def _item(self, attributes: dict[str, str]) -> str:
+        indent = "  " * (len(self._lists) - 1)
+        if not self._lists or self._lists[-1] is None:
+            return f"{indent}- "
+        number = _number(attributes.get("value"), self._lists[-1])
+        self._lists[-1] = number + 1
+        return f"{indent}{number}. "
+
+    def _cell(self, attributes: dict[str, str]) -> None:
+        if self._tables and self._tables[-1]:
+            self._tables[-1] = False
+            self._out.append("\n[same row]")
+        self._out.append(" | ")
+        for name, unit in (("colspan", "columns"), ("rowspan", "rows")):
+            count = _number(attributes.get(name), 1)
+            if count > 1:
+                self._out.append(f"[{count} {unit}] ")
+
+    # --- elements without a text -----------------------------------------------------------
+
+    def _void(self, tag: str, attributes: dict[str, str]) -> str:
+        """Return what stands for an element that has no text of its own."""
+        text = ""
+        match tag:
+            case "base" if href := attributes.get("href"):
+                text = f"\n[base of links: {href}]\n"
+            case "img":
+                alt = attributes.get("alt") or _label(attributes)
+                text = f"[image: {alt}]" if alt else ""
+            case "input":
+                text = self._input(attributes)
+            case "link":
+                relation, href = attributes.get("rel", "").lower(), attributes.get("href", "")
+                told = relation in {"canonical", "next", "prev"} and href
+                text = f"\n[{relation}: {href}]\n" if told else ""
+            case "meta":
+                text = self._property(attributes)
+            case "meter" | "progress" if "value" in attributes:
+                of = f" of {attributes['max']}" if "max" in attributes else ""
+                text = f"[{attributes['value']}{of}] "
+            case "embed" | "iframe" | "video":
+                source = attributes.get("src", "")
+                text = f"[media: {source}]" if source and self._is_new(source) else ""
+        return text
+
+    def _input(self, attributes: dict[str, str]) -> str:
+        kind, name = attributes.get("type", "text").lower(), attributes.get("name", "")
+        value, label = attributes.get("value"), _label(attributes)
+        if kind in {"checkbox", "radio"}:
+            words = ["[x]" if "checked" in attributes else "[ ]"]
+            words.append(f"({name}={value})" if value and name else f"({name})" if name else "")
+            words.append("(disabled)" if "disabled" in attributes else "")
+            return " ".join(filter(None, [*words, label]))
+        words = ["input" if kind == "text" else f"input {kind}", name or attributes.get("id", "")]
+        words += [f"{limit}={attributes[limit]}" for limit in _LIMITS if limit in attributes]
+        words += [state for state in _INPUT_STATES if state in attributes]
+        shown = {"placeholder": attributes.get("placeholder"), "label": label, "value": value}
+        words += [f'{key}="{each}"' for key, each in shown.items() if each]
+        return f"[{' '.join(filter(None, words))}]"
+
+    def _property(self, attributes: dict[str, str]) -> str:
+        name = next(filter(None, map(attributes.get, ("itemprop", "property", "name"))), "")
+        content = " ".join(attributes.get("content", "").split())
+        if attributes.get("http-equiv", "").lower() == "refresh":
+            name = "date of the next refresh"
+        told = content and _TOLD.search(name) is not None and self._is_new(content)
+        return f"\n[{name}: {content}]\n" if told else ""
+
+    def _is_new(self, text: str) -> bool:
+        new = text not in self._told
+        self._told.add(text)
+        return new
+
+    # --- elements with an end --------------------------------------------------------------
+
+    def _end(self, element: _Open) -> None:
+        """Write the text of an element that has ended in its form."""
+        text = "".join(self._out[element.at :])
+        del self._out[element.at :]
+        tag, attributes, label = element.tag, element.attributes, _label(element.attributes)
+        if tag == "a":
+            text = self._link(text, attributes)
+        elif tag == "button":
+            said = " ".join(text.split())
+            disabled = ", disabled" if "disabled" in attributes else ""
+            text = f"[button: {said or label}{disabled}]"
+        elif tag in _FORMS:
+            text = _FORMS[tag](text, attributes)
+        if label and label.lower() not in text.lower():
+            text = _beside(text, f"({label})" if text.strip() else f"[{label}]")
+        self._out.append(text)
+
+    def _link(self, text: str, attributes: dict[str, str]) -> str:
+        href = attributes.get("href", "").strip()
+        words = text.strip()
+        if not href or href.startswith("#") or href.lower().startswith("javascript:"):
+            is_note = href.startswith("#") and self._open and self._open[-1].tag == "sup"
+            return f"[{words.strip('[]')}]" if is_note and words else text
+        if href in self._linked or href == words:
+            return text
+        self._linked.add(href)
+        if "\n" in words:
+            return _beside(text, f"(link: {href})")
+        before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+        return f"{before}[{words or _label(attributes) or 'link'}]({href}){after if words else ''}"
+
+
+def _number(text: str | None, default: int) -> int:
+    try:
+        return int(text or default)
+    except ValueError:
+        return default
+
+
+def _label(attributes: dict[str, str]) -> str:
+    return " ".join((attributes.get("aria-label") or attributes.get("title") or "").split())
+
+
+def _beside(text: str, addition: str) -> str:
+    """Return the text with an addition after its words, before the white space at its end."""
+    words = text.rstrip()
+    return f"{words} {addition}{text[len(words) :]}" if words else addition
+
+
+def _raised(sign: str, text: str) -> str:
+    words = text.strip()
+    if not words or words.startswith("[") or words.lower() in _ORDINAL:
+        return text
+    return sign + (words if _PLAIN.fullmatch(words) else f"({words})")
+
+
+def _struck(text: str, _: dict[str, str]) -> str:
+    return f"[was: {text.strip()}]" if text.strip() else text
+
+
+def _with(name: str, text: str, attributes: dict[str, str]) -> str:
+    value = attributes.get(name, "")
+    return _beside(text, f"({value})" if text.strip() else value) if value not in text else text
+
+
+def _option(text: str, attributes: dict[str, str]) -> str:
+    words = " ".join(text.split()) or attributes.get("label", "")
+    value = attributes.get("value", words)
+    shown = words if value == words else f"{words} (={value})"
+    return f" | {'[x] ' if 'selected' in attributes else ''}{shown}"
+
+
+def _field(kind: str, text: str, attributes: dict[str, str]) -> str:
+    name = f"{kind} {attributes.get('name', '')}".rstrip()
+    return f"[{name}: {text.strip().removeprefix('| ')}]"
+
+
+_FORMS: dict[str, Callable[[str, dict[str, str]], str]] = {
+    "abbr": lambda text, _: text,
+    "data": lambda text, attributes: _with("value", text, attributes),
+    "del": _struck,
+    "option": _option,
+    "q": lambda text, _: f'"{text}"',
+    "rp": lambda *_: "",
+    "rt": lambda text, _: f"({text.strip()})",
+    "s": _struck,
+    "select": lambda text, attributes: _field("select", text, attributes),
+    "strike": _struck,
+    "sub": lambda text, _: _raised("_", text),
+    "sup": lambda text, _: _raised("^", text),
+    "textarea": lambda text, attributes: _field("textarea", text, attributes),
+    "time": lambda text, attributes: _with("datetime", text, attributes),
+}
+"""How the text of an element is written."""

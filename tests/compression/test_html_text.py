@@ -70,3 +70,125 @@ def test_broken_markup_is_left_alone(text: str) -> None:
 
 def test_a_page_without_a_title_has_none() -> None:
     assert html_to_text("<html><p>x</pre></html>") == "[HTML as text]\nx"
+
+
+def _said(body: str) -> str:
+    text = html_to_text(f"<html><body>{body}</body></html>")
+    assert text is not None
+    return text.removeprefix("[HTML as text]\n")
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("10<sup>6</sup> cells", "10^6 cells"),
+        ("10<sup>-4</sup>, x<sup>n+1</sup>", "10^-4, x^(n+1)"),
+        ("the 1<sup>st</sup> of May", "the 1st of May"),
+        ('1500<sup><a href="#f2">2</a></sup> people', "1500[2] people"),
+        ('1500<sup><a href="#f2">[2]</a></sup> people', "1500[2] people"),
+        ("H<sub>2</sub>O", "H_2O"),
+        ("<del>$99</del><ins>$79</ins>", "[was: $99] $79"),
+        ("<s>$99</s> $79", "[was: $99] $79"),
+        ("<span>$79</span><span>in stock</span>", "$79 in stock"),
+        ("<b>bo</b><i>ld</i>", "bold"),
+        ("<code><span>a</span><span>b</span></code>", "ab"),
+        ("<ruby>\u6f22<rp>(</rp><rt>kan</rt><rp>)</rp></ruby>", "\u6f22(kan)"),
+        ("<q>no</q>", '"no"'),
+        ("<math alttext='10^6'><msup><mn>10</mn><mn>6</mn></msup></math> cells", "10^6 cells"),
+    ],
+)
+def test_markup_that_changes_the_meaning_is_written_out(markup: str, text: str) -> None:
+    assert _said(f"<p>{markup}</p>") == text
+
+
+def test_a_page_with_formulas_is_left_alone() -> None:
+    formula = "<math><msup><mn>10</mn><mn>6</mn></msup></math>"
+    assert html_to_text(f"<html><body><p>{formula} cells</p></body></html>") is None
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ('<a href="/a.pdf">Manual</a>', "[Manual](/a.pdf)"),
+        ('<a href="tel:+4930">Call</a>', "[Call](tel:+4930)"),
+        ('<a href="/c/0">Cat 0</a><a href="/c/1">Cat 1</a>', "[Cat 0](/c/0) [Cat 1](/c/1)"),
+        ('<a href="/a">one</a> <a href="/a">two</a>', "[one](/a) two"),
+        ('<a href="/n" aria-label="Next page">&raquo;</a>', "[\xbb](/n) (Next page)"),
+        ('<a href="/n"><svg></svg></a>', "[link](/n)"),
+        ('<a href="/r"><h3>Result</h3><p>More</p></a>', "### Result\nMore (link: /r)"),
+        ('<a href="#top">up</a>', "up"),
+        ('<a href="https://a.example/">https://a.example/</a>', "https://a.example/"),
+    ],
+)
+def test_links_say_once_where_they_lead(markup: str, text: str) -> None:
+    assert _said(markup) == text
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ('<form action="/go" method="post">x</form>', "[form: POST /go]\nx"),
+        ('<input name="q" value="red" required>', '[input q required value="red"]'),
+        ('<input type="hidden" name="t" value="9">', '[input hidden t value="9"]'),
+        ('<input type="radio" name="s" value="a" checked> A', "[x] (s=a) A"),
+        ('<input type="checkbox" name="s"> B', "[ ] (s) B"),
+        (
+            '<select name="n"><option>1</option><option value="b" selected>2</option></select>',
+            "[select n: 1 | [x] 2 (=b)]",
+        ),
+        ('<textarea name="n">two\nlines</textarea>', "[textarea n: two\nlines]"),
+        ("<button disabled>Pay</button>", "[button: Pay, disabled]"),
+        ('<progress value="3" max="4"></progress>', "[3 of 4]"),
+    ],
+)
+def test_the_state_of_forms_is_kept(markup: str, text: str) -> None:
+    assert _said(markup) == text
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ('<time datetime="2025-11-02">last week</time>', "last week (2025-11-02)"),
+        ('<span role="img" aria-label="4.7 out of 5"></span>', "[4.7 out of 5]"),
+        ('<abbr title="limit of detection">LOD</abbr>', "LOD (limit of detection)"),
+        ('<nav aria-label="Main">Home</nav>', "Home"),
+        ('<ol start="5"><li>heat</li><li>cool</li></ol>', "5. heat\n6. cool"),
+        ("<ul><li>a<ul><li>b</li></ul></li></ul>", "- a\n  - b"),
+        ("<dl><dt>Wait</dt><dd>5 s</dd></dl>", "Wait\n: 5 s"),
+        ('<table><tr><td colspan="2">a</td></tr></table>', " | [2 columns] a"),
+        (
+            "<table><tr><td><table><tr><td>in</td></tr></table></td><td>b</td></tr></table>",
+            "|\n | in\n[same row] | b",
+        ),
+        ("<noscript><p>See page 7.</p></noscript>", "See page 7."),
+        ('<meta itemprop="price" content="79">', "[price: 79]"),
+        ('<iframe src="https://v.example/1"></iframe>', "[media: https://v.example/1]"),
+    ],
+)
+def test_what_only_markup_says_is_kept(markup: str, text: str) -> None:
+    assert _said(markup) == text.strip()
+
+
+def test_data_for_search_engines_is_kept_once() -> None:
+    names = (("name", "description"), ("property", "og:description"))
+    data = '<script type="application/ld+json">\n{"sku": "A-1"}\n</script>'
+    head = "".join(f'<meta {name}="{each}" content="A boot.">' for name, each in names)
+    page = (
+        f"<html><head><title>Boot</title>{head}{data}{data}</head><body><p>Boot</p></body></html>"
+    )
+    assert html_to_text(page) == (
+        '[HTML as text]\nBoot\n[description: A boot.]\nBoot\n[data: {"sku":"A-1"}]'
+    )
+
+
+def test_a_page_that_is_only_the_frame_of_a_program_is_left_alone() -> None:
+    state = '{"a": "' + "x" * 9000 + '"}'
+    script = f'<script id="__NEXT_DATA__" type="application/json">{state}</script>'
+    assert html_to_text(f"<html><body><div id=root></div>{script}</body></html>") is None
+    shown = html_to_text(f"<html><body><p>{'Words. ' * 99}</p>{script}</body></html>")
+    assert "xxx" not in (shown or "xxx")
+
+
+def test_many_open_elements_cost_no_more_than_they_are_long() -> None:
+    deep = "<html><body>" + "<a href='/x'>" * 20_000 + "words" + "</a>" * 20_000
+    assert "words" in (html_to_text(deep) or "")
