@@ -86,6 +86,7 @@ def compress(
     profile: Profile = _DEFAULT,
     clear_history: bool = False,
     strip_comments: bool = False,
+    pointers: bool = True,
     memo: Memo | None = None,
 ) -> Compression:
     """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
@@ -99,8 +100,9 @@ def compress(
     ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
     request send an earlier message in another form, where the saving pays for it.
     ``strip_comments`` also removes comments from Python that is no file of the caller's, beyond
-    ``safe``. ``model`` names the tokenizer of the counts, and ``memo`` keeps results from earlier
-    requests; neither changes a byte of the messages.
+    ``safe``. Without ``pointers`` no message points to another one, for prompts from which somebody
+    else removes messages later. ``model`` names the tokenizer of the counts, and ``memo`` keeps
+    results from earlier requests; neither changes a byte of the messages.
 
     Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
     Raises ConfigError for an unknown mode, TypeError for a value that is no message.
@@ -110,7 +112,7 @@ def compress(
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
-    allowed = AllowedTransforms(mode, comments=strip_comments)
+    allowed = AllowedTransforms(mode, comments=strip_comments, pointers=pointers)
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
     if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
@@ -250,7 +252,7 @@ class ConversationCompressor:
 
     def _remember(self, text: str) -> str:
         self.sent_chars += len(text)
-        if self.allowed.mode in {"balanced", "aggressive"}:
+        if self.allowed.pointers and self.allowed.mode in {"balanced", "aggressive"}:
             self.passages.add(text)
         return text
 

@@ -142,6 +142,16 @@ _CODE_LINE = re.compile(
     r"|return\b|(?:if|for|while|switch|elif|catch)\s*[(\w].*[:{]$|@@ |\+\+\+ |--- |diff --git"
     r"|</?[A-Z]\w*[\s/>]|[})\]]+[;,)]*$|\w[\w.\[\]]*\s*[-+*/|&]?=\s*\S|SELECT\s|INSERT\s|\d+(?:\t|:\s|\s*\|\s))"
     r"|.*[;{]$"
+    # shells, Ruby, Haskell, Prolog, COBOL, assemblers
+    r"|#!/|(?:fi|done|esac|then|else|do|end|begin|where)$|(?:if|elif|while|until)\s+!?\s*\[+\s"
+    r"|(?:echo|export|local|source|sudo|set|unset|require|puts|print|include|attr_\w+)\s+[-$\"':/~]"
+    r"|(?:case|for)\s.*\s(?:in|do)\b|\S+\)\s.*;;$|.*<<-?\s?['\"]?[A-Z]\w*['\"]?$"
+    r"|[\w']+(?:,\s*[\w']+)*\s*::\s|(?:module|data|newtype|instance|type)\s+[A-Z][\w.]*(?:\s|$)"
+    r"|[a-z][\w']*(?:\s+[\w'_()]+){1,5}\s+=\s|[|]\s+\S.*\s=\s|.*:-|[a-z]\w*\(.*\)\.$"
+    r"|(?:\d{6}\s+)?(?:[A-Z][A-Z0-9-]+\s+){1,4}(?:DIVISION|SECTION|RUN)\.|.*\sPIC\s"
+    r"|(?:MOVE|DISPLAY|PERFORM|ADD|COMPUTE|IF|END-IF|ELSE|ACCEPT|STOP)\b[^a-z]*$"
+    r"|\.(?:text|data|bss|globa?l|section|byte|word|quad|asciz)\b|\.\w+:$"
+    r"|[a-z]{2,7}[lqwb]?\s+[%$\[(#-]?\w[\w%()\[\]+*-]*,\s*[%$\[(#-]?\w[\w%()\[\]+*-]*\s*(?:[;#].*)?$"
 )
 _MIN_CODE_LINES = 0.2
 
@@ -152,7 +162,11 @@ _VERBATIM = re.compile(
     r"|edit|convert|transcrib|redact|verbatim|word for word|quot(?:e|es|ation)\b|spell|grammar"
     r"|(?:exact|full|complete|whole|entire|original)"
     r" (?:text|copy|content|wording|file|document|log)|fix (?:the|this|these|my|all)\b"
-    r"|diff\b|patch\b)",
+    r"|diff\b|patch\b|unchanged\b|untouched\b|preserv|every character|single (?:character|byte)"
+    r"|(?:do not|don['\u2019]?t|never|without|must not) (?:alter|chang|modify|touch)"
+    r"|(?:keep|leave|copy|return|repeat|print)\s(?:\w+\s){0,4}"
+    r"(?:as[- ]is\b|as (?:it|they) (?:is|are)\b|exact)"
+    r"|exactly (?:as|like|the same)\b)",
     re.IGNORECASE,
 )
 _WHOLE = re.compile(

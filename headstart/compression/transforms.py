@@ -78,8 +78,10 @@ COST_MS_PER_1K: dict[Transform, float] = {
 }
 """The predicted time for a thousand tokens, as measured by ``benchmarks/compression.py``."""
 
-_TRAILING = re.compile(r"(?<![ \t]) ++$", re.MULTILINE)
-"""Spaces at the end of a line, without tabs: these end the empty cells of a table."""
+_TRAILING = re.compile(r"(?<![ \t])(?: | {3,})$", re.MULTILINE)
+"""Spaces at the end of a line, without tabs: these end the empty cells of a table. Two spaces are a
+line break in Markdown."""
+_HERE_DOCUMENT = re.compile(r"<<[-~]?\s?[\"']?[A-Za-z_]")
 _MANY_BREAKS = re.compile(r"\n{3,}")
 
 
@@ -97,6 +99,8 @@ class AllowedTransforms(NamedTuple):
     mode: CompressionMode
     comments: bool
     """Remove comments from code too."""
+    pointers: bool = True
+    """Point to other messages."""
 
 
 def shorten_text(
@@ -164,7 +168,12 @@ def _bare(text: str) -> str:
 
 
 def _without_waste(text: str) -> str:
-    """Drop spaces at the ends of lines, and more than two line breaks in a row."""
+    """Drop spaces at the ends of lines, and more than two line breaks in a row.
+
+    Nothing is dropped where quotes or here-documents reach over lines: it may be a part of them.
+    """
+    if _HERE_DOCUMENT.search(text) or any(line.count('"') % 2 for line in text.split("\n")):
+        return text
     if " \n" in text or text.endswith(" "):
         text = _TRAILING.sub("", text)
     return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text

@@ -301,3 +301,25 @@ def test_calls_count_as_text() -> None:
         {"role": "user", "content": [1]},
     ]
     assert compress(odd, model="gpt-4o").tokens_before == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,note\n" + '0,"first   \n\n\n\nsecond"\n' * 20,
+        "cat > motd <<EOT\nWelcome   \n\n\n\nto all\nEOT\n" * 20,
+        "A line of a poem  \nand another one of the same  \n" * 20,
+    ],
+)
+def test_white_space_that_may_count_stays(text: str) -> None:
+    messages = [ask("What is it?"), call(), result(text)]
+    assert text[:60] in texts(compress(messages, mode="balanced"))[2]
+
+
+def test_without_pointers_each_message_stands_alone() -> None:
+    once = [ask("Well?"), call(), result(TABLE), call(id="c2"), result(TABLE, "c2")]
+    with_pointer = compress(once, mode="balanced")
+    alone = compress(once, mode="balanced", pointers=False)
+    assert "the same as the latest above" in texts(with_pointer)[4]
+    assert texts(alone)[4] == texts(alone)[2]
+    assert with_pointer.version != alone.version

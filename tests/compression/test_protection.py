@@ -73,6 +73,12 @@ def test_other_results_and_logs_are_not_files_to_edit(name: str, arguments: str)
         "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b",
         "     1\timport os\n     2\tx = 1",
         "int main() {\n  return 0;\n}",
+        '#!/bin/bash\nset -e\nif [ -z "$A" ]; then\n  echo "no"\n  exit 2\nfi\nsystemctl stop a',
+        "module Main where\n\ntotal :: [Int] -> Int\ntotal xs = sum xs\nmain = run",
+        "require 'json'\nclass A\n  attr_reader :b\n  def c\n    puts @b\n  end\nend",
+        "IDENTIFICATION DIVISION.\nPROGRAM-ID. A.\n    MOVE 1 TO N.\n    DISPLAY N.",
+        "parent(ada, ben).\nold(X) :- parent(X, Y), parent(Y, _).\nparent(ben, clara).",
+        ".globl main\nmain:\n  mov eax, 1\n  addl $1, %ebx\n  ret",
     ],
 )
 def test_code_is_seen(text: str) -> None:
@@ -82,6 +88,9 @@ def test_code_is_seen(text: str) -> None:
 def test_prose_is_not_code() -> None:
     assert not is_code("The harbour was opened in 1901.\nIt closed; nobody knows why.\n\nThe end.")
     assert not is_code("")
+    assert not is_code(
+        "We met in Rome, Italy.\nThe module was shown: it works.\nSet the table, please."
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,6 +98,10 @@ def test_prose_is_not_code() -> None:
     [
         ("Translate this into French.", "verbatim"),
         ("Give me the exact text of clause 4", "verbatim"),
+        ("Put it into the ticket, do not change a single character.", "verbatim"),
+        ("Keep it exactly as it is.", "verbatim"),
+        ("Don't modify the table.", "verbatim"),
+        ("Preserve all formatting", "verbatim"),
         ("Summarize the report", "whole counts"),
         ("List all of the airports", "whole counts"),
         ("How many requests failed?", "counts"),

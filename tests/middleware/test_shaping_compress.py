@@ -195,3 +195,14 @@ async def test_an_answer_that_is_withheld_says_that_its_prompt_was_compressed(
     with pytest.raises(AnswerWithheld) as caught:
         await scene.ask(call_of(chat()))
     assert caught.value.reply.transforms == ("compressed:safe",)
+
+
+async def test_nothing_points_to_what_the_provider_will_remove(bench: TextWorker) -> None:
+    scene = Scene(bench, mode="balanced")
+    document = chat(TABLE)
+    messages = document["messages"]
+    document["messages"] = [*messages, *messages[-2:]]
+    await scene.ask(call_of(document))
+    assert b"the same as the latest above" in scene.sent.body
+    await scene.ask(call_of(document | {"context_management": {"edits": [{"type": "clear"}]}}))
+    assert b"the same as the latest above" not in scene.sent.body

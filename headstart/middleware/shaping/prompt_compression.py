@@ -172,6 +172,8 @@ class CompressPrompts:
             profile=self.profile,
             clear_history=self.settings.clear_history,
             strip_comments=self.settings.strip_comments,
+            # The provider removes old messages itself, and would remove what a pointer names.
+            pointers=not request.document.get("context_management"),
             memo=memo,
         )
         if not done.spans:
