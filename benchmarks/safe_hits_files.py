@@ -46,7 +46,7 @@ def write_settings(folder: Path, upstream: str, max_error: float | None, wait_ms
     path = folder / "headstart.toml"
     path.write_text(
         f'[cache]\nstore = "sqlite:///{folder}/bench.db"\n{target}'
-        f"[encoder]\nmax_wait_ms = {wait_ms}\n"
+        f"[encoder]\nmax_wait_ms = {wait_ms}\n[learning]\ncpu_share = 1\n"
         f'[[upstream]]\nname = "sim"\nbase_url = "{upstream}/v1"\n',
         encoding="utf-8",
     )

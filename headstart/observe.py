@@ -125,6 +125,8 @@ class Encoded(Frozen, tag="encoded"):
     queue_s: float
     queue_length: int
     tokens: int
+    tenant: str = ""
+    """Whose turn it was."""
 
 
 class Labelled(Frozen, tag="labelled"):

@@ -358,6 +358,16 @@ class EncoderSettings(Section):
     entries 20 ms."""
 
 
+class LearningSettings(Section):
+    """``[learning]``: what learning from misses may cost."""
+
+    cpu_share: Share = 0.03
+    """Share of one CPU core for comparing the answers of misses with the answers of their
+    neighbours, on average over half a minute. If it does not suffice, Headstart compares a part of
+    the misses, most of all those near the boundary between hit and miss. `0`: only audits and
+    feedback teach."""
+
+
 class RecordSettings(Section):
     """``[record]``: requests and answers, in the clear, for ``headstart tune``."""
 
@@ -763,6 +773,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     cache: CacheSettings = CacheSettings()
     encoder: EncoderSettings = EncoderSettings()
+    learning: LearningSettings = LearningSettings()
     upstream: tuple[UpstreamSettings, ...] = ()
     route: tuple[RouteSettings, ...] = ()
     record: RecordSettings = RecordSettings()

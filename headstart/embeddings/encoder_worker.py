@@ -293,6 +293,7 @@ class EncoderWorker:
             queue_s=started - job.queued_at,
             queue_length=self.queue_length,
             tokens=tokens,
+            tenant=job.tenant,
         )
         _call_soon(job.loop, self._observer.notify, observation)
 

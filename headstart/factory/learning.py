@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,14 +90,16 @@ def open_oversight(
     """Start learning; return None where the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
-    from headstart.middleware.learning.audits import Audits
+    from headstart.middleware.learning.audits import Audits, CpuBudget
     from headstart.middleware.learning.learner import AnswerJudge, Learner
     from headstart.middleware.learning.oversight import Oversight
 
+    budget = CpuBudget(build.settings.learning.cpu_share, time.monotonic)
+    build.observers.add(budget)
     learner = Learner(
         build.store,
         domains,
-        AnswerJudge(encoder, build.observers, second),
+        AnswerJudge(encoder, build.observers, second, budget),
         version=version,
         clock=clock,
         observer=build.observers,
@@ -108,6 +111,7 @@ def open_oversight(
     return Oversight(
         learner,
         Audits(cache.audit, clock),
+        budget=budget,
         promise=promise_of(cache),
         shadow=cache.mode == "shadow",
         shadow_first=cache.shadow_first,

@@ -230,6 +230,7 @@ async def mounted(mode: str, *, idempotent: bool) -> AsyncIterator[Mounted]:
             "cache.audit.null_rate": 0.0,
             "cache.cold_start": "optimistic",
             "encoder.max_wait_ms": 20_000.0,
+            "learning.cpu_share": 1.0,
             "server.shutdown_s": 0.1,
         },
     )

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from headstart.decisions import Lookup, MatchContext, Outcome, Rule, UnlabelledPair, Verdict
-from headstart.middleware.learning.audits import Audits
-from headstart.middleware.learning.oversight import (
-    UNLIKELY_SCORE,
-    UNLIKELY_SHARE,
-    AllowedChecks,
-    Oversight,
-)
+from headstart.middleware.learning.audits import SAVED_UP_S, Audits, CpuBudget
+from headstart.middleware.learning.oversight import AllowedChecks, HitDecision, Oversight
 from headstart.observe import Observers
+from headstart.policies.agreement.sampling import UNLIKELY_SCORE, UNLIKELY_SHARE
 from headstart.policies.ratchet.settings import Promise
 from headstart.settings import AuditSettings
 from headstart.types import CacheKey
@@ -47,7 +43,26 @@ class Dice(Audits):
         self.lucky = lucky
 
     def chance(self, share: float) -> bool:
-        return self.lucky
+        return share == 1 or (share > 0 and self.lucky)
+
+
+def overseeing(learner: Remembering, dice: Audits, budget: CpuBudget) -> Oversight:
+    return Oversight(
+        cast("Any", learner),
+        dice,
+        budget=budget,
+        promise=Promise(),
+        shadow=False,
+        shadow_first=0,
+        observer=Observers(),
+    )
+
+
+def decide(oversight: Oversight, verdict: Verdict) -> HitDecision:
+    pair = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
+    lookup = Lookup(outcome=Outcome.MISS, pair=pair)
+    allowed = AllowedChecks(ask=True, twice=True)
+    return oversight.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
 
 
 @pytest.mark.parametrize(
@@ -63,18 +78,65 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
     rule: Rule, score: float, lucky: bool, drawn: float | None
 ) -> None:
     learner = Remembering()
-    oversight = Oversight(
-        cast("Any", learner),
-        Dice(lucky=lucky),
-        promise=Promise(),
-        shadow=False,
-        shadow_first=0,
-        observer=Observers(),
-    )
+    oversight = overseeing(learner, Dice(lucky=lucky), CpuBudget(1.0, lambda: 0.0))
     verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
-    pair = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
-    lookup = Lookup(outcome=Outcome.MISS, pair=pair)
-    allowed = AllowedChecks(ask=True, twice=True)
-    decision = oversight.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
+    decision = decide(oversight, verdict)
     assert (None if decision.sample is None else decision.sample.drawn) == drawn
     assert [sample.id for sample in learner.samples] == ["id"]
+
+
+def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> None:
+    """A hundred misses a second, of which ten are near, each comparison 10 ms: 3 may be made."""
+    now = 0.0
+    budget = CpuBudget(0.03, lambda: now)
+    dice = Audits(AuditSettings(mode="off"), lambda: 0.0)
+    oversight = overseeing(Remembering(), dice, budget)
+    near = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=1.0, threshold=2.0)
+    far = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=-2.0, threshold=2.0)
+    drawn = {near: 0, far: 0}
+    for number in range(100 * 400):
+        now = number / 100
+        verdict = far if number % 10 else near
+        sample = decide(oversight, verdict).sample
+        if now > 10 * SAVED_UP_S and sample is not None:
+            drawn[verdict] += 1
+        if sample is not None:
+            budget.spend(0.01)
+            budget.compared()
+    assert 0.9 * 300 < sum(drawn.values()) < 1.1 * 300  # 100 s at 3 a second
+    assert drawn[near] / 10 > 3 * drawn[far] / 90
+
+
+def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
+    now = 0.0
+    budget = CpuBudget(0.03, lambda: now)
+    oversight = overseeing(Remembering(), Dice(lucky=True), budget)
+    verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+    for _ in range(300):
+        sample = decide(oversight, verdict).sample
+        if sample is None:
+            break
+    assert sample is None
+    now = SAVED_UP_S
+    again = decide(oversight, verdict).sample
+    assert again is not None
+    assert again.drawn == 1.0
+
+
+def test_dearer_comparisons_are_drawn_less() -> None:
+    def drawn(cost_s: float) -> int:
+        budget = CpuBudget(0.03, lambda: 0.0)
+        for _ in range(500):
+            budget.spend(cost_s)
+            budget.compared()
+        oversight = overseeing(Remembering(), Dice(lucky=True), budget)
+        verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+        return sum(decide(oversight, verdict).sample is not None for _ in range(2000))
+
+    assert drawn(0.001) > 5 * drawn(0.02)
+
+
+def test_a_share_of_nothing_compares_no_miss() -> None:
+    oversight = overseeing(Remembering(), Dice(lucky=True), CpuBudget(0.0, lambda: 0.0))
+    verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+    assert decide(oversight, verdict).sample is None

@@ -70,6 +70,7 @@ def remote(
             "cache.audit.mode": "off",
             **({} if "match" in cache else {"cache.cold_start": "optimistic"}),
             "encoder.max_wait_ms": 20_000.0,
+            "learning.cpu_share": 1.0,
             "server.admin_token_env": token_env,
             "upstream": [{"name": "sim", "base_url": upstream + "/v1"}],
             **{f"cache.{name}": value for name, value in cache.items()},

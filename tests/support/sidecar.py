@@ -155,6 +155,7 @@ async def sidecar(
             "cache": cache,
             # However busy the machine is, a lookup waits for its encoding.
             "encoder": {"max_wait_ms": 20_000.0},
+            "learning": {"cpu_share": 1.0},
         }
         dotted = {
             f"{section}.{name}": value

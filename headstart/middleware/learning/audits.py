@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headstart.attempts import total_cost_usd
 from headstart.decisions import Outcome
-from headstart.observe import Served
+from headstart.observe import Encoded, Served
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import Flight
     from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.request_context import RequestContext
-    from headstart.observe import Observer
+    from headstart.observe import Observation, Observer
     from headstart.settings import AuditSettings
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
 MINUTE_S = 60.0
+SAVED_UP_S = 30.0
+"""So many seconds' CPU budget may be saved up for a busy time."""
+FIRST_PRICE_S = 0.01
+FIRST_PRICES = 5.0
+"""Before a comparison was made, its price is taken from so many that cost so much."""
+PRICE_MEMORY = 0.99
+COMPARED = "compared answers"
+"""In the encoder's queue, answers to compare are one tenant. Names of scopes are hashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +71,49 @@ class CallBudget:
             self._paid[-1][1] += cost_usd
         else:
             self._paid.append([now, cost_usd])
+
+
+@dataclass(slots=True, eq=False)
+class CpuBudget:
+    """The CPU that comparisons of answers may take: a share of one core, saved up for a while.
+
+    A comparison is paid when it is drawn, at the typical price: it is made later, when the answer
+    is there. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns seconds that
+    do not run backwards.
+    """
+
+    share: float
+    clock: Callable[[], float]
+    _taken_s: float = 0.0
+    _at: float | None = None
+    _count: float = FIRST_PRICES
+    _cost_s: float = FIRST_PRICES * FIRST_PRICE_S
+
+    def left(self) -> float:
+        """Return the part that is left: 1 after a while without comparisons, 0 or less if none."""
+        now, full_s = self.clock(), self.share * SAVED_UP_S
+        passed_s = 0.0 if self._at is None else now - self._at
+        self._at = now
+        self._taken_s = max(0.0, self._taken_s - self.share * passed_s)
+        return 1 - self._taken_s / full_s if full_s else 0.0
+
+    def take(self) -> None:
+        """Pay for one comparison."""
+        self._taken_s += self._cost_s / self._count
+
+    def spend(self, seconds: float) -> None:
+        """Note CPU time that a comparison took."""
+        self._cost_s += seconds
+
+    def compared(self) -> None:
+        """Note that a comparison is done. Old ones count less and less for the price."""
+        self._count = PRICE_MEMORY * self._count + 1
+        self._cost_s *= PRICE_MEMORY
+
+    def notify(self, observation: Observation) -> None:
+        """Note the encoding of an answer that is compared."""
+        if isinstance(observation, Encoded) and observation.tenant == COMPARED:
+            self.spend(observation.encode_s)
 
 
 class Audits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -12,6 +13,7 @@ from anyio import to_thread
 
 from headstart.decisions import Label, LabelSource, Outcome
 from headstart.errors import EncoderError, HeadstartError, StoreError
+from headstart.middleware.learning.audits import COMPARED
 from headstart.observe import Labelled, StageFailed, logger
 from headstart.policies.agreement.judge import Agreement, judge, texts_to_encode
 from headstart.policies.vetoes import Veto
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from headstart.decisions import UnlabelledPair
     from headstart.embeddings.semantic_search import PromptEncoder
     from headstart.interfaces import Store
+    from headstart.middleware.learning.audits import CpuBudget
     from headstart.middleware.learning.domains import Domains
     from headstart.observe import Observer
     from headstart.types import Completion, Entry
@@ -61,6 +64,8 @@ class AnswerJudge:
     encoder: PromptEncoder | None
     observer: Observer
     second: SecondOpinion | None = None
+    budget: CpuBudget | None = None
+    """Gets the CPU time of each comparison, without that of encodings."""
     _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
 
     async def compare(
@@ -69,6 +74,8 @@ class AnswerJudge:
         """Judge a fresh answer to ``question`` against the entry of a similar question."""
         cached = entry.answer
         agreement = await self._judge(cached, fresh, (question, entry.key.query))
+        if self.budget is not None:
+            self.budget.compared()
         if agreement.same is not None or self.second is None:
             return agreement
         try:
@@ -87,13 +94,24 @@ class AnswerJudge:
     ) -> Agreement:
         """Judge by words, and encode the answers only if the words leave a doubt."""
         long = answer_size(cached) + answer_size(fresh) > LONG
-        agreement: Agreement = await _run(judge, cached, fresh, questions, None, off_loop=long)
+        agreement: Agreement = await self._run(judge, cached, fresh, questions, None, off_loop=long)
         if not CLEAR[0] < agreement.probability < CLEAR[1]:
             return agreement
-        cosine = await self._cosine(await _run(texts_to_encode, cached, fresh, off_loop=long))
+        cosine = await self._cosine(await self._run(texts_to_encode, cached, fresh, off_loop=long))
         if cosine is None:
             return agreement
-        return await _run(judge, cached, fresh, questions, cosine, off_loop=long)
+        return await self._run(judge, cached, fresh, questions, cosine, off_loop=long)
+
+    async def _run(self, function: Callable[..., T], *args: object, off_loop: bool) -> T:
+        def timed() -> tuple[T, float]:
+            began = time.thread_time()
+            result = function(*args)
+            return result, time.thread_time() - began
+
+        result, spent_s = await to_thread.run_sync(timed) if off_loop else timed()
+        if self.budget is not None:
+            self.budget.spend(spent_s)
+        return result
 
     async def _cosine(self, texts: tuple[str, ...]) -> float | None:
         if len(texts) != 2 or self.encoder is None:
@@ -109,7 +127,7 @@ class AnswerJudge:
         """Encode an answer, unless its vector is kept: fresh answers soon are neighbours."""
         known = self._vectors.pop(hash(text), None)
         if known is None:
-            known = (await encoder.encode(text, background=True)).sentence
+            known = (await encoder.encode(text, background=True, tenant=COMPARED)).sentence
         self._vectors[hash(text)] = known
         if len(self._vectors) > MOST_VECTORS:
             self._vectors.popitem(last=False)
@@ -122,10 +140,6 @@ def answer_size(answer: Completion | RawResponse) -> int:
         return len(answer.body)
     parts = (part for choice in answer.choices for part in choice.parts)
     return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
-
-
-async def _run(function: Callable[..., T], *args: object, off_loop: bool) -> T:
-    return await to_thread.run_sync(function, *args) if off_loop else function(*args)
 
 
 MOST_WAITING = 256

@@ -15,6 +15,7 @@ from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPa
 from headstart.errors import StageError
 from headstart.middleware.learning.learner import FeedbackSample
 from headstart.observe import StageFailed
+from headstart.policies.agreement.sampling import comparison_share
 from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.ratchet.features import unpack_features
 from headstart.policies.vetoes import FEEDBACK, question_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label, MatchContext
     from headstart.interfaces import Store
-    from headstart.middleware.learning.audits import Audits
+    from headstart.middleware.learning.audits import Audits, CpuBudget
     from headstart.middleware.learning.learner import Learner
     from headstart.observe import Observer
     from headstart.policies.ratchet.domain import Domain
@@ -136,12 +137,6 @@ def _without(verdict: Verdict, short: float, contributions: dict[str, float]) ->
     return f", such as without {' or '.join(map(repr, enough))}" if enough else ""
 
 
-UNLIKELY_SCORE = -4.0
-"""Log-odds of pairs whose answers differ in 98 of 100 cases, far from any threshold."""
-UNLIKELY_SHARE = 0.2
-"""Share of these pairs that is compared. A comparison may need the encoding of an answer."""
-
-
 class HitAction(Enum):
     """What happens to a request after its lookup."""
 
@@ -172,12 +167,15 @@ class AllowedChecks(NamedTuple):
 class Oversight:
     """Decides whether hits are served and checked, by what was learned.
 
+    ``budget`` limits the comparisons of misses. Audits are always compared, because the alarm and
+    certificates need them, and their time counts as well.
     With ``shadow`` no semantic hit is served; with ``shadow_first`` none is served before its
     domain has this number of labels.
     """
 
     learner: Learner
     audits: Audits
+    budget: CpuBudget
     promise: Promise
     shadow: bool
     shadow_first: int
@@ -222,14 +220,13 @@ class Oversight:
         return FEEDBACK if refused else None
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
-        """Have a miss compared. Of pairs that are nearly sure to differ, compare only some."""
-        verdict = sample.pair.verdict
-        unlikely = verdict.rule is Rule.LEARNED and (verdict.score or 0.0) < UNLIKELY_SCORE
-        if not unlikely:
-            return HitDecision(HitAction.ASK, lookup, sample)
-        if not self.audits.chance(UNLIKELY_SHARE):
+        """Have a miss compared, if it is drawn. The draw cannot depend on the fresh answer."""
+        verdict, max_error = sample.pair.verdict, self.promise.max_error
+        share = comparison_share(verdict, max_error, self.budget.left())
+        if not self.audits.chance(share):
             return HitDecision(HitAction.ASK, lookup)
-        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=UNLIKELY_SHARE))
+        self.budget.take()
+        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=share))
 
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
@@ -261,12 +258,14 @@ class Oversight:
         domain = self.learner.domains.find(sample.pair.domain)
         labels = 0 if domain is None else domain.labels
         if self.shadow or labels < self.shadow_first:
+            self.budget.take()
             return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
         background = may.twice and self.audits.settings.mode == "background"
         if domain is None or not (background or may.ask):
             return HitDecision(HitAction.SERVE, lookup, sample)
         if not self.audits.draw(domain.audit_rate()):
             return HitDecision(HitAction.SERVE, lookup, sample)
+        self.budget.take()
         sample = sample._replace(drawn=self.audits.rate(domain.audit_rate()))
         if background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
@@ -280,6 +279,7 @@ class Oversight:
         domain = self.learner.domains.find(context.domain)
         if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
+        self.budget.take()
         verdict = Verdict(serve=True, similarity=1.0)
         pair = UnlabelledPair(domain=context.domain, entry=lookup.entry, verdict=verdict)
         sample = FeedbackSample(
