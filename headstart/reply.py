@@ -56,9 +56,9 @@ class Reply:
         """The body, once. Reading raises UpstreamError when the answer breaks off."""
         self.transforms = transforms
         self.storable = True
-        self.is_plain = is_plain(headers)
-        """The body is not compressed, so it can be read as it is."""
-        self.is_stream = is_event_stream(headers)
+        self.is_stream, self.is_plain = form_of_body(headers)
+        """Whether the body is a stream of events, and whether it is not compressed: then it can be
+        read as it is."""
         self.transcript = Transcript() if transcript is None else transcript
         """The record of all pieces. Whoever makes pieces adds them to it before yielding them."""
         self.closing = closing
@@ -167,17 +167,21 @@ EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")
 """The beginnings of the media types of streams of events."""
 
 
+def form_of_body(headers: Sequence[tuple[bytes, bytes]]) -> tuple[bool, bool]:
+    """Return ``is_event_stream`` and ``is_plain`` of an answer."""
+    found = dict(headers[::-1])  # of several headers with a name the first one counts
+    kind, encoding = found.get(b"content-type"), found.get(b"content-encoding")
+    return (
+        kind is not None and kind.lower().startswith(EVENT_STREAMS),
+        encoding is None or encoding.strip().lower() == b"identity",
+    )
+
+
 def is_event_stream(headers: Headers) -> bool:
     """Tell whether an answer is a stream of events, in any framing that a dialect knows."""
-    for name, value in headers:
-        if name == b"content-type":
-            return value.lower().startswith(EVENT_STREAMS)
-    return False
+    return form_of_body(headers)[0]
 
 
 def is_plain(headers: Headers) -> bool:
     """Tell whether the body can be read as it is: it is not compressed."""
-    for name, value in headers:
-        if name == b"content-encoding":
-            return value.strip().lower() == b"identity"
-    return True
+    return form_of_body(headers)[1]

@@ -26,6 +26,7 @@ from headstart.errors import (
 from headstart.middleware.body import replay_body, watch
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
+from headstart.policies.callers import NameMemo
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
 
@@ -60,6 +61,8 @@ SETTLE_S = 1.0
 """Longest wait for cancelled calls to end, before the request is booked without them."""
 _OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
 _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
+_is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
+_is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
 _OWN_ALONE = frozenset(("cache-control", "vary"))
 """Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
@@ -507,10 +510,8 @@ def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
     answer was a hit, how similar or how old it is, and who gave it. ``relayed``: the cache was not
     asked, so an age or a timing can only come from the upstream.
     """
-    dropped = _OWN_ANYWHERE if relayed else _OWN
-    return [
-        pair for pair in headers if pair[0] not in dropped and not pair[0].startswith(OWN_PREFIX)
-    ]
+    own = _is_own_anywhere if relayed else _is_own
+    return [pair for pair in headers if not own[pair[0]]]
 
 
 def _relayed(
@@ -521,10 +522,10 @@ def _relayed(
     ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
     error of ours follows.
     """
-    relayed = with_page_headers(foreign(headers), context.page_headers)
-    if stream or length is not None:
-        relayed = [pair for pair in relayed if pair[0] != b"content-length"]
     theirs = dict(headers)
+    relayed = with_page_headers(foreign(headers), context.page_headers)
+    if (stream or length is not None) and b"content-length" in theirs:
+        relayed = [pair for pair in relayed if pair[0] != b"content-length"]
     for pair in STREAM_HEADERS if stream else (NO_STORE,):
         if pair[0] not in theirs:
             relayed.append(pair)

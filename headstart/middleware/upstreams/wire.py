@@ -23,7 +23,7 @@ from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
 from headstart.policies.callers import NameMemo, is_secret, is_secret_parameter
-from headstart.reply import EVENT_STREAMS
+from headstart.reply import form_of_body
 from headstart.types import UsageReported
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class AnswerHead(NamedTuple):
 
 _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
 """Control characters, which no server writes into a header."""
+_END_TO_END = NameMemo(lambda name: b"" if name.lower() in HOP_BY_HOP else name.lower())
+"""The name of each header in lower case, "" for one that concerns the connection alone."""
 
 
 def read_head(status: int, headers: Headers) -> AnswerHead:
@@ -124,26 +126,20 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
     kept: list[tuple[bytes, bytes]] = []
+    values: list[bytes] = []
     named: list[bytes] = []
-    kind = encoding = None
     for raw_name, value in headers:
-        name = raw_name.lower()
-        if name in HOP_BY_HOP:
-            if name == b"connection":
-                named += [part.strip().lower() for part in value.split(b",")]
-            continue
-        kept.append((name, value))
-        if name == b"content-type" and kind is None:
-            kind = value
-        elif name == b"content-encoding" and encoding is None:
-            encoding = value
-    values = b"".join([value for _, value in kept])
-    if len(values.translate(None, _UNWRITABLE)) != len(values):
+        if name := _END_TO_END[raw_name]:
+            kept.append((name, value))
+            values.append(value)
+        elif raw_name.lower() == b"connection":
+            named += [part.strip().lower() for part in value.split(b",")]
+    written = b"".join(values)
+    if len(written.translate(None, _UNWRITABLE)) != len(written):
         raise UpstreamProtocolError("a header of the upstream has control characters")
     if named:
         kept = [pair for pair in kept if pair[0] not in named]
-    is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
-    is_plain = encoding is None or encoding.strip().lower() == b"identity"
+    is_stream, is_plain = form_of_body(kept)
     return AnswerHead(status, tuple(kept), is_stream, is_plain)
 
 

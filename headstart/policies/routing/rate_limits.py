@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.policies.callers import NameMemo
 
 if TYPE_CHECKING:
     from headstart.types import Headers
@@ -126,22 +127,19 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     """Return the limits that the headers of any provider describe."""
     found: dict[str, dict[str, float]] = {}
     for header, value in headers:
-        part = _part_of(header)
+        part = _parts[header]
         if part is None:
             continue
         name, field = part
         number = _read_field(field, value.decode("latin-1"), unix)
         if number is not None and (name in found or len(found) < _MAX_WINDOWS):
             found.setdefault(name, {})[field] = number
-    if not found:
-        return []
     return [
         LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
         for name, fields in found.items()
     ]
 
 
-@lru_cache(maxsize=256)  # Each answer has some twenty headers, and always the same.
 def _part_of(header: bytes) -> tuple[str, str] | None:
     """Return the name and the field of the limit that a header describes; None: no known limit."""
     match = _HEADER.fullmatch(header)
@@ -156,6 +154,10 @@ def _part_of(header: bytes) -> tuple[str, str] | None:
         words.insert(0, "tokens")
     name = "-".join(words)
     return (name, field) if _is_known(name) else None
+
+
+_parts = NameMemo(_part_of)
+"""Each answer has some twenty headers, and always the same."""
 
 
 def _read_field(field: str, text: str, unix: float) -> float | None:
@@ -207,18 +209,36 @@ _BELIEVED_S = 3600.0
 _SHORTEST_RESET_S = 1e-3
 
 
-@dataclass(slots=True)
 class _Bucket:
-    level: float
-    """Its level at the time ``at``."""
-    limit: float
-    per_s: float
-    at: float
-    believed_until: float
-    kind: LimitKind
+    __slots__ = ("at", "believed_until", "kind", "level", "limit", "per_s")
+
+    def __init__(self, kind: LimitKind) -> None:
+        self.kind = kind
+        self.level = 0.0
+        """Its level at the time ``at``."""
+        self.limit = 1.0
+        self.per_s = 0.0
+        self.at = 0.0
+        self.believed_until = 0.0
+
+    def learn(
+        self, window: LimitWindow, remaining: float, reset_s: float | None, now: float
+    ) -> None:
+        """Take over what the provider says of it."""
+        self.limit = limit = window.limit or max(self.limit, remaining)
+        used = limit - remaining
+        if used > 0 and reset_s:
+            self.per_s = used / max(reset_s, _SHORTEST_RESET_S)
+        else:
+            self.per_s = limit / self.kind.length_s
+        self.level = min(remaining, limit)
+        self.at, self.believed_until = now, now + _BELIEVED_S
 
     def level_at(self, now: float) -> float:
-        return min(self.limit, self.level + max(0.0, now - self.at) * self.per_s)
+        passed = now - self.at
+        if passed <= 0.0:
+            return min(self.level, self.limit)
+        return min(self.limit, self.level + passed * self.per_s)
 
     def need(self, tokens: int) -> float:
         if not self.kind.counts_tokens or self.kind.one_direction:
@@ -254,7 +274,10 @@ class RateLimits:
             reset_s = window.reset_s
             if window.remaining < 1 and not reset_s:
                 reset_s = retry_after_s(headers, unix)
-            self._buckets[window.name] = self._fill(window, window.remaining, reset_s, now)
+            bucket = self._buckets.get(window.name)
+            if bucket is None:
+                bucket = self._buckets[window.name] = _Bucket(window.kind)
+            bucket.learn(window, window.remaining, reset_s, now)
             self.known = True
 
     def ready_in_s(self, tokens: int, now: float) -> float:
@@ -283,22 +306,3 @@ class RateLimits:
             if bucket.kind.counts_tokens and not bucket.kind.one_direction:
                 bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
                 bucket.at = now
-
-    def _fill(
-        self, window: LimitWindow, remaining: float, reset_s: float | None, now: float
-    ) -> _Bucket:
-        known = self._buckets.get(window.name)
-        limit = window.limit or max(known.limit if known else 1.0, remaining)
-        used = limit - remaining
-        kind = window.kind
-        per_s = limit / kind.length_s
-        if used > 0 and reset_s:
-            per_s = used / max(reset_s, _SHORTEST_RESET_S)
-        return _Bucket(
-            level=min(remaining, limit),
-            limit=limit,
-            per_s=per_s,
-            at=now,
-            believed_until=now + _BELIEVED_S,
-            kind=kind,
-        )
