@@ -356,11 +356,8 @@ class Flight:
 
     def take(self, client: Client) -> bytes:
         """Return the pieces that ``client`` has not read yet, joined, and move its position."""
-        start = client.position - self._dropped
-        pieces = self._log[start:]
-        if not pieces:
-            return b""
-        client.position += len(pieces)
+        pieces = self._log[client.position - self._dropped :]
+        client.position = self.end
         if self.full:
             self._trim()
             if self._room is not None and not self._room.done():

@@ -470,9 +470,10 @@ class Engine:
         task.add_done_callback(self._pumps.discard)
         return task
 
-    async def _fly(
+    def _fly(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
+        """Join a flight and send its answer, when what this returns is awaited."""
         self._keep_answer(context)
         early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
-        await self._responder.fly(context, flight, early_200_s, compose)
+        return self._responder.fly(context, flight, early_200_s, compose)

@@ -161,8 +161,7 @@ _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
 _NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
 """The number of an event in its stream, which nobody reads."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
-_CONTROL = re.compile(rb"[\x00-\x1f]")
-"""No JSON has these within a string."""
+"""The inside of a JSON string, which has no control characters. It matches anywhere."""
 _decode_string = msgspec.json.Decoder(str).decode
 
 
@@ -196,12 +195,10 @@ class TextShape(NamedTuple):
             begin = start + into
             if middle:
                 begin = _end_of_number(data, begin, middle)
-            end = data.find(b'"', begin)
-            text = data[begin:end]
-            if b"\\" in text:
-                end = _end_of_string(data, begin)
-                text = data[begin:end]
-            if not (text and data.startswith(after, end)) or _CONTROL.search(text):
+            found = _STRING.match(data, begin)
+            assert found is not None  # it matches an empty text
+            text, end = found[0], found.end()
+            if not (text and data.startswith(after, end)):
                 break
             end += past
             if tail:
@@ -233,11 +230,6 @@ def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
     number = data[start:end]
     is_number = number.isdigit() and (number[0] != _ZERO or len(number) == 1)
     return end + len(middle) if is_number and data.startswith(middle, end) else len(data)
-
-
-def _end_of_string(data: bytes, start: int) -> int:
-    match = _STRING.match(data, start)
-    return match.end() if match else start
 
 
 def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:

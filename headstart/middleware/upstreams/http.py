@@ -102,7 +102,7 @@ class _WatchedConnection(ResponseHandler):
         if self.idle and data:
             self.abort()
             return
-        super().data_received(data)
+        ResponseHandler.data_received(self, data)  # ``super()`` costs more, for each piece
         if self._exception is not None:
             self._break_off()
 

@@ -93,7 +93,7 @@ class Patience:
 
     async def within(self, wait: Awaitable[T], until: float) -> T:
         """Return what is waited for. Raises TimeoutError at ``until``."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         cancelling = task.cancelling()
         self._until = until
@@ -244,9 +244,10 @@ class TargetCall:
         transcript = self._transcript
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
+        # The source of a whole answer bounds its end where it can still say how it ends.
+        until = now + (2 * AFTER_END_S if whole else self._limit_s)
+        until = min(until, self._deadline)
         try:
-            # The source of a whole answer bounds its end where it can still say how it ends.
-            until = min(now + (2 * AFTER_END_S if whole else self._limit_s), self._deadline)
             live = await self._patience.within(anext(self._source, None), until)
             if transcript.error is not None or (live is None and not transcript.ended):
                 self._check(live)
