@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime as ort
-from tokenizers import Tokenizer
 
 from headstart.decisions import Encoding
 from headstart.embeddings.model_card import (
     DEFAULT_MODEL,
     GRAPH_FILE,
-    TOKENIZER_FILE,
     read_card,
     sha256_file,
 )
+from headstart.embeddings.tokenizer import CHARS_PER_TOKEN, load_tokenizer, token_limit
 from headstart.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from tokenizers import Encoding as Tokenized
 
     from headstart.embeddings.model_card import ModelCard
-
-CHARS_PER_TOKEN = 10
-"""The characters to keep for each token of the limit. English has about 4.7 a token, and each
-character costs 0.4 µs in the tokenizer."""
 
 
 class OnnxEncoder:
@@ -47,8 +42,8 @@ class OnnxEncoder:
     def __init__(self, path: Path | None = None, *, max_tokens: int | None = None) -> None:
         folder = path or DEFAULT_MODEL
         self.card = read_card(folder)
-        self._limit = _token_limit(self.card, max_tokens)
-        self._tokenizer = _load_tokenizer(folder, self._limit)
+        self._limit = token_limit(self.card, max_tokens)
+        self._tokenizer = load_tokenizer(folder, self._limit)
         self._unknown = (
             self._tokenizer.token_to_id(self.card.unknown_token)
             if self.card.unknown_token is not None
@@ -94,27 +89,6 @@ class OnnxEncoder:
                 and self._unknown not in tokenized.ids
             ),
         )
-
-
-def _token_limit(card: ModelCard, wanted: int | None) -> int:
-    if wanted is None:
-        return card.max_tokens
-    if not 0 < wanted <= card.max_tokens:
-        raise ConfigError(
-            f"encoder.max_tokens is {wanted}: {card.name} takes from 1 to {card.max_tokens}"
-        )
-    return wanted
-
-
-def _load_tokenizer(folder: Path, limit: int) -> Tokenizer:
-    path = folder / TOKENIZER_FILE
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from error
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit)
-    return tokenizer
 
 
 def _find_graph(folder: Path, card: ModelCard) -> Path:
