@@ -81,6 +81,17 @@ _TEXTS: dict[str, tuple[str, str, str]] = {
 }
 """By the names of the events of texts: the type of their part or item, the field of the part's
 number, and the field that holds the whole text at its end."""
+_BESIDE = frozenset(
+    {
+        b"response.queued",
+        b"response.in_progress",
+        b"response.content_part.added",
+        b"response.content_part.done",
+        b"response.reasoning_summary_part.added",
+        b"response.reasoning_summary_part.done",
+    }
+)
+"""The names of events that say nothing which other events do not say."""
 EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
 
 
@@ -105,6 +116,8 @@ class ResponsesDecoder:
         """Return what the frame says; nothing for comments and for the steps of hosted tools."""
         data = frame.data
         if not data or data.startswith(b"[DONE]"):
+            return ()
+        if frame.event in _BESIDE and self._fields is not None:
             return ()
         try:
             event = decode_event(data)
@@ -242,8 +255,12 @@ class ResponsesDecoder:
         for index, item in enumerate(left):
             if index not in self._done:
                 yield from self._end_item(index, as_object(item, "an item of the output"))
-        known, fields = self._fields or {}, other_fields(response)
-        if news := {n: value for n, value in fields.items() if known.get(n) != value}:
+        known = self._fields or {}
+        if news := {
+            name: value
+            for name, value in response.items()
+            if value is not None and name not in _RESPONSE and known.get(name) != value
+        }:
             yield ExtraDelta(fields=news, choice=None)
         if isinstance(response.get("usage"), dict):
             yield UsageReported(usage=response["usage"])

@@ -227,6 +227,7 @@ def page(
 # --- answers on their way ------------------------------------------------------------------------
 
 _TERMINAL = (b'"response.completed"', b'"response.incomplete"')
+_NAMED = (b"event: response.completed\n", b"event: response.incomplete\n")
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
@@ -239,7 +240,7 @@ _read_event = msgspec.json.Decoder(_Event).decode
 
 
 class StreamTail:
-    """Finds the whole response in the terminal event of a stream, as its bytes pass.
+    """Finds the terminal event of a stream, as its bytes pass.
 
     It keeps ``most`` bytes of one event; a longer one is not found.
     """
@@ -249,17 +250,18 @@ class StreamTail:
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return the response as JSON once its event has come, else None."""
-        pending = self._rest + data
+        """Return the terminal event once it has come, else None. ``response_in`` reads it."""
+        pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:
             begin, end = _begin_of_frame(pending, start, at), _end_of_frame(pending, at)
             if end is None:
                 start = begin
                 break
-            if found := _response_in(pending[begin:end]):
+            frame = pending[begin:end]
+            if frame.startswith(_NAMED) or response_in(frame) is not None:
                 self._rest = b""
-                return found
+                return frame
             start = end
         else:
             start = _begin_of_frame(pending, start, len(pending))
@@ -287,7 +289,8 @@ def _end_of_frame(data: bytes, start: int) -> int | None:
     return at + length
 
 
-def _response_in(frame: bytes) -> bytes | None:
+def response_in(frame: bytes) -> bytes | None:
+    """Return the whole response in a terminal event as JSON; None if the event is another one."""
     data = b"\n".join(
         [line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:")]
     )

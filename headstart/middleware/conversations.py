@@ -23,6 +23,7 @@ from headstart.dialects.responses_chains import (
     read_answer,
     read_asked,
     read_raws,
+    response_in,
     write_whole,
 )
 from headstart.errors import InvalidRequest, StoreError, UnknownReference
@@ -46,6 +47,11 @@ CALLERS_SHARE = 4
 """One caller may fill this part of the bounds: a quarter."""
 OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
+MOST_UNREAD = 64
+MOST_UNREAD_BYTES = 1024 * 1024
+"""So many answers wait to be read: many at once cost a third of what each costs by itself."""
+WRITE_AFTER_S = 0.05
+"""The store gets all answers of this time at once."""
 
 
 class KeptTurn(Frozen):
@@ -122,9 +128,12 @@ class Conversations:
         self._observer = observer
         self._owners: OrderedDict[str, _KeptTurns] = OrderedDict()
         """The caller that was active last stands at the end."""
-        self._holders: dict[str, set[str]] = {}
+        self._holders: dict[str, frozenset[str]] = {}
         """The callers that hold an id, of an answer or of an item."""
         self._count = self._size = 0
+        self._unread: list[_Unread] = []
+        """Answers that were sent, and are read when an id is asked for."""
+        self._unread_size = 0
         self._waiting: list[tuple[str, KeptTurn, bool]] = []
         """Turns that the store does not have yet."""
         self._writer: asyncio.Task[None] | None = None
@@ -136,6 +145,7 @@ class Conversations:
 
     async def find(self, owner: str, id: str) -> KeptTurn | None:
         """Return a caller's turn, which may be a deleted one."""
+        self._read()
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(id)
         if turn is None and self._store is not None:
@@ -146,6 +156,7 @@ class Conversations:
 
     def holds(self, owner: str, id: str) -> bool:
         """Tell whether memory has a caller's turn."""
+        self._read()
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(id)
         return turn is not None and not turn.deleted and self._lives(turn)
@@ -160,10 +171,12 @@ class Conversations:
         return self._store is not None and not (await self._load(id)).keys() <= {owner}
 
     def _others_have(self, owner: str | None, id: str) -> bool:
-        return not self._holders.get(id, set()) <= {owner}
+        self._read()
+        return not self._holders.get(id, frozenset()) <= {owner}
 
     def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
         """Return an output item by its id, and its turn. Only memory knows ids of items."""
+        self._read()
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(kept.items.get(id, ""))
         if turn is None or turn.deleted or not self._lives(turn):
@@ -184,8 +197,27 @@ class Conversations:
         self._remember(owner, turn)
         if self._store is not None:
             self._waiting.append((owner, turn, fresh))
-            if self._writer is None or self._writer.done():
-                self._writer = self._spawn(self._write, self._store)
+            self._write_soon()
+
+    def keep_unread(self, unread: _Unread) -> None:
+        """Keep an answer that was sent, and read it later."""
+        self._unread.append(unread)
+        self._unread_size += len(unread.answer)
+        if len(self._unread) >= MOST_UNREAD or self._unread_size >= MOST_UNREAD_BYTES:
+            self._read()
+        self._write_soon()
+
+    def _read(self) -> None:
+        """Read the answers that wait."""
+        unread, self._unread, self._unread_size = self._unread, [], 0
+        for each in unread:
+            turn = each.chain.turn(each)
+            if turn is not None:
+                self.keep(each.owner, turn, fresh=each.source.asked)
+
+    def _write_soon(self) -> None:
+        if self._store is not None and (self._writer is None or self._writer.done()):
+            self._writer = self._spawn(self._write, self._store)
 
     def delete(self, owner: str, turn: KeptTurn) -> None:
         """Delete the content of a turn. Its id stays known to the caller as deleted."""
@@ -275,8 +307,9 @@ class Conversations:
         kept = self._owners.setdefault(owner, _KeptTurns())
         self._owners.move_to_end(owner)
         kept.turns[turn.id] = turn
+        alone = frozenset((owner,))
         for id in (turn.id, *turn.items):
-            self._holders.setdefault(id, set()).add(owner)
+            self._holders[id] = self._holders.get(id, alone) | alone
         kept.items.update(dict.fromkeys(turn.items, turn.id))
         self._count += 1
         self._size += turn.size
@@ -296,10 +329,9 @@ class Conversations:
         gone = [id, *(each for each in turn.items if kept.items.get(each) == id)]
         for each in gone:
             kept.items.pop(each, None)
-            holders = self._holders.get(each, set())
-            holders.discard(owner)
-            if not holders:
-                self._holders.pop(each, None)
+            holders = self._holders.pop(each, frozenset()) - {owner}
+            if holders:
+                self._holders[each] = holders
         if not kept.turns:
             self._owners.pop(owner, None)
 
@@ -321,6 +353,8 @@ class Conversations:
 
     async def _write(self, store: Store) -> None:
         """Write the turns that wait, in their order, until none is left."""
+        await asyncio.sleep(WRITE_AFTER_S)
+        self._read()
         while self._waiting:
             turns, self._waiting = self._waiting, []
             found: dict[str, _Aliases] = {}
@@ -363,6 +397,18 @@ class _Held(NamedTuple):
 _NOTHING = _Held()
 
 
+class _Unread(NamedTuple):
+    """An answer as it was sent."""
+
+    chain: Chain
+    owner: str
+    source: AnswerSource
+    answer: bytes
+    """The whole body, or the terminal event of a stream (``streamed``)."""
+    streamed: bool
+    sent: float
+
+
 class AnswerSource(NamedTuple):
     """Where an answer came from."""
 
@@ -371,6 +417,11 @@ class AnswerSource(NamedTuple):
     """The upstream was asked for this request, not for another one."""
     composed: bool
     """It has parts of several calls, so no provider stored it whole."""
+
+    @property
+    def made_it(self) -> bool:
+        """The upstream has given this answer for this request, whole."""
+        return self.asked and not self.composed
 
 
 class Chain:
@@ -453,7 +504,7 @@ class Chain:
                     parts = [] if tail is None else None
             elif tail is not None:
                 if (found := tail.feed(message.get("body", b""))) is not None:
-                    self._keep(source(), owner, found)
+                    self._keep(source(), owner, found, streamed=True)
                     tail = None
             elif parts is not None:
                 parts.append(message.get("body", b""))
@@ -461,28 +512,33 @@ class Chain:
                 if size > most:
                     parts = None
                 elif not message.get("more_body", False):
-                    self._keep(source(), owner, b"".join(parts))
+                    self._keep(source(), owner, b"".join(parts), streamed=False)
             await send(message)
 
         return sending
 
-    def _keep(self, source: AnswerSource, owner: str, response: bytes) -> None:
-        answer = read_answer(response)
+    def _keep(self, source: AnswerSource, owner: str, answer: bytes, *, streamed: bool) -> None:
+        kept = self._conversations
+        kept.keep_unread(_Unread(self, owner, source, answer, streamed, kept.clock()))
+
+    def turn(self, unread: _Unread) -> KeptTurn | None:
+        """Read an answer; None if it is not to be kept."""
+        response = response_in(unread.answer) if unread.streamed else unread.answer
+        answer = None if response is None else read_answer(response)
         asked = read_asked(self._body) if self._reads_later else self._asked
-        if answer is None or asked is None or not asked.keeps:
-            return
+        if response is None or answer is None or asked is None or not asked.keeps:
+            return None
         items = asked.items if self._reads_later else [raw for raw, _ in self._held.items]
-        turn = KeptTurn(
+        return KeptTurn(
             id=answer.id,
             previous=asked.previous,
             input=bytes(as_array(items)),
             response=response,
-            created=self._conversations.clock(),
-            upstream=source.upstream,
-            own=source.asked and not answer.id.startswith(OWN) and not source.composed,
+            created=unread.sent,
+            upstream=unread.source.upstream,
+            own=unread.source.made_it and not answer.id.startswith(OWN),
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
-        self._conversations.keep(owner, turn, fresh=source.asked)
 
 
 def no_previous(id: str) -> UnknownReference:

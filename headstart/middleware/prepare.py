@@ -231,8 +231,8 @@ class Preparer:
         return self._owner(identity, caller, headers)
 
     def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
-        tenant = self._callers.tenant(identity, caller)
-        return self._callers.asker(tenant, dict(headers).get(b"x-headstart-scope"), None)
+        subdivision = dict(headers).get(b"x-headstart-scope")
+        return self._callers.party(identity, caller, subdivision, None, None).asker
 
     def _recall(
         self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes

@@ -95,6 +95,13 @@ class SSEDecoder:
             if block.startswith(b"\n\n", end) and end - start < self._max:
                 self._at_start = False  # the usual frame: one line of data
                 return Frame(block[start : end + 2], block[start + 6 : end], None)
+        if self._only_lf and block.startswith(b"event: ", start):
+            line = block.find(b"\ndata: ", start)
+            named = block.find(b"\n", start) == line >= 0
+            end = block.find(b"\n", line + 1) if named else -1
+            if end >= 0 and block.startswith(b"\n\n", end) and end - start < self._max:
+                self._at_start = False  # with a name before it
+                return Frame(block[start : end + 2], block[line + 7 : end], block[start + 7 : line])
         end = _frame_end(block, start, only_lf=self._only_lf)
         if end == 0:
             if start < len(block):

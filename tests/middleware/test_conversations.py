@@ -12,10 +12,16 @@ import pytest
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError, UnknownReference
 from headstart.middleware.concurrency import Supervisor
-from headstart.middleware.conversations import Conversations, KeptTurn
+from headstart.middleware.conversations import (
+    MOST_UNREAD,
+    MOST_UNREAD_BYTES,
+    AnswerSource,
+    Conversations,
+    KeptTurn,
+)
 from headstart.observe import StageFailed
 from headstart.settings import ConversationSettings
-from support.fakes import Recorder
+from support.fakes import FaultyStore, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,6 +67,25 @@ class Kept:
         self.conversations.keep(owner, turn)
         return turn
 
+    async def send(self, owner: str, id: str, text: str = "hello", *, stream: bool = False) -> None:
+        """Send an answer through the tap that keeps it."""
+        said = [{"id": f"msg_{id}", "type": "message", "role": "assistant", "content": text}]
+        response = {"id": id, "status": "completed", "output": said}
+        body, kind = json.dumps(response).encode(), b"application/json"
+        if stream:
+            body, kind = b'data: {"type":"response.completed","response":%b}\n\n' % body, EVENTS
+        chain = self.conversations.begin(json.dumps({"input": f"about {id}"}).encode())
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        keeping = chain.keeping(send, owner, lambda: AnswerSource("up", asked=True, composed=False))
+        headers = [(b"content-type", kind)]
+        await keeping({"type": "http.response.start", "status": 200, "headers": headers})
+        await keeping({"type": "http.response.body", "body": body, "more_body": False})
+        assert sent[-1]["body"] == body
+
     async def has(self, owner: str, id: str) -> bool:
         return await self.conversations.find(owner, id) is not None
 
@@ -70,6 +95,47 @@ async def supervisor() -> AsyncIterator[Supervisor]:
     owner = Supervisor()
     yield owner
     await owner.aclose()
+
+
+EVENTS = b"text/event-stream"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_there_as_soon_as_it_was_sent(
+    supervisor: Supervisor, stream: bool
+) -> None:
+    kept = Kept(supervisor)
+    await kept.send("a", "resp_1", stream=stream)
+    turn = await kept.conversations.find("a", "resp_1")
+    assert turn is not None
+    assert turn.own
+    assert json.loads(turn.input) == [{"role": "user", "content": "about resp_1"}]
+    assert kept.conversations.find_item("a", "msg_resp_1") is not None
+    await kept.send("a", "resp_2", stream=stream)
+    assert kept.conversations.holds("a", "resp_2")
+    await kept.send("a", "resp_3", stream=stream)
+    assert await kept.conversations.held_by_others("b", "resp_3")
+
+
+async def test_answers_that_nobody_names_are_bounded_like_all_others(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor, max_answers=40)
+    for number in range(MOST_UNREAD):
+        await kept.send("a", f"resp_{number}")
+    assert len(kept.conversations._unread) == 0
+    assert kept.conversations._count == 10
+    await kept.send("a", "long", "x" * MOST_UNREAD_BYTES)
+    assert len(kept.conversations._unread) == 0
+
+
+async def test_the_store_gets_the_answers_of_a_moment_at_once(supervisor: Supervisor) -> None:
+    store = FaultyStore()
+    kept = Kept(supervisor, store)
+    for number in range(20):
+        await kept.send("a", f"resp_{number}")
+    await kept.conversations.aclose()
+    assert store.calls.count("append") == 1
 
 
 async def test_one_caller_has_at_most_a_quarter_and_takes_nothing_from_others(

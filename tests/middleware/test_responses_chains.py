@@ -17,6 +17,7 @@ from headstart.dialects.responses_chains import (
     portable,
     read_answer,
     read_asked,
+    response_in,
     write_whole,
 )
 
@@ -158,7 +159,7 @@ def test_the_response_is_found_wherever_the_stream_is_cut(end: str, cuts: list[i
         piece, data = data[:cut], data[cut:]
         found.append(tail.feed(piece))
     wanted = [each for each in found if each is not None]
-    assert [json.loads(each) for each in wanted] == [RESPONSE]
+    assert [json.loads(response_in(each) or b"") for each in wanted] == [RESPONSE]
 
 
 def test_an_event_beyond_the_limit_is_given_up_and_takes_no_memory() -> None:

@@ -89,6 +89,19 @@ def test_every_line_ending_ends_a_frame(end: bytes) -> None:
     assert meaning(stream) == [(b"a\nb", b"error")]
 
 
+@pytest.mark.parametrize(
+    "rest", [b"event: x", b"event: x\n", b"event: x\ndata: b", b"event: x\ndata: b\n"]
+)
+def test_a_named_event_that_has_only_begun_waits(rest: bytes) -> None:
+    frames, held = decode(b"data: a\n\n" + rest)
+    assert ([frame.data for frame in frames], held) == ([b"a"], rest)
+
+
+def test_only_the_lines_of_one_event_belong_to_it() -> None:
+    stream = b"event: x\n\nevent: y\ndata: a\n\nevent: z\nid: 1\ndata: b\n\n"
+    assert meaning(stream) == [(None, b"x"), (b"a", b"y"), (b"b", b"z")]
+
+
 def test_comment_is_a_frame_without_data() -> None:
     assert meaning(b": OPENROUTER PROCESSING\n\ndata: {}\n\n") == [(None, None), (b"{}", None)]
 
