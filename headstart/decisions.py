@@ -176,6 +176,11 @@ class Outcome(StrEnum):
     RELAY = "relay"
     """Its path is not cached. It is no request to the cache, so no rate of hits counts it."""
 
+    @property
+    def is_hit(self) -> bool:
+        """A stored answer was sent."""
+        return self is Outcome.EXACT or self is Outcome.SEMANTIC
+
 
 class Lookup(Frozen):
     """The result of a cache lookup. ``reason``, ``similarity`` and ``veto`` explain a miss."""

@@ -101,6 +101,11 @@ class Served(Frozen, tag="served"):
     bytes_down: int = 0
     """The length of the body of its answer."""
 
+    @property
+    def succeeded(self) -> bool:
+        """The client got a whole answer."""
+        return self.error is None and (self.status == 101 or 200 <= self.status < 300)
+
 
 class StageFailed(Frozen, tag="stage_failed"):
     """An optional stage failed and was bypassed. ``error`` is the name of the exception's class."""

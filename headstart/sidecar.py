@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headstart.factory import Parts
     from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp
-    from headstart.observe import Observer
     from headstart.settings import ServerSettings, Settings
 
 
@@ -36,10 +35,16 @@ def build_sidecar(settings: Settings) -> Gateway:
     engine: list[Parts] = []
     metrics = PrometheusObserver(CollectorRegistry())
     recent = RecentRequests()
+    variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
+    refused = RefusedKeys({name: own for name, own in variables.items() if own})
+    observers = Observers((metrics, recent, refused))
+    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
+        observers.add(OpenTelemetryObserver())
     state = AdminState(
         engine=lambda: engine[-1] if engine else None,
         metrics=metrics,
         recent=recent,
+        observers=observers,
         config=masked(settings),
         clock=time.time,  # noqa: TID251 - the composition root
         started=time.time(),  # noqa: TID251 - the same
@@ -55,15 +60,10 @@ def build_sidecar(settings: Settings) -> Gateway:
         # The same calls in Litestar's own types.
         return cast("ASGIApp", admin_app(state, token=token, rules=rules))
 
-    variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
-    refused = RefusedKeys({name: own for name, own in variables.items() if own})
-    observers: list[Observer] = [metrics, recent, refused]
-    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
-        observers.append(OpenTelemetryObserver())
     sidecar = build_gateway(
         settings,
-        behind_gateway(AdminFront(state, build_admin)),
-        observers=Observers(observers),
+        behind_gateway(AdminFront(state, build_admin), home=server.is_loopback),
+        observers=observers,
         origins=_rules(server, "server.client_keys"),
         on_start=engine.append,
     )

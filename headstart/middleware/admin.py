@@ -34,6 +34,7 @@ from headstart.middleware.admin_front import (
     readiness,
 )
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
+from headstart.middleware.admin_live import LIVE_HANDLERS
 from headstart.middleware.admin_state import ENTRY_HANDLERS, Admin, Engine, read_levels, upstreams
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.observe import logger
@@ -102,6 +103,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
             upstreams,
             *ENTRY_HANDLERS,
             *LEARNING_HANDLERS,
+            *LIVE_HANDLERS,
         ],
         guards=[guard],
         dependencies={

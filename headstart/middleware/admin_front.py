@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.concurrency import Gate
     from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.observers import RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
+    from headstart.observe import Observers
 
 STORE_WAIT_S = 0.5
 """Longest wait of ``ready`` for the store: probes give up after a second."""
@@ -66,6 +68,16 @@ class EngineParts(Protocol):
     def conditions(self) -> UpstreamStates | None: ...
 
 
+@dataclass
+class LivePages:
+    """The live pages that are open, and the totals that they show."""
+
+    totals: LiveTotals | None = None
+    """None: no page was opened yet, so nothing is summed up."""
+    open: int = 0
+    starting: anyio.Lock = field(default_factory=anyio.Lock)
+
+
 @dataclass(frozen=True)
 class AdminState:
     """The parts that the admin API shows. ``engine`` returns None until the engine has started."""
@@ -73,6 +85,8 @@ class AdminState:
     engine: Callable[[], EngineParts | None]
     metrics: PrometheusObserver
     recent: RecentRequests
+    observers: Observers
+    """Those of the engine: totals that a page shows are added."""
     config: Mapping[str, Any]
     """The settings, masked."""
     clock: Callable[[], float]
@@ -82,6 +96,7 @@ class AdminState:
     draining: Callable[[], bool] = lambda: False
     """True after the server got the signal to stop."""
     reviews: Reviews = field(default_factory=Reviews)
+    pages: LivePages = field(default_factory=LivePages)
 
 
 class Health(Frozen, omit_defaults=False):

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 @get("/review/page", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
 def review_page() -> Response[str]:
     """Return the page."""
-    page = _page()
+    return page_response("review.html")
+
+
+def page_response(name: str) -> Response[str]:
+    """Return a page that may run its own script, and load nothing from other hosts."""
+    page = _page(name)
     return Response(
         page,
         media_type="text/html",
@@ -46,8 +51,8 @@ def review_page() -> Response[str]:
 
 
 @cache
-def _page() -> str:
-    return files("headstart.middleware.pages").joinpath("review.html").read_text(encoding="utf-8")
+def _page(name: str) -> str:
+    return files("headstart.middleware.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(page: str) -> str:

@@ -256,16 +256,21 @@ class UpstreamStatus(Frozen, omit_defaults=False):
 @get("/upstreams")
 async def upstreams(engine: Engine) -> dict[str, Any]:
     """Show the upstreams that were called: their state and their measurements."""
+    return {"upstreams": upstream_states(engine), "hedges": read_hedges(engine)}
+
+
+def upstream_states(engine: EngineParts) -> list[UpstreamStatus]:
+    """Return the upstreams that were called, by name and model."""
     conditions = engine.conditions
     if conditions is None:
-        return {"upstreams": [], "hedges": ()}
+        return []
     now = asyncio.get_running_loop().time()
     found = [
         _status(UpstreamModel(upstream, model), condition, conditions.measures, now)
         for (upstream, model, _), condition in conditions.items()
     ]
     found.sort(key=lambda each: (each.upstream, each.model))
-    return {"upstreams": found, "hedges": read_hedges(engine)}
+    return found
 
 
 def _status(

@@ -297,16 +297,21 @@ async def refuse_socket(scope: Scope, send: Send, status: int, code: str, messag
 ADMIN_PREFIX = b"/_headstart/"
 
 
-def behind_gateway(admin: ASGIApp) -> ASGIApp:
+def behind_gateway(admin: ASGIApp, *, home: bool = False) -> ASGIApp:
     """Return the app behind the sidecar's gateway: the admin app on its prefix, else 404.
 
-    Litestar rewrites paths (adds slashes, decodes ``%2F``), so it only ever sees its own.
+    ``home``: ``GET /`` leads to the live page. Litestar rewrites paths (adds slashes, decodes
+    ``%2F``), so it only ever sees its own.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        lives = scope["type"] == "lifespan"
-        if lives or (scope["type"] == "http" and raw_path(scope).startswith(ADMIN_PREFIX)):
+        path = raw_path(scope) if scope["type"] == "http" else b""
+        if scope["type"] == "lifespan" or path.startswith(ADMIN_PREFIX):
             await admin(scope, receive, send)
+        elif home and path == b"/":
+            place = scope.get("root_path", "").encode() + ADMIN_PREFIX
+            headers = ((b"location", place), (b"content-length", b"0"))
+            await send_whole(send, 307, headers, b"")
         else:
             await not_found(scope, receive, send)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.attempts import AttemptOutcome
+from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
 from headstart.observe import Served, StageFailed, access_logger, logger
@@ -79,7 +79,6 @@ QUIET_S = 3600.0
 UPSTREAM_QUIET_S = 60.0
 """The same for failures of an upstream. Failures in between are counted."""
 MOST_CAUSES = 1000
-_FAILED = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
 _CALLERS_OWN = frozenset(
     kind.value
     for kind in (
@@ -169,7 +168,7 @@ class _Quiet:
 def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
     """Yield upstream, kind and status of each failed call that a request caused."""
     for each in served.attempts:
-        if each.outcome in _FAILED and each.error not in _CALLERS_OWN:
+        if each.outcome in FAILURES and each.error not in _CALLERS_OWN:
             yield each.upstream, each.error or "error", each.status
     if not served.attempts and served.error in _NOT_ASKED:
         yield "", served.error, 0
@@ -290,6 +289,10 @@ class RecentRequests:
         self._rows[observation.id] = observation
         if len(self._rows) > self.maxlen:
             del self._rows[next(iter(self._rows))]
+
+    def newest(self) -> Iterator[Served]:
+        """Yield the requests, the newest first."""
+        return reversed(self._rows.values())
 
     def find(self, id: str) -> Served | None:
         """Return the request with this id, or None if it is unknown or too old."""

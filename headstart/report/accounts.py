@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from headstart.attempts import AttemptOutcome, extra_cost_usd
+from headstart.attempts import FAILURES, AttemptOutcome, extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.observe import HELD_OUT
 from headstart.report.statistics import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 40
 """A request may name any model. All models after the first 40 share one row, ``other``."""
-FAILURES = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
 
 
 class Columns(defaultdict[str, "array[float]"]):
@@ -154,14 +153,6 @@ class CallAccounts:
         )
 
 
-HITS = (Outcome.EXACT, Outcome.SEMANTIC)
-
-
-def succeeded(row: Served) -> bool:
-    """Return whether the client got a whole answer."""
-    return row.error is None and (row.status == 101 or 200 <= row.status < 300)
-
-
 class GroupTally:
     """Sums the requests of a group. Columns of numbers take eight bytes a value."""
 
@@ -193,16 +184,16 @@ class GroupTally:
             return
         self._extra_usd += extra_cost_usd(row.attempts)
         self.outcomes[row.outcome.value] += 1
-        if row.outcome not in HITS:
+        if not row.outcome.is_hit:
             self._overhead_s += row.overhead_s
-        if not succeeded(row):
+        if not row.succeeded:
             self.failures += 1
             return
         self._tokens += row.saved_tokens  # also of a batch that the cache had in part
         if row.saved_usd is not None:
             self._usd += row.saved_usd
             self._priced += 1
-        if row.outcome in HITS:
+        if row.outcome.is_hit:
             self._add_hit(row)
         elif row.outcome is Outcome.MISS:
             self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
@@ -221,7 +212,7 @@ class GroupTally:
     def group(self, name: str) -> Group:
         """Return the sums under a name."""
         hits = len(self.columns["hit_total"])
-        exact, semantic = (self.outcomes[kind.value] for kind in HITS)
+        exact, semantic = (self.outcomes[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC))
         return Group(
             name=name,
             requests=self.requests,
@@ -283,7 +274,7 @@ class OutputExperiments:
 
     def add(self, row: Served) -> None:
         """Add a request to its sides."""
-        if not row.shaped or not succeeded(row):
+        if not row.shaped or not row.succeeded:
             return
         for shaped in row.shaped:
             if shaped.kind.removesuffix(HELD_OUT) in TRIED:
@@ -316,9 +307,9 @@ class HoldoutExperiment:
 
     def add(self, row: Served) -> None:
         """Add a request if it belongs to one of the sides."""
-        if not succeeded(row):
+        if not row.succeeded:
             return
-        if row.outcome in HITS:
+        if row.outcome.is_hit:
             original_s = row.saved_total_s + row.total_s
             self._columns.add(
                 hit_s=row.total_s,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
-from headstart.report.accounts import HITS, NONE, day_of, succeeded
+from headstart.report.accounts import NONE, day_of
 
 if TYPE_CHECKING:
     from headstart.observe import Served
@@ -43,14 +43,14 @@ class Sums:
         if row.outcome is Outcome.AUDIT:
             return
         self.requests += 1
-        self.hits += row.outcome in HITS
+        self.hits += row.outcome.is_hit
         self.would_have_cost_usd += paid - extra_cost_usd(row.attempts)
-        if not succeeded(row):
+        if not row.succeeded:
             self.failed += 1
             return
         self.saved_tokens += row.saved_tokens
         self.would_have_cost_usd += row.saved_usd or 0.0
-        if row.outcome not in HITS:
+        if not row.outcome.is_hit:
             self.prompt_tokens += row.prompt_tokens
             self.completion_tokens += row.completion_tokens
 

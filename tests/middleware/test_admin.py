@@ -22,6 +22,7 @@ from headstart.middleware.admin_front import AdminState
 from headstart.middleware.concurrency import Gate
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
+from headstart.observe import Observers
 from headstart.policies.callers import OriginRules
 from headstart.sidecar import build_sidecar
 from support.entries import put
@@ -380,6 +381,7 @@ async def administered(engine: Parts | None) -> AsyncIterator[Sidecar]:
         engine=lambda: engine,
         metrics=PrometheusObserver(CollectorRegistry()),
         recent=RecentRequests(),
+        observers=Observers(),
         config={},
         clock=time.time,  # noqa: TID251 - read, not compared
         started=0.0,

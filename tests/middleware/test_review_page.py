@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from support.administered import CHATGPT, NEGATED
+from support.browser import CHROMIUM, PATIENCE_MS, chromium
 from support.remote import remote
 
 if TYPE_CHECKING:
@@ -23,25 +23,14 @@ if TYPE_CHECKING:
 TOKEN = "secret-token"
 MARKUP = '<img src="x" onerror="document.title = \'owned\'"><b>Tea &amp; toast</b>'
 VETOED = (NEGATED, "How can I sign up for 3 ChatGPT accounts?")
-PATIENCE_MS = 20_000
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",  # the tests may run as root
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 class Site:

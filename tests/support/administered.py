@@ -123,6 +123,7 @@ def _admin(running: Sidecar, token: bytes | None) -> ASGIApp:
         engine=lambda: running.parts[-1] if running.parts else None,
         metrics=metrics,
         recent=recent,
+        observers=running.observers,
         config={},
         clock=time.time,  # noqa: TID251 - as the sidecar does
         started=0.0,

@@ -180,6 +180,7 @@ def book_audit(
             total_s=total_s,
             scope=context.prepared.scope,
             caller=context.caller,
+            route=context.prepared.rule,
             domain=sample.pair.domain,
             neighbor=sample.pair.entry.id,
             audit_of=context.id,

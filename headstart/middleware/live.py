@@ -1,0 +1,322 @@
+"""Totals of the requests of the last day, for the live page. No row is kept."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import extra_cost_usd
+from headstart.decisions import Outcome
+from headstart.observe import Served
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headstart.interfaces import Store
+    from headstart.observe import Observation
+
+STEP_S = 60
+"""Width of a bucket in seconds."""
+DAY_S = 86_400.0
+MOST_KEYS = 50
+"""Clients choose the names of models. All models after so many combinations are ``other``."""
+MOST_SUMS = 20_000
+"""Number of sums in all buckets, some 20 MB. Past it the oldest buckets go."""
+MOST_BARS = 60
+BOUNDS_S = tuple(1e-4 * 10 ** (n / 8) for n in range(49))
+"""Upper ends of the classes of a time, from 0.1 ms to 100 s: eight for each factor of ten."""
+Z = 1.96
+NONE = "(none)"
+
+
+class Key(NamedTuple):
+    """What the page can filter by."""
+
+    caller: str
+    route: str
+    model: str
+
+
+class Quantiles(Frozen, omit_defaults=False):
+    """Quantiles of the time to first token in seconds, right to 15 %; ``n`` requests."""
+
+    n: int
+    p50_s: float | None
+    p95_s: float | None
+
+
+class Bar(Frozen, omit_defaults=False):
+    """The requests by outcome that arrived within one bar of the chart."""
+
+    start: float
+    outcomes: dict[str, int]
+
+
+class Totals(Frozen, omit_defaults=False):
+    """Sums over requests. Dollars are None while no price is known.
+
+    All savings are net of our own costs, as in the report: hits are compared with the calls that
+    made the same answers. ``…_margin`` is half of a 95 % interval, as if hits were independent.
+    Costs and the saved share have the report's meaning (``report.values.Costs``).
+    """
+
+    requests: int
+    outcomes: dict[str, int]
+    failed: int
+    hit_rate: float | None
+    saved_s: float
+    saved_s_margin: float
+    saved_tokens: int
+    paid_usd: float | None
+    would_have_usd: float | None
+    saved_usd: float | None
+    saved_usd_margin: float | None
+    saved_share: float | None
+    hit_ttft: Quantiles
+    miss_ttft: Quantiles
+
+
+class LiveView(Frozen, omit_defaults=False):
+    """The requests of a window of time. Times are Unix seconds."""
+
+    at: float
+    since: float
+    totals: Totals
+    bars: list[Bar]
+    bar_s: float
+    keys: list[Key]
+    """The combinations of caller, route and model that were seen."""
+
+
+class Sample:
+    """The number, the sum and the sum of squares of a figure."""
+
+    __slots__ = ("n", "squares", "total")
+
+    def __init__(self, n: int = 0, total: float = 0.0, squares: float = 0.0) -> None:
+        self.n, self.total, self.squares = n, total, squares
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self.n += 1
+        self.total += value
+        self.squares += value * value
+
+    def merge(self, other: Sample) -> None:
+        """Add all values of another sample."""
+        self.n += other.n
+        self.total += other.total
+        self.squares += other.squares
+
+    def margin(self) -> float:
+        """Return half of the 95 % interval of the total."""
+        spread = self.squares - self.total**2 / self.n if self.n else 0.0
+        return Z * math.sqrt(max(0.0, spread))
+
+
+class Sums:
+    """The sums of the requests with one key in one bucket."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.hits: Counter[int] = Counter()
+        """Hits by the class of their time to first token."""
+        self.misses: Counter[int] = Counter()
+        self.saved_s = Sample()
+        self.saved_usd = Sample()
+        self.failed = self.saved_tokens = self.priced = 0
+        self.overhead_s = self.paid_usd = self.would_have_usd = 0.0
+
+    def add(self, row: Served) -> None:
+        """Count a request, or the cost of an audit."""
+        if row.cost_usd is not None:
+            self.priced += 1
+            self.paid_usd += row.cost_usd
+        if row.outcome is Outcome.AUDIT:
+            return
+        self.outcomes[row.outcome.value] += 1
+        self.would_have_usd += (row.cost_usd or 0.0) - extra_cost_usd(row.attempts)
+        hit = row.outcome.is_hit
+        if not hit:
+            self.overhead_s += row.overhead_s
+        if not row.succeeded:
+            self.failed += 1
+            return
+        self.saved_tokens += row.saved_tokens
+        if row.saved_usd is not None:
+            self.would_have_usd += row.saved_usd
+            self.saved_usd.add(row.saved_usd)
+        if hit:
+            self.saved_s.add(row.saved_total_s)
+        if row.ttft_s is not None and (hit or row.outcome is Outcome.MISS):
+            (self.hits if hit else self.misses)[bisect_left(BOUNDS_S, row.ttft_s)] += 1
+
+    def merge(self, other: Sums) -> None:
+        """Add the sums of another bucket or key."""
+        self.outcomes.update(other.outcomes)
+        self.hits.update(other.hits)
+        self.misses.update(other.misses)
+        self.saved_s.merge(other.saved_s)
+        self.saved_usd.merge(other.saved_usd)
+        for name in (
+            "failed", "saved_tokens", "priced", "overhead_s", "paid_usd", "would_have_usd",
+        ):  # fmt: skip
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def totals(self) -> Totals:
+        """Return what the page shows."""
+        requests, hits = (
+            self.outcomes.total(),
+            sum(self.outcomes[each.value] for each in Outcome if each.is_hit),
+        )
+        priced = bool(self.priced or self.saved_usd.n)
+        would_have = self.would_have_usd if priced else None
+        saved = self.would_have_usd - self.paid_usd if priced else None
+        return Totals(
+            requests=requests,
+            outcomes=dict(self.outcomes),
+            failed=self.failed,
+            hit_rate=hits / requests if requests else None,
+            saved_s=self.saved_s.total - self.overhead_s,
+            saved_s_margin=self.saved_s.margin(),
+            saved_tokens=self.saved_tokens,
+            paid_usd=self.paid_usd if priced else None,
+            would_have_usd=would_have,
+            saved_usd=saved,
+            saved_usd_margin=self.saved_usd.margin() if priced else None,
+            saved_share=saved / would_have if saved is not None and would_have else None,
+            hit_ttft=_quantiles(self.hits),
+            miss_ttft=_quantiles(self.misses),
+        )
+
+
+class LiveTotals:
+    """Observes requests, and sums them up in buckets of a minute for a day.
+
+    ``clock`` gives Unix seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: dict[int, dict[Key, Sums]] = {}
+        self._keys: set[Key] = set()
+        self._held = 0
+        self._seen: set[str] | None = None
+        """The requests that came while the books are read; None: they are not being read."""
+        self.version = 0
+        """Grows with each request, so that a page knows that there is something new."""
+
+    async def load(self, store: Store, recent: Iterable[Served]) -> None:
+        """Add the last day of a store's books. Observe from the call on. Raises StoreError.
+
+        ``recent`` are requests of this process, which the store may not have yet.
+        """
+        seen = self._seen = set()
+        for row in recent:
+            seen.add(row.id)
+            self._add(row)
+        try:
+            async for row in store.books(self._clock() - DAY_S):
+                if row.id not in seen:
+                    self._add(row)
+        finally:
+            self._seen = None
+
+    def notify(self, observation: Observation) -> None:
+        """Count a request of a cached path, or an audit."""
+        if type(observation) is Served:
+            if self._seen is not None:
+                self._seen.add(observation.id)
+            self._add(observation)
+
+    def _add(self, row: Served) -> None:
+        if row.outcome is Outcome.RELAY:
+            return
+        key = Key(row.caller or NONE, row.route or NONE, row.model or NONE)
+        if key not in self._keys:
+            if len(self._keys) >= MOST_KEYS:
+                key = key._replace(model="other")
+            self._keys.add(key)
+        bucket = self._buckets.setdefault(int(row.at // STEP_S), {})
+        if key not in bucket:
+            bucket[key] = Sums()
+            self._held += 1
+            self._forget()
+        bucket[key].add(row)
+        self.version += 1
+
+    def _forget(self) -> None:
+        oldest = (self._clock() - DAY_S) // STEP_S
+        while (first := min(self._buckets)) < oldest or self._held > MOST_SUMS:
+            if len(self._buckets) == 1:
+                return
+            self._held -= len(self._buckets.pop(first))
+
+    def view(
+        self,
+        window_s: float,
+        *,
+        caller: str | None = None,
+        route: str | None = None,
+        model: str | None = None,
+    ) -> LiveView:
+        """Return the sums of the last ``window_s`` seconds, at most a day, by whole minutes.
+
+        A caller, route or model restricts them to requests that have it.
+        """
+        now = self._clock()
+        since = now - min(window_s, DAY_S)
+        wanted = [
+            (name, value)
+            for name, value in (("caller", caller), ("route", route), ("model", model))
+            if value is not None
+        ]
+        found = {
+            step: [
+                sums
+                for key, sums in bucket.items()
+                if all(getattr(key, name) == value for name, value in wanted)
+            ]
+            for step, bucket in self._buckets.items()
+            if (step + 1) * STEP_S > since
+        }
+        bar_s = STEP_S * max(1, math.ceil((now - since) / STEP_S / MOST_BARS))
+        bars: dict[int, Counter[str]] = {}
+        for step, parts in found.items():
+            bar = bars.setdefault(int(step * STEP_S // bar_s), Counter())
+            for sums in parts:
+                bar.update(sums.outcomes)
+        return LiveView(
+            at=now,
+            since=since,
+            totals=_merged(sums for parts in found.values() for sums in parts).totals(),
+            bars=[Bar(start=n * bar_s, outcomes=dict(bars[n])) for n in sorted(bars)],
+            bar_s=bar_s,
+            keys=sorted(self._keys),
+        )
+
+
+def _merged(parts: Iterable[Sums]) -> Sums:
+    whole = Sums()
+    for each in parts:
+        whole.merge(each)
+    return whole
+
+
+def _quantiles(classes: Counter[int]) -> Quantiles:
+    return Quantiles(
+        n=classes.total(), p50_s=_quantile(classes, 0.5), p95_s=_quantile(classes, 0.95)
+    )
+
+
+def _quantile(classes: Counter[int], share: float) -> float | None:
+    """Return the middle, on a logarithmic scale, of the class that holds the quantile."""
+    left = share * classes.total()
+    for place in sorted(classes):
+        left -= classes[place]
+        if left <= 0:
+            return BOUNDS_S[min(place, len(BOUNDS_S) - 1)] / 10 ** (1 / 16)
+    return None

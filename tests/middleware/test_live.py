@@ -1,0 +1,171 @@
+"""The live page's numbers: sums by minute, filters, and the stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.decisions import Outcome
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.middleware.admin_live import MOST_PAGES
+from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveTotals
+from headstart.observe import Served
+from support.administered import CHATGPT, administered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOW = 1_700_000_000.0
+
+
+def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
+    row = Served(
+        id="01", at=NOW - 30.0, endpoint="chat", outcome=outcome, status=200, stream=True,
+        total_s=2.0, ttft_s=0.5, model="m", caller="a", route="r", cost_usd=0.05, overhead_s=0.01,
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **changes)
+
+
+def hit(**changes: Any) -> Served:
+    values = {"ttft_s": 0.001, "cost_usd": 0.0, "saved_total_s": 1.9, "saved_tokens": 100}
+    return served(Outcome.EXACT, **{"saved_usd": 0.02, **values, **changes})
+
+
+def totals_of(*rows: Served) -> LiveTotals:
+    totals = LiveTotals(lambda: NOW)
+    for row in rows:
+        totals.notify(row)
+    return totals
+
+
+def test_the_sums_are_those_of_the_report() -> None:
+    lost = Attempt(
+        upstream="b", model="m", role=AttemptRole.HEDGE, outcome=AttemptOutcome.LOST, at=0.0,
+        total_s=1.0, cost_usd=0.01,
+    )  # fmt: skip
+    rows = (
+        served(attempts=(lost,)),
+        hit(),
+        served(status=502, error="broken", cost_usd=None),
+        served(Outcome.AUDIT, cost_usd=0.003),
+        served(Outcome.RELAY),
+    )
+    found = totals_of(*rows).view(3600.0).totals
+    assert (found.requests, found.failed) == (3, 1)
+    assert found.hit_rate == pytest.approx(1 / 3)
+    assert found.outcomes == {"miss": 2, "exact": 1}
+    assert found.paid_usd == pytest.approx(0.053)
+    assert found.would_have_usd == pytest.approx(0.05 - 0.01 + 0.02)
+    assert found.saved_s == pytest.approx(1.9 - 0.02)
+    assert found.saved_tokens == 100
+    assert found.hit_ttft.p50_s == pytest.approx(0.001, rel=0.16)
+    assert found.miss_ttft.p50_s == pytest.approx(0.5, rel=0.16)
+
+
+def test_the_margin_is_that_of_a_sum() -> None:
+    values = [0.01, 0.02, 0.06]
+    found = totals_of(*(hit(saved_usd=each) for each in values)).view(3600.0).totals
+    mean = sum(values) / 3
+    spread = sum((each - mean) ** 2 for each in values)
+    assert found.saved_usd_margin == pytest.approx(1.96 * spread**0.5)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "requests"),
+    [({}, 3), ({"caller": "a"}, 2), ({"caller": "a", "model": "n"}, 1), ({"route": "(none)"}, 1)],
+)
+def test_filters(wanted: dict[str, str], requests: int) -> None:
+    totals = totals_of(served(), served(model="n"), served(caller="b", route=""))
+    assert totals.view(3600.0, **wanted).totals.requests == requests
+
+
+def test_a_window_forgets_what_is_older() -> None:
+    totals = totals_of(served(at=NOW - 2 * DAY_S), served(at=NOW - 7200.0), served())
+    assert totals.view(900.0).totals.requests == 1
+    day = totals.view(DAY_S)
+    assert day.totals.requests == 2
+    assert [sum(bar.outcomes.values()) for bar in day.bars] == [1, 1]
+    assert day.bars[1].start - day.bars[0].start == pytest.approx(7200.0, abs=2 * day.bar_s)
+
+
+def test_many_models_share_a_row_and_many_minutes_stay_bounded() -> None:
+    rows = [served(model=f"m{n}", at=NOW - n * STEP_S) for n in range(2 * MOST_KEYS)]
+    view = totals_of(*rows).view(DAY_S)
+    assert len(view.keys) <= MOST_KEYS + 1
+    assert view.totals.requests == 2 * MOST_KEYS
+
+
+@pytest.mark.anyio
+async def test_the_books_are_read_once_and_no_row_counts_twice() -> None:
+    store = MemoryStore()
+    await store.open()
+    await store.book([served(id="1"), served(id="2"), served(id="3", at=NOW - 2 * DAY_S)])
+    totals = LiveTotals(lambda: NOW)
+    await totals.load(store, [served(id="2"), served(id="not yet in the books")])
+    totals.notify(served(id="4"))
+    assert totals.view(DAY_S).totals.requests == 4
+
+
+async def events(reply: asyncio.StreamReader, number: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < number:
+        line = await reply.readline()
+        assert line, "the stream ended"
+        if line.startswith(b"data:"):
+            found.append(json.loads(line.removeprefix(b"data:")))
+    return found
+
+
+async def opened(url: str, more: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    path = f"/_headstart/live/events{more}"
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    await writer.drain()
+    return reader, writer
+
+
+@pytest.mark.anyio
+async def test_a_page_hears_of_each_request() -> None:
+    async with administered() as running:
+        await running.ask(CHATGPT)
+        reader, writer = await opened(running.gateway.url, "?window_s=900")
+        (first,) = await events(reader, 1)
+        await running.ask(CHATGPT)
+        (second,) = await events(reader, 1)
+        writer.close()
+        await writer.wait_closed()
+        assert (await running.get("live?caller=nobody"))["requests"] == []
+    assert [each["view"]["totals"]["requests"] for each in (first, second)] == [1, 2]
+    assert [row["outcome"] for row in second["requests"]] == ["exact", "miss"]
+    assert sum(each["calls"] for each in second["calls"]) == 1
+    assert CHATGPT not in json.dumps(second)
+
+
+@pytest.mark.anyio
+async def test_too_many_pages_are_refused_and_a_closed_page_makes_room() -> None:
+    async with administered() as running:
+        pages = [await opened(running.gateway.url) for _ in range(MOST_PAGES)]
+        for reader, _ in pages:
+            await events(reader, 1)
+        reader, writer = await opened(running.gateway.url)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429")
+        await _close([*pages, (reader, writer)])
+        async with asyncio.timeout(20):
+            while True:
+                reader, writer = await opened(running.gateway.url)
+                taken = (await reader.readline()).startswith(b"HTTP/1.1 200")
+                await _close([(reader, writer)])
+                if taken:
+                    return
+
+
+async def _close(pages: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    for _, writer in pages:
+        writer.close()
+        await writer.wait_closed()

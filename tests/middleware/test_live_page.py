@@ -1,0 +1,82 @@
+"""The live page in a real browser, before a real sidecar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from support.administered import CHATGPT, NEGATED
+from support.browser import CHROMIUM, PATIENCE_MS, chromium
+from support.remote import remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+TOKEN = "secret-token"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page on which an error, or a request to another host, is a failure."""
+    opened = browser.new_page()
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda line: errors.append(line.text))
+    yield opened
+    opened.close()
+    # The browser itself reports each 401.
+    assert not [each for each in errors if "401 (Unauthorized)" not in each]
+
+
+def see(page: Page, selector: str, text: str) -> None:
+    expect(page.locator(selector)).to_have_text(text, timeout=PATIENCE_MS)
+
+
+def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
+    with remote(match="verified") as sidecar:
+        sidecar.ask_first(CHATGPT)
+        page.goto(sidecar.url + "/")  # leads to the page
+        see(page, "#hits", "0.0 %")
+        vetoed = sidecar.ask(NEGATED)
+        sidecar.ask(CHATGPT)
+        see(page, "#hits", "33.3 %")
+        rows = page.locator("#requests tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(0)).to_contain_text("exact hit")
+        expect(rows.nth(1)).to_contain_text("negation")
+        page.locator(f'button[data-id="{vetoed}"]').click()
+        expect(page.locator("#details")).to_contain_text("negation", timeout=PATIENCE_MS)
+        page.keyboard.press("Escape")
+        expect(page.locator("#details")).to_be_hidden()
+        page.select_option("#model", "m")
+        expect(rows).to_have_count(3, timeout=PATIENCE_MS)
+        assert CHATGPT not in page.content()
+        page.goto("about:blank")
+
+
+def test_the_token_is_asked_for_and_the_width_of_a_phone_is_enough(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_TOKEN", TOKEN)
+    page.set_viewport_size({"width": 390, "height": 800})
+    with remote(token_env="ADMIN_TOKEN", token=TOKEN) as sidecar:
+        sidecar.ask(CHATGPT)
+        page.goto(sidecar.url + "/_headstart/")
+        see(page, "#message", "This server asks for its admin token.")
+        page.fill("#token", TOKEN)
+        page.press("#token", "Enter")
+        see(page, "#hits", "0.0 %")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.goto("about:blank")
