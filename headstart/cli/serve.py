@@ -220,6 +220,7 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
             # visit them and stop the loop for a tenth of a second.
             gc.collect()
             gc.freeze()
+            return_memory()
             await super().startup(sockets)
             click.echo(banner(settings, listening.getsockname()[1]))
 
@@ -246,6 +247,16 @@ def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
         Server(config, drain_s=drain_s, on_drain=begin_to_drain).run([listening])
     if failures:
         raise failures[0]
+
+
+def return_memory() -> None:
+    """Return what starting needed, and nothing needs now, to the system, where glibc can."""
+    if sys.platform == "linux":
+        import ctypes
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def banner(settings: Settings, port: int) -> str:
