@@ -20,8 +20,9 @@ serve: $(RUN)/.installed  ## run the sidecar on http://127.0.0.1:8080 (ARGS='--u
 demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no network
 	@$(RUN)/bin/headstart demo $(ARGS)
 
-test: $(DEV)/.installed  ## run the tests (ARGS='-k name')
-	$(DEV)/bin/pytest $(ARGS)
+# Two processes, because half of the time the tests wait. A file stays in one of them, with its fixtures.
+test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
+	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(DEV)/.installed  ## format, lint, types and the counters of scripts/house.py
 	$(DEV)/bin/ruff format --check
