@@ -16,6 +16,7 @@ from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.lab.simulator import Oracle
 from headstart.lab.simulator.faults import Cut, NoDone, Spell, Stall, Status
 from headstart.lab.simulator.profiles import ProviderProfile
+from support.patience import PATIENCE_S
 from support.proxied import CHAT
 from support.sdks import CLIENTS, Ask
 from support.sidecar import PROMPT, Provider, headers_of, sidecar
@@ -34,8 +35,8 @@ ENDED = {
 }
 ANSWER = Oracle().truth(PROMPT).text
 FRESH = {"cache-control": "no-store"}
-HURRY = 10.0
-"""The catalogue's times are divided by it, so that its long waits take a second or two."""
+HURRY = 5.0
+"""The catalogue's times are divided by it, so that its long waits take some seconds."""
 QUICK = {case.name: case for case in (*CATALOGUE, *MORE) if case.name != "15"}
 
 
@@ -75,7 +76,7 @@ async def test_a_provider_that_recovers_is_asked_again() -> None:
             Provider(weather=(down,)), others=others, routes=two(), cache=EXACT
         ) as gateway:
             served_by: set[str] = set()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 while "sim" not in served_by:
                     reply = await gateway.ask(headers=FRESH)
                     assert reply.status == 200

@@ -422,7 +422,9 @@ async def test_fastapi_checks_bodies_scopes_and_open_dependencies_on_a_hit_too()
 
     async with served(app) as client:
         miss = await client.post("/ask")
+        await until(lambda: events[-1] == "close")
         hit = await client.post("/ask")
+        await until(lambda: events.count("close") == 2)
         bad = await client.post("/ask", body={"question": 7})
         unknown = await client.post("/ask", "nobody")
     assert json.loads(miss.body) == json.loads(hit.body) == {"answer": TEXT}

@@ -456,8 +456,8 @@ async def test_closing_twice_is_harmless(stores: Stores) -> None:
 async def test_a_follower_that_was_overtaken_is_told(stores: Stores) -> None:
     store = await stores.open()
     cursor = await store.cursor()
-    rewrites = LOG_ROWS // 2 // 16 + 64  # each logs a deletion and a put; Redis prunes roughly
-    for _ in range(16):
+    rewrites = LOG_ROWS // 2 // 128 + 8  # each logs a deletion and a put; Redis prunes roughly
+    for _ in range(128):  # a larger batch takes a busy Redis longer than its timeout
         await store.append([put("a")] * rewrites)
     with pytest.raises(StoreError, match="no longer reaches"):
         await follow(store, cursor, 1)
