@@ -13,6 +13,7 @@ import pytest
 from headstart.decisions import LabelSource, Outcome
 from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
 from support.administered import administered
+from support.patience import PATIENCE_S
 from support.proxied import CHAT
 from support.sidecar import PROMPT, REWORDED, Provider, headers_of, sidecar
 from support.simulated import chat
@@ -32,7 +33,7 @@ PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
 async def labels(running: Sidecar, count: int) -> list[Label]:
     """Wait for so many labels in the store."""
     store = running.parts[0].store
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := await store.labels()) < count:
             await asyncio.sleep(0.005)
     assert len(found) == count

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from headstart.decisions import Outcome
+from support.patience import PATIENCE_S
 from support.proxied import proxied
 from support.scripted_messages import USAGE, ScriptedMessages, event, opening
 
@@ -123,7 +124,7 @@ async def messages(
 
 
 async def outcomes(proxy: Proxied, count: int) -> list[Outcome]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(proxy.served) < count:
             await asyncio.sleep(0.005)
     return [row.outcome for row in proxy.served]
@@ -298,7 +299,7 @@ async def test_a_client_that_stops_reading_a_stream_cancels_it_upstream() -> Non
             stream = await client.messages.create(**fields_of(PROMPT, {"stream": True}))
             await anext(aiter(stream))
             await stream.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await upstream.calls[0].left.wait()
 
 

@@ -11,6 +11,7 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.lab.simulator.faults import Status
 from support.learned import make_label
+from support.patience import PATIENCE_S
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ NEGATED = "How can I not sign up for ChatGPT?"
 async def labels(running: Sidecar, count: int) -> list[Label]:
     """Wait for so many labels in the store."""
     store = running.parts[0].store
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := await store.labels()) < count:
             await asyncio.sleep(0.005)
     assert len(found) == count
@@ -37,7 +38,7 @@ async def learned(running: Sidecar, count: int) -> None:
     oversight = running.parts[0].oversight
     assert oversight is not None
     domains = oversight.learner.domains
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while domains.get(*domains.names()).labels < count:
             await asyncio.sleep(0.005)
 

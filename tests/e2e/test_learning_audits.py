@@ -21,6 +21,7 @@ from headstart.decisions import LabelSource, Outcome
 from headstart.middleware import pump
 from headstart.observe import Labelled, Served
 from support.fakes import Recorder
+from support.patience import PATIENCE_S
 from support.proxied import Reply, reply_of
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
@@ -48,7 +49,7 @@ AUDITED: dict[str, Any] = {"audit.mode": "background", "audit.rate": 1.0, "audit
 async def only_label(running: Sidecar) -> Label:
     """Wait for the one label in the store."""
     store = running.parts[0].store
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not (found := await store.labels()):
             await asyncio.sleep(0.005)
     ((_, label),) = found
@@ -134,7 +135,7 @@ async def test_a_hit_held_out_teaches_like_an_audit_and_is_called_once() -> None
 
 async def test_shutting_down_ends_audits_that_a_provider_does_not_answer() -> None:
     provider = Provider()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         async with sidecar(provider, cache=AUDITED, server={"shutdown_s": 0.1}) as running:
             await running.ask(PROMPT)
             await running.indexed(1)
@@ -211,7 +212,7 @@ class Mounted:
         """Ask until a reworded question is compared: then the first answer is indexed."""
         await self.ask(PROMPT)
         asked = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while "detail=empty-partition" in (await self.ask(f"Who is number {asked}?")).verdict:
                 asked += 1
         self.app.asked.clear()
@@ -288,7 +289,7 @@ async def test_an_app_that_fails_in_an_audit_costs_the_caller_nothing(
 
 
 async def test_an_app_that_hangs_in_an_audit_is_ended_by_the_shutdown() -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async with mounted("background", idempotent=True) as running:
             await running.warm()
             left = running.app.left

@@ -18,6 +18,7 @@ from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.fakes import FaultyStore
 from support.learned import digest, make_domains, make_label
+from support.patience import PATIENCE_S
 from support.redis_server import redis_server
 from support.repository import ROOT
 from support.sidecar import PROMPT, REWORDED, sidecar
@@ -63,7 +64,7 @@ async def process(
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             yield started
     finally:
         if started.returncode is None:
@@ -95,7 +96,7 @@ def domain_of(running: Sidecar) -> Domain:
 
 async def learned(running: Sidecar, count: int) -> None:
     """Wait until the one domain has learned from so many labels."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while domain_of(running).labels < count:
             await asyncio.sleep(0.005)
 
@@ -170,7 +171,7 @@ async def test_a_persons_veto_holds_on_every_node_and_after_a_restart(url: str) 
             hit = await one.ask(REWORDED)
             assert "detail=semantic" in hit.verdict
             assert await learner_of(one).feedback(hit.headers["x-headstart-request-id"], same=False)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while not len(learner_of(two).domains.vetoes):
                     await asyncio.sleep(0.005)
             vetoed = [await two.ask(REWORDINGS[2])]
@@ -226,7 +227,7 @@ async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
             away = await running.ask("How could I never sign up for ChatGPT?")
             hit = await running.ask(REWORDED)
         assert (away.status, hit.status) == (200, 200)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while domain_of(running).labels < 2:
                 await running.ask(f"Can I not sign up for ChatGPT {len(running.served)} times?")
                 await asyncio.sleep(0.05)
@@ -245,7 +246,7 @@ async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
             assert (await running.ask(question)).status == 200
         store.failing = set()
         asked = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not await store.labels():
                 asked += 1
                 await running.ask(f"Can I not sign up for ChatGPT {asked} times?")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.middleware.shaping.edits import INSTRUCTION
+from support.patience import PATIENCE_S
 from support.proxied import Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream
 
@@ -48,7 +49,7 @@ def transforms(reply: Reply) -> list[str]:
 
 
 async def served(proxy: Proxied, count: int = 1) -> list[Served]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(proxy.served) < count:
             await asyncio.sleep(0.005)
     return proxy.served

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.policies.output.concise import directive
+from support.patience import PATIENCE_S
 from support.proxied import Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream, chunk
 
@@ -72,7 +73,7 @@ def text_of(reply: Reply) -> tuple[str, list[str]]:
 
 
 async def booked(proxy: Proxied, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(proxy.served) < count:
             await asyncio.sleep(0.005)
 

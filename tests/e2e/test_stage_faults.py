@@ -16,6 +16,7 @@ from headstart.errors import EncoderError
 from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Status
 from headstart.observe import StageFailed
 from support.fakes import FaultyStore
+from support.patience import PATIENCE_S
 from support.sidecar import REWORDED, Sidecar, sidecar
 from support.simulated import until
 
@@ -147,7 +148,7 @@ async def test_faults_leave_no_memory_behind() -> None:
             await gateway.post(b"[" * 100_000)
             await gateway.post(b"x" * 500_000)
 
-    async with asyncio.timeout(100), sidecar(cache=EXACT) as gateway:
+    async with asyncio.timeout(PATIENCE_S), sidecar(cache=EXACT) as gateway:
         await round_of_calls(gateway, 6)
         before = resident_bytes()
         await round_of_calls(gateway, 20)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.observe import Committed
+from support.patience import PATIENCE_S
 from support.redis_server import redis_server
 from support.sidecar import sidecar
 from support.simulated import until
@@ -28,7 +29,7 @@ def committed(asking: Sidecar) -> int:
 
 async def share(asking: Sidecar, others: tuple[Sidecar, ...]) -> None:
     """Ask new questions until all processes answer one from what the first stored."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         for number in NUMBERS:
             question = f"What is question {number}?"
             before = committed(asking)

@@ -21,6 +21,7 @@ from headstart.config.checks import checked
 from headstart.errors import ConfigError
 from headstart.factory.cloud import cloud_access
 from headstart.settings import Settings, UpstreamSettings
+from support.patience import PATIENCE_S
 from support.proxied import proxied
 from support.scripted import lifespan
 from support.serving import serving
@@ -183,7 +184,7 @@ async def test_a_token_is_renewed_before_its_end_and_nobody_waits(tmp_path: Path
             while len(tokens.asked) < 2:
                 await asyncio.sleep(0.005)
             tokens.open.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while proxy.upstream.calls[-1].header(b"authorization") == b"Bearer t1":
                     await proxy.ask(str(len(proxy.upstream.calls)))
     sent = [call.header(b"authorization") for call in proxy.upstream.calls]

@@ -20,6 +20,7 @@ from support.administered import (
     message,
 )
 from support.learned import make_label
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -262,7 +263,7 @@ async def test_an_audit_leads_to_the_hit_it_checked() -> None:
         assert (found["outcome"], found["audit_of"]) == ("audit", hit)
         (label,) = await running.labels(1)
         assert label.source is LabelSource.AUDIT
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             # The books are written a moment later.
             while not (week := (await running.get("audit"))["certificates"][0])["hits"]:
                 await asyncio.sleep(0.05)

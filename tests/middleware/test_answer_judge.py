@@ -21,6 +21,7 @@ from headstart.policies.cost import Price
 from headstart.settings import UpstreamSettings
 from support.entries import answer
 from support.fakes import Recorder, make_entry
+from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 
@@ -162,7 +163,7 @@ async def test_past_its_allowance_the_model_is_not_asked() -> None:
     provider = ScriptedUpstream()
     provider.words = ["SAME"]
     async with asking(provider, Recorder(), calls=1) as judge:
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE_S):
             verdicts = [await judge.same("Q", answer(OSLO), answer(BERGEN)) for _ in range(2)]
     assert verdicts == [True, None]
     assert len(provider.calls) == 1

@@ -13,6 +13,7 @@ from yarl import URL
 
 from headstart import HeadstartMiddleware
 from headstart.decisions import Outcome
+from support.patience import PATIENCE_S
 from support.proxied import CHAT, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.scripted_messages import ScriptedMessages
@@ -283,7 +284,7 @@ async def test_the_middleware_caches_an_app_that_answers_messages_itself(stream:
 
 
 async def _until_hit(url: str, session: aiohttp.ClientSession, **fields: Any) -> Reply:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await ask(url, session, **fields)
             if reply.headers["x-cache"] == "HIT":

@@ -23,6 +23,7 @@ from headstart.observe import Committed, Observers, Served
 from headstart.settings import Settings, Strategy, UpstreamSettings
 from headstart.types import Text
 from support.candidates import UNIX, Books, chat_call, read
+from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream, chunk
 from support.serving import serving
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 10.0
 REFUSAL = ["I'm sorry, but", " I can't help", " with that."]
 
 

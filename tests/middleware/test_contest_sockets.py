@@ -18,6 +18,7 @@ from headstart.policies.routing.circuit_breaker import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy, UpstreamSettings
 from support.candidates import UNIX, Books, chat_call, read
+from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     Serve = Callable[[ASGIApp], Awaitable[str]]
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 10.0
 
 
 @contextlib.asynccontextmanager

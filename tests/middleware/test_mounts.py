@@ -27,6 +27,7 @@ from headstart.middleware.asgi import Gateway, Running
 from headstart.middleware.endpoints import Routes
 from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
+from support.patience import PATIENCE_S
 from support.proxied import Reply, reply_of
 from support.serving import serving
 
@@ -269,7 +270,7 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
                 await ask_app(session, url)
         assert started.is_set()
         release.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await finished.wait()
 
 

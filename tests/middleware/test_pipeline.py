@@ -10,6 +10,7 @@ import pytest
 from yarl import URL
 
 from headstart.decisions import Outcome
+from support.patience import PATIENCE_S
 from support.proxied import CHAT, Proxied, proxied, reply_of
 from support.scripted import USAGE, ScriptedUpstream
 
@@ -170,7 +171,7 @@ async def test_the_last_client_to_leave_cancels_the_upstream_and_nothing_is_stor
         )
         await response.content.readany()
         response.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await upstream.calls[0].left.wait()
         upstream.hold = None
         assert "hit" not in (await proxy.ask()).verdict
@@ -183,12 +184,12 @@ async def test_a_client_that_leaves_before_the_answer_began_cancels_the_call() -
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await proxy.ask()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await upstream.calls[0].left.wait()
 
 
 async def _gone(proxy: Proxied, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while sum(row.error == "client-gone" for row in proxy.served) < count:
             await asyncio.sleep(0.005)
 

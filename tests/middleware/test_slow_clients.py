@@ -13,6 +13,7 @@ from headstart import HeadstartMiddleware
 from headstart.errors import RequestTimeout
 from headstart.middleware.body import read_body
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from support.patience import PATIENCE_S
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
 from support.serving import serving
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
 PATHS = ["/v1/chat/completions", "/v1/messages", "/v1beta/models/m:generateContent", "/v1/files"]
 ALIVE = b"GET /_headstart/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 ALIVE_ON = ALIVE.replace(b"Connection: close\r\n", b"")
@@ -54,10 +54,13 @@ def post(path: str, length: int, more: str = "") -> bytes:
 
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
+    """Return what came until the connection ended, by a reset too."""
+    came = b""
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionError):
-            return await reader.read()
-    return b""
+            while data := await reader.read(65536):
+                came += data
+    return came
 
 
 async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

@@ -14,6 +14,7 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.types import Call
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -134,7 +135,7 @@ async def answers_after(ending: str, stray: Stray, method: str = "GET") -> list[
             # An answer that is not HTTP from its second byte on may fail; the next ones may not.
             with contextlib.suppress(UpstreamError):
                 await ask(upstream, "/first", method)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await peer.sent.wait()
                 return [await ask(upstream, f"/{number}") for number in range(3)]
         finally:
@@ -193,7 +194,7 @@ async def test_a_warmed_connection_with_more_on_it_is_not_used() -> None:
         upstream._open()
         upstream._keep_warm()
         await peer.sent.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while supervisor.running:
                 await asyncio.sleep(0.001)
         assert [await ask(upstream, f"/{number}") for number in range(3)] == OWN

@@ -15,6 +15,7 @@ import pytest
 import trustme
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from support.patience import PATIENCE_S
 from support.raw_upstream import RawUpstream, open_raw, raw_upstream
 from support.serving import bind_free_port
 from support.simulated import until
@@ -196,7 +197,7 @@ async def test_a_redirect_is_not_followed() -> None:
     provider = Provider(refuses=307)
     async with before(provider, own_key=True) as gate:
         reader, writer = await open_raw(gate.url, UPGRADE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await reader.readuntil(b"\r\n\r\n")
         writer.close()
     assert len(provider.requests) == 1
@@ -498,7 +499,7 @@ async def test_a_provider_that_does_not_read_holds_the_client_back() -> None:
 async def test_pings_are_answered_on_both_sides() -> None:
     provider = Provider()
     async with before(provider) as gate, gate.connect() as socket:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await (await socket.ping())
             await (await provider.sockets[0].ping())
 
@@ -590,7 +591,7 @@ async def test_an_upgrade_behind_an_answer_under_way_is_no_websocket() -> None:
     plain = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with before(provider) as gate:
         reader, writer = await open_raw(gate.url, plain + UPGRADE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             first = await reader.readuntil(b"}}")
             second = await reader.readuntil(b"}}")
         writer.close()

@@ -18,6 +18,7 @@ from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
 from headstart.policies.callers import OriginRules
+from support.patience import PATIENCE_S
 from support.proxied import Reply, reply_of
 from support.sidecar import sidecar
 
@@ -76,14 +77,14 @@ class Administered:
 
     async def labels(self, count: int) -> list[Label]:
         """Wait for so many labels in the store."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(found := await self.store.labels()) < count:
                 await asyncio.sleep(0.005)
         return [label for _, label in found]
 
     async def booked(self, count: int) -> None:
         """Wait for so many requests in the store's books."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len([row async for row in self.store.books()]) < count:
                 await asyncio.sleep(0.005)
 

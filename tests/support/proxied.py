@@ -13,6 +13,7 @@ from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Observers, Served
+from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 
@@ -60,7 +61,7 @@ class Proxied:
 
     async def until(self, kind: type[Any], count: int) -> None:
         """Wait until so many observations of a kind were made."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(isinstance(seen, kind) for seen in self.observed) < count:
                 await asyncio.sleep(0.005)
 
@@ -72,14 +73,14 @@ class Proxied:
         """Wait until so many entries can be found by meaning."""
         cache = self.parts[0].cache
         assert cache is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await cache.stats()).vectors < count:
                 await asyncio.sleep(0.005)
 
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
         flights = self.parts[0].flights
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(flight.clients for flight in flights._by_identity.values()) != clients:
                 await asyncio.sleep(0.005)
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from headstart.config.loading import load_settings
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.sidecar import build_sidecar
+from support.patience import PATIENCE_S
 from support.serving import serving
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def ask_raw(url: str, request: bytes) -> bytes:
     """Send bytes to a server and return all that comes until it closes."""
     reader, writer = await open_raw(url, request)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
     finally:
         writer.close()

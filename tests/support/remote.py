@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.config.loading import load_settings
 from headstart.sidecar import build_sidecar
+from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-PATIENCE_S = 20.0
 
 
 class Remote:

@@ -17,6 +17,7 @@ from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
 from support.fakes import Recorder
+from support.patience import PATIENCE_S
 from support.proxied import CHAT, Reply, reply_of
 from support.serving import serving
 from support.simulated import chat, simulated, until
@@ -75,7 +76,7 @@ class Sidecar:
         """Wait until so many entries can be found by meaning."""
         cache = self.parts[0].cache
         assert cache is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await cache.stats()).vectors < count:
                 await asyncio.sleep(0.005)
 

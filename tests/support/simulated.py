@@ -11,14 +11,12 @@ import anyio
 import anyio.lowlevel
 
 from headstart.lab.simulator import Simulator, serve
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from anyio.abc import SocketStream
-
-PATIENCE_S = 20.0
-"""Nothing in these tests should wait; past this they fail instead of hanging."""
 
 
 @contextlib.asynccontextmanager

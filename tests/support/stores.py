@@ -11,6 +11,7 @@ import anyio
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Committed
 from support.entries import NOW
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -57,7 +58,7 @@ async def follow(store: Store, after: str, count: int) -> list[Logged]:
     """Return the next ``count`` records after a cursor."""
     records = cast("AsyncGenerator[Logged]", store.follow(after, poll_s=0.01))
     logged: list[Logged] = []
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_S):
         async with aclosing(records):
             while len(logged) < count:
                 logged.append(await anext(records))

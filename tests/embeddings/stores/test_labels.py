@@ -12,6 +12,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.embeddings.stores.records import encode
 from headstart.errors import StoreError
 from support.labels import full_label, label, labelled, last_cursor, read_labels
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +100,7 @@ async def test_all_see_one_order_of_what_is_appended_at_once(stores: Stores) -> 
             after = page[-1][0] if page else after
             await anyio.lowlevel.checkpoint()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             for number, store in enumerate(writers * 2):

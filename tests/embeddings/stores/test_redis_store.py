@@ -14,6 +14,7 @@ from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.errors import ConfigError, StoreError
 from support.entries import entry, put, row
 from support.labels import label, labelled, last_cursor
+from support.patience import PATIENCE_S
 from support.redis_server import redis_server
 from support.stores import Clock, Stores, follow, scan
 
@@ -76,7 +77,7 @@ async def test_a_server_that_hangs_is_left_alone_for_a_moment(
             await store.find("key")
         with pytest.raises(StoreError, match="a moment ago"):
             await store.find("key")
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_S):
         while True:  # the pause passes
             try:
                 await store.append([put("a")])
@@ -118,7 +119,7 @@ async def test_the_server_itself_forgets_what_expired(url: str, redis: RedisServ
     await store.open()
     ends = clock() + 0.05
     await store.append([put("brief", expires=ends), put("lasting")])
-    with closing(redis.client()) as client, anyio.fail_after(30):
+    with closing(redis.client()) as client, anyio.fail_after(PATIENCE_S):
         while client.exists(f"{PREFIX}entry:brief", f"{PREFIX}exact:exact-brief"):
             await anyio.sleep(0.01)
         assert client.exists(f"{PREFIX}entry:lasting", f"{PREFIX}exact:exact-lasting") == 2
