@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,8 +75,13 @@ def owner(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield every imported module's dotted name, also those for type checkers alone."""
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Return every imported module's dotted name, also those for type checkers alone."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
