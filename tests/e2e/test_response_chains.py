@@ -439,10 +439,10 @@ async def test_an_answer_that_was_not_to_be_stored_is_not_kept(dialect: str) -> 
 
 async def test_an_answer_is_kept_for_its_lifetime() -> None:
     provider = Simulator()
-    async with chained(provider, dialects=["openai"], server__conversations__ttl_s=0.3) as gate:
+    async with chained(provider, dialects=["openai"], server__conversations__ttl_s=2.0) as gate:
         first = await gate.ask("a")
         assert (await gate.client().responses.retrieve(first.id)).id == first.id
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2.1)
         with pytest.raises(openai.BadRequestError):
             await gate.ask("b", first.id)
 

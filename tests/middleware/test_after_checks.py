@@ -39,7 +39,7 @@ from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, until
+from support.simulated import chat, in_flight, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -285,10 +285,7 @@ class Client:
 
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
-        flights = self.wrapped._started.engine._flights
-        await until(
-            lambda: sum(flight.clients for flight in flights._by_identity.values()) == clients
-        )
+        await in_flight(self.wrapped._started.engine._flights, clients)
 
     async def post(self, path: str, token: str = "ann", body: Any = ASK, **headers: str) -> Reply:
         own = {"authorization": f"Bearer {token}", **headers}

@@ -297,6 +297,7 @@ async def names(lists: ModelLists) -> list[str]:
     return [each["id"] for each in json.loads(answer.body)["data"]]
 
 
+@pytest.mark.virtual_clock
 async def test_an_old_list_is_served_at_once_and_renewed_in_the_background() -> None:
     upstream = Listing(["one"])
     lists, now, _ = make_lists(upstream)

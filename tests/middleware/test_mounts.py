@@ -30,6 +30,7 @@ from support.django_site import django_site
 from support.patience import PATIENCE_S
 from support.proxied import Reply, reply_of
 from support.serving import serving
+from support.simulated import in_flight, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, MutableMapping
@@ -265,10 +266,10 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
         return JSONResponse({})
 
     async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
-        with contextlib.suppress(asyncio.TimeoutError):
-            async with asyncio.timeout(0.2):
-                await ask_app(session, url)
-        assert started.is_set()
+        async with asyncio.TaskGroup() as group:
+            leaves = group.create_task(ask_app(session, url))
+            await started.wait()
+            leaves.cancel()
         release.set()
         async with asyncio.timeout(PATIENCE_S):
             await finished.wait()
@@ -284,10 +285,14 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
         await release.wait()
         return JSONResponse({})
 
-    async with mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session):
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    wrapped = HeadstartMiddleware(app, endpoints=[Endpoint("/ask")], mode="exact-only")
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
         async with asyncio.TaskGroup() as group:
             both = [group.create_task(ask_app(session, url)) for _ in range(2)]
-            await asyncio.sleep(0.2)
+            await until(lambda: counted.asked == 1)
+            assert wrapped._started is not None
+            await in_flight(wrapped._started.engine._flights, 2)
             release.set()
         assert sorted(task.result().headers["cache-status"] for task in both) == [
             "headstart; fwd=miss; collapsed; detail=joined",

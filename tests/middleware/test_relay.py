@@ -239,7 +239,7 @@ async def test_a_relay_ends_at_its_deadline_before_headers(headers: str) -> None
 
 async def test_a_relay_ends_at_its_deadline_within_the_answer() -> None:
     upstream = RawUpstream(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
-    async with relaying(upstream, deadline_s=0.2) as gate:
+    async with relaying(upstream, deadline_s=1.0) as gate:
         answer = await gate.ask(request())
         assert answer.endswith(b"\r\n\r\nhalf")
         await until(lambda: upstream.open == 0)

@@ -16,6 +16,7 @@ from headstart.observe import Committed, Observers, Served
 from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving
+from support.simulated import in_flight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,10 +80,7 @@ class Proxied:
 
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
-        flights = self.parts[0].flights
-        async with asyncio.timeout(PATIENCE_S):
-            while sum(flight.clients for flight in flights._by_identity.values()) != clients:
-                await asyncio.sleep(0.005)
+        await in_flight(self.parts[0].flights, clients)
 
     async def ask(self, text: str = "Why is the sky blue?", **options: Any) -> Reply:
         headers = {"authorization": "Bearer k", **options.pop("headers", {})}

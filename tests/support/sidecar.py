@@ -20,7 +20,7 @@ from support.fakes import Recorder
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, simulated, until
+from support.simulated import chat, in_flight, simulated, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -82,10 +82,7 @@ class Sidecar:
 
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
-        flights = self.parts[0].flights
-        await until(
-            lambda: sum(flight.clients for flight in flights._by_identity.values()) == clients
-        )
+        await in_flight(self.parts[0].flights, clients)
 
     async def finished(self, count: int) -> None:
         """Wait until so many requests were answered, or left."""
