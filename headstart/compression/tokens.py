@@ -56,12 +56,6 @@ def count_tokens(text: str, model: str) -> TokenCount:
     return TokenCount(len(_loaded(name).encode_ordinary(text)), estimated=False)
 
 
-def count_at_once(text: str, model: str) -> TokenCount:
-    """Count like ``count_tokens`` if the model's encoding is loaded, else estimate."""
-    count = count_tokens if is_loaded(model) else estimate_tokens
-    return count(text, model)
-
-
 def estimate_tokens(text: str, model: str) -> TokenCount:  # noqa: ARG001 - in place of count_tokens
     """Estimate the tokens of ``text`` for any model."""
     return TokenCount(-(-len(text) // CHARS_PER_TOKEN), estimated=True)

@@ -10,7 +10,6 @@ import anyio
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens, total_cost_usd
-from headstart.compression.tokens import count_at_once
 from headstart.dialects.documents import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -21,7 +20,6 @@ from headstart.errors import (
 from headstart.middleware.flights import Head
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
-from headstart.middleware.tokenizers import load_soon
 from headstart.observe import StageFailed
 from headstart.policies.freshness import StorageVerdict, judge_response
 from headstart.reply import AnswerWithheld
@@ -304,7 +302,7 @@ class PumpedCall:
             transcript.feed((Ended(),))
         flight.whole = True
         try:
-            await self._finish(reply)
+            self._finish(reply)
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
             flight.not_stored = self._failed(error)
         if transcript.failure is not None:
@@ -344,35 +342,29 @@ class PumpedCall:
             flight.is_read = False
         self._raw = None if raw is None else b"".join(raw)
 
-    async def _finish(self, reply: Reply) -> None:
+    def _finish(self, reply: Reply) -> None:
         """Sum up an answer that has come, unless that was done at its terminal event."""
         flight, booked = self._flight, len(self._flight.attempts)
         self._settle()
-        if flight.origin is not None and not flight.origin.estimated:
-            if len(flight.attempts) > booked:
-                self._sum_up(reply, self._reported(reply) or Tokens())
-            return
-        tokens, request = self._reported(reply), self._call.request
-        if tokens is None and request is not None:
-            load_soon(request.model)
-            said = self._said(reply)
-            tokens = await asyncio.to_thread(_count, self._call.body, said, request.model)
-            self._settle()
-            return self._sum_up(reply, tokens, estimated=True)
-        self._sum_up(reply, tokens or Tokens())
+        if flight.origin is None or len(flight.attempts) > booked:
+            self._sum_up_tokens(reply)
 
     def _sum_up_at_once(self, reply: Reply) -> None:
         """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
             self._settle()
-            tokens = self._reported(reply)
-            if tokens is not None:
-                return self._sum_up(reply, tokens)
-            prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-            completion = round(len(self._said(reply)) / CHARACTERS_PER_TOKEN)
-            self._sum_up(reply, Tokens(prompt, completion), estimated=True)
+            self._sum_up_tokens(reply)
         except Exception as error:  # noqa: BLE001 - the stream goes on
             self._flight.not_stored = self._failed(error)
+
+    def _sum_up_tokens(self, reply: Reply) -> None:
+        """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
+        tokens = self._reported(reply)
+        if tokens is not None or self._call.request is None:
+            return self._sum_up(reply, tokens or Tokens())
+        prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
+        completion = round(len(self._said(reply)) / CHARACTERS_PER_TOKEN)
+        self._sum_up(reply, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
         """Say what a whole answer took, and let exact lookups find it from now on."""
@@ -438,7 +430,7 @@ class PumpedCall:
         if self._custom:
             return self._refuse_raw(reply)
         if self._whole(reply) is not None and self._kept is not None:
-            if not self._judged:  # an answer with estimated tokens is summed up a second time
+            if not self._judged:  # an answer may be summed up a second time
                 self._refusal = self._pump.admission.refuse_store(
                     request, self._kept, self._prepared.cached_tools
                 )
@@ -534,12 +526,6 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     if not transcript.finished:
         raise UpstreamProtocolError("the upstream's stream ended before its answer did")
     transcript.feed((Ended(),))
-
-
-def _count(body: bytes, said: str, model: str) -> Tokens:
-    # A request's body is its prompt and some JSON around it: close enough for an estimate.
-    prompt = count_at_once(body.decode("utf-8", "replace"), model).tokens
-    return Tokens(prompt, count_at_once(said, model).tokens)
 
 
 def _calls_tools(entry: Entry) -> bool:

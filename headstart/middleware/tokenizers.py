@@ -1,7 +1,7 @@
 """Loads tokenizers at times when no answer has to wait for it.
 
 Many processes never need one: none is loaded for models of other families, or as long as no prompt
-can be shortened and providers report their tokens.
+was shortened. Where a provider reports no tokens, an estimate by length is booked.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ _at_work = threading.Lock()
 
 
 def load_soon(model: str) -> None:
-    """Load the model's tokenizer in the background, after the present answer is delivered.
-
-    Until then ``count_at_once`` estimates.
-    """
+    """Load the model's tokenizer in the background, after the present answer is delivered."""
     if not is_loaded(model):
         asyncio.get_running_loop().call_later(LOAD_AFTER_S, _start, model)
 

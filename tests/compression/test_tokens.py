@@ -11,7 +11,7 @@ import pytest
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # a plugin without types
 
 from headstart.compression import tokens
-from headstart.compression.tokens import TokenCount, count_at_once, count_tokens, is_loaded, load
+from headstart.compression.tokens import TokenCount, count_tokens, is_loaded, load
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -83,16 +83,6 @@ def test_an_encoding_is_loaded_once_and_for_all_its_models(monkeypatch: pytest.M
     assert not is_loaded("gpt-4")
     count_tokens("Hello", "gpt-4o")
     assert read == ["o200k_base"]
-
-
-def test_a_count_that_may_not_wait_is_an_estimate_until_the_encoding_is_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tokens, "_encodings", {})
-    assert count_at_once("Hello world", "gpt-4") == TokenCount(3, estimated=True)
-    assert not tokens._encodings
-    load("gpt-4")
-    assert count_at_once("Hello world", "gpt-4") == TokenCount(2, estimated=False)
 
 
 def test_a_model_without_an_encoding_has_nothing_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
