@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headstart.factory import Parts
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observer
     from headstart.policies.callers import OriginRules
 
@@ -134,10 +135,12 @@ def build_gateway(
     resolve: Callable[[Scope], str | None] | None = None,
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
+    states: UpstreamStates | None = None,
 ) -> Gateway:
     """Return ``app`` behind the provider routes of ``settings``.
 
     ``origins`` are the rules for requests of web pages; None where an app around it has its own.
+    ``states`` outlive the gateway; None: it begins with those of the store.
     """
     return Gateway(
         app,
@@ -150,6 +153,7 @@ def build_gateway(
             resolve=resolve,
             origins=None if settings.server.client_keys else origins,
             on_start=on_start,
+            states=states,
         ),
         relay_prefixes=RELAYED_PREFIXES,
         socket_prefixes=SOCKET_PREFIXES,

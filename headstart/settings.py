@@ -112,6 +112,8 @@ class ServerSettings(Section):
     """Address to bind."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8080
     """Port to bind; with 0 the system chooses a free port."""
+    workers: Count | Literal["auto"] = 1
+    """[Processes that serve](workers.md); `"auto"`: one for each core."""
     admin_token_env: str | None = None
     """Variable with the bearer token of `/_headstart/`. Without a token, the admin API is open on
     loopback and closed elsewhere."""

@@ -1,56 +1,104 @@
-"""The sidecar app: the gateway in front, the admin app behind it."""
+"""The sidecar app: the gateway in front, the admin app behind it; a reload replaces both."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
+import gc
 import os
+import sys
 import time
+from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry
 
-from headstart.errors import ConfigError, MissingExtra
+from headstart.config.checks import refuse_fixed
+from headstart.errors import ConfigError, HeadstartError, MissingExtra
 from headstart.middleware.admin_front import AdminFront, AdminState
 from headstart.middleware.asgi import behind_gateway
+from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import OpenTelemetryObserver, PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
+from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.mount import build_gateway
-from headstart.observe import Observers
+from headstart.observe import Observers, logger
 from headstart.policies.callers import OriginRules
 from headstart.settings import masked, masked_variable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headstart.factory import Parts
+    from headstart.middleware.admin_front import Gather
     from headstart.middleware.asgi import Gateway
-    from headstart.middleware.asgi_types import ASGIApp
+    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.observe import Observer
     from headstart.settings import ServerSettings, Settings
 
 
-def build_sidecar(settings: Settings) -> Gateway:
+@dataclass(frozen=True)
+class Lasting:
+    """The parts of a sidecar that outlive a reload: figures and counts go on.
+
+    ``reload`` reads the configuration again; ``gather`` asks all workers for one of their figures.
+    """
+
+    metrics: PrometheusObserver
+    recent: RecentRequests
+    states: UpstreamStates
+    observers: tuple[Observer, ...]
+    started: float
+    reload: Callable[[], Awaitable[None]] | None = None
+    gather: Gather | None = None
+    draining: Callable[[], bool] = lambda: False
+
+
+def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
+    """Return new parts."""
+    metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
+    observers: list[Observer] = [metrics, recent]
+    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
+        observers.append(OpenTelemetryObserver())
+    return Lasting(
+        metrics,
+        recent,
+        UpstreamStates() if states is None else states,
+        tuple(observers),
+        started=time.time(),  # noqa: TID251 - the composition root
+    )
+
+
+def build_sidecar(settings: Settings, lasting: Lasting | None = None) -> Gateway:
     """Return the provider routes with the admin API beside them, under ``/_headstart/``.
 
     The app's lifespan starts and stops the engine. Raises ConfigError when the variable of
     ``server.admin_token_env`` is not set.
     """
+    return _build(settings, lasting_parts() if lasting is None else lasting)[0]
+
+
+def _build(settings: Settings, lasting: Lasting) -> tuple[Gateway, AdminState]:
+    """Return the gateway, and what its admin API shows."""
     engine: list[Parts] = []
-    metrics = PrometheusObserver(CollectorRegistry())
-    recent = RecentRequests()
+    server = settings.server
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
     refused = RefusedKeys({name: own for name, own in variables.items() if own})
-    observers = Observers((metrics, recent, refused))
-    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
-        observers.add(OpenTelemetryObserver())
+    observers = Observers([*lasting.observers, refused])
     state = AdminState(
         engine=lambda: engine[-1] if engine else None,
-        metrics=metrics,
-        recent=recent,
+        metrics=lasting.metrics,
+        recent=lasting.recent,
         observers=observers,
         config=masked(settings),
         clock=time.time,  # noqa: TID251 - the composition root
-        started=time.time(),  # noqa: TID251 - the same
-        draining=lambda: sidecar.draining,
+        started=lasting.started,
+        draining=lasting.draining,
+        reload=lasting.reload,
+        gather=lasting.gather,
     )
-    server = settings.server
     token = _admin_token(server)
 
     def build_admin() -> ASGIApp:
@@ -60,14 +108,137 @@ def build_sidecar(settings: Settings) -> Gateway:
         # The same calls in Litestar's own types.
         return cast("ASGIApp", admin_app(state, token=token, rules=rules))
 
-    sidecar = build_gateway(
+    gateway = build_gateway(
         settings,
         behind_gateway(AdminFront(state, build_admin), home=server.is_loopback),
         observers=observers,
         origins=_rules(server, "server.client_keys"),
         on_start=engine.append,
+        states=lasting.states,
     )
-    return sidecar
+    return gateway, state
+
+
+class Sidecar:
+    """The sidecar's app: a gateway that another one can replace while requests run.
+
+    Each request stays with the gateway that began it. ``draining`` is set before the server stops:
+    it still answers, but is not ready.
+    """
+
+    def __init__(self, settings: Settings, lasting: Lasting) -> None:
+        self.settings = settings
+        self.draining = False
+        self._lasting = dataclasses.replace(lasting, draining=lambda: self.draining)
+        self._now = _Generation(*_build(settings, self._lasting))
+        self._older: set[_Generation] = set()
+        self._retiring = Supervisor()
+        self._replacing = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "lifespan":
+            return await self._lifespan(receive, send)
+        generation = self._now
+        generation.users += 1
+        try:
+            await generation.gateway(scope, receive, send)
+        finally:
+            generation.leave()
+
+    async def running(self) -> None:
+        """Start. Raises HeadstartError."""
+        await self._now.gateway.running()
+
+    async def show(self, what: str) -> bytes:
+        """Return the figures that another worker asks for. Raises HeadstartError."""
+        admin = self._now.admin
+        engine = admin.engine()
+        if engine is None:
+            raise HeadstartError("the engine has not started")
+        # The API's library takes a tenth of a second to load.
+        figures = await asyncio.to_thread(import_module, "headstart.middleware.worker_figures")
+        shown: bytes = await figures.own_figures(admin, engine, what)
+        return shown
+
+    async def replace(self, settings: Settings) -> None:
+        """Answer new requests by other settings, once these have started.
+
+        Raises HeadstartError; then nothing has changed.
+        """
+        async with self._replacing:
+            refuse_fixed(self.settings, settings)
+            fresh = _Generation(*_build(settings, self._lasting))
+            await fresh.gateway.running()
+            old, self._now = self._now, fresh
+            # The requests that still run began under this limit.
+            longest_s = self.settings.server.deadline_s
+            self.settings = settings
+            self._older.add(old)
+            old.leave()
+            self._retiring.spawn(self._retire, old, longest_s)
+
+    async def _retire(self, old: _Generation, longest_s: float | None) -> None:
+        """Stop a gateway when its last request has ended, or when the server stops."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await old.idle.wait()
+        self._older.discard(old)
+        old.gateway.draining = True  # it closes its WebSockets with "service restart"
+        await old.gateway.aclose()
+        settle_memory()
+
+    async def aclose(self) -> None:
+        """Stop all gateways."""
+        for old in self._older:
+            old.idle.set()
+        await self._now.gateway.aclose()
+        await self._retiring.ended()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.running()
+        except HeadstartError as error:
+            logger.error("start-up failed: %s", error)
+            return await send({"type": "lifespan.startup.failed", "message": str(error)})
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def settle_memory() -> None:
+    """Drop what starting or stopping a gateway left behind, and return it to the system.
+
+    The other objects live as long as their gateway. Without freeze, each full collection would
+    visit them and stop the loop for a tenth of a second.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if sys.platform == "linux":  # glibc keeps the memory otherwise
+        import ctypes
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+class _Generation:
+    """A gateway and its users: its requests, and the sidecar as long as new ones go to it."""
+
+    def __init__(self, gateway: Gateway, admin: AdminState) -> None:
+        self.gateway = gateway
+        self.admin = admin
+        self.users = 1
+        self.idle = asyncio.Event()
+        """Set once the last user has left."""
+
+    def leave(self) -> None:
+        self.users -= 1
+        if not self.users:
+            self.idle.set()
 
 
 def _rules(server: ServerSettings, instead: str) -> OriginRules:

@@ -22,7 +22,9 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
 
 
-async def ask_server(url: str, path: str, token_env: str) -> bytes:
+async def ask_server(
+    url: str, path: str, token_env: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S
+) -> bytes:
     """Return what ``/_headstart/{path}`` of the server at ``url`` answers.
 
     Raises ConfigError when the server refuses, HeadstartError when it does not answer.
@@ -31,11 +33,11 @@ async def ask_server(url: str, path: str, token_env: str) -> bytes:
 
     token = os.environ.get(token_env)
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
             aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-            session.get(f"{url.rstrip('/')}/_headstart/{path}") as response,
+            session.request(method, f"{url.rstrip('/')}/_headstart/{path}") as response,
         ):
             body = await response.read()
     except aiohttp.ClientConnectorError as error:

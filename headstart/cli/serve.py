@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
+import dataclasses
 import logging
 import os
-import sys
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -13,20 +14,22 @@ import click
 import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
+from headstart.cli.reloads import Reloads
+from headstart.cli.workers import run_workers, worker_count
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.config.providers import model_table, preset, providers
 from headstart.config.strategies import strategy_of
-from headstart.observe import access_logger
+from headstart.errors import ConfigError
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from headstart.settings import CacheSettings, Settings
+    from headstart.cli.sidecar_server import SidecarServer
+    from headstart.settings import CacheSettings, ServerSettings, Settings
 
 Kind = Literal["race", "hedge", "fallback"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -39,6 +42,7 @@ class ServeOptions:
     config: Path | None = config_field()
     host: str | None = setting("server.host")
     port: int | None = setting("server.port")
+    workers: str | None = setting("server.workers", metavar="N|auto")
     upstream: str | None = option(
         None, "Base URL of one upstream, which gets the callers' keys.", metavar="URL"
     )
@@ -74,9 +78,41 @@ def serve(options: ServeOptions) -> None:
 
     Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
     """
+    settings, notes = chosen_settings(options)
+    for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
+        click.echo(note)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+
+    def load() -> Settings:
+        try:
+            return chosen_settings(options)[0]
+        except click.ClickException as error:
+            raise ConfigError(error.format_message()) from error
+
+    if (count := worker_count(settings.server)) == 1:
+        run_alone(settings, load, options.log_level)
+    else:
+        run_workers(
+            settings,
+            count,
+            load=load,
+            log_level=options.log_level,
+            banner=lambda port: banner(settings, port, count),
+        )
+
+
+def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
+    """Return the settings that the options and the configuration ask for, and notes on them.
+
+    Raises ConfigError or click.ClickException.
+    """
+    workers = options.workers
     overrides = {
         "server.host": options.host,
         "server.port": options.port,
+        "server.workers": int(workers) if workers and workers.isdecimal() else workers,
         "server.access_log": options.access_log,
         "cache.store": options.store,
         "upstream": None if options.upstream is None else [{"base_url": options.upstream}],
@@ -93,28 +129,8 @@ def serve(options: ServeOptions) -> None:
     if chosen:
         [(kind, names)] = chosen
         settings = checked(with_route(settings, kind, names, options.model))
-        notes = billed_notes(settings)
-    elif not settings.upstream:
-        settings, notes = _discovered(settings)
-    else:
-        notes = []
-    for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
-        click.echo(note)
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
-    if settings.server.access_log != "off":
-        _show_access_log()
-    run_sidecar(settings, options.log_level)
-
-
-def _show_access_log() -> None:
-    """Write the lines of the access log to standard output, as they are."""
-    lines = logging.StreamHandler(sys.stdout)
-    lines.setFormatter(logging.Formatter("%(message)s"))
-    access_logger.addHandler(lines)
-    access_logger.setLevel(logging.INFO)
-    access_logger.propagate = False
+        return settings, billed_notes(settings)
+    return (settings, []) if settings.upstream else _discovered(settings)
 
 
 def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:
@@ -182,84 +198,40 @@ def _discovered(settings: Settings) -> tuple[Settings, list[str]]:
     return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
 
 
-def run_sidecar(settings: Settings, log_level: str = "warning") -> None:
-    """Serve until interrupted. Raises ConfigError or StoreError when it cannot start."""
-    import uvicorn
+def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) -> None:
+    """Serve in this process until interrupted. Raises HeadstartError when it cannot start."""
+    from headstart.cli.sidecar_server import SidecarServer
+    from headstart.sidecar import Sidecar, lasting_parts
+    from headstart.sockets import bind
 
-    from headstart.errors import HeadstartError
-    from headstart.middleware.http_protocol import (
-        BoundedHeadProtocol,
-        DrainingServer,
-        QuietWebSocket,
-    )
-    from headstart.sidecar import build_sidecar
-    from headstart.sockets import bind, room_for_connections
+    async def reload() -> None:
+        changed = await asyncio.to_thread(load)
+        await server.replace(changed)
+        click.echo("the configuration was reloaded")
 
-    sidecar = build_sidecar(settings)
-    failures: list[HeadstartError] = []
-    drain_s = settings.server.effective_drain_s
+    async def announce(started: SidecarServer) -> None:
+        reloads.listen(started.spawn)
+        click.echo(banner(settings, listening.getsockname()[1]))
 
-    def begin_to_drain() -> None:
-        sidecar.draining = True
-        click.echo(f"draining for {drain_s:g} s (server.drain_s) before the server stops")
-
-    class Protocol(BoundedHeadProtocol):
-        head_timeout_s = settings.server.head_timeout_s
-        max_connections = settings.server.max_connections or room_for_connections()
-
-    class Server(DrainingServer):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            # Before uvicorn's own start-up, which would print a traceback over the reason.
-            try:
-                await sidecar.running()
-            except HeadstartError as error:
-                failures.append(error)
-                self.should_exit = True
-                return
-            # These objects live as long as the process. Without freeze, each full collection would
-            # visit them and stop the loop for a tenth of a second.
-            gc.collect()
-            gc.freeze()
-            return_memory()
-            await super().startup(sockets)
-            click.echo(banner(settings, listening.getsockname()[1]))
-
+    reloads = Reloads(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
     with bind(settings.server.host, settings.server.port) as listening:
-        config = uvicorn.Config(
+        server = SidecarServer(
             sidecar,
+            listening,
             log_level=log_level,
-            access_log=False,
-            # server.trusted_proxies decides about proxy headers, by the real peer.
-            proxy_headers=False,
-            # The upstream's Date and Server headers pass, so uvicorn must not add its own.
-            date_header=False,
-            server_header=False,
-            http=Protocol,
-            ws=QuietWebSocket,
-            ws_max_size=settings.server.max_body_bytes,
-            ws_per_message_deflate=False,  # it costs more time than it saves, and much memory
-            lifespan="on",
-            # Longer than clients keep idle connections (httpx: 5 s). If the server closed a
-            # connection first, a request could be on its way already.
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(settings.server.shutdown_s) + 1,
+            on_start=announce,
+            on_drain=lambda server: click.echo(draining(server)),
         )
-        Server(config, drain_s=drain_s, on_drain=begin_to_drain).run([listening])
-    if failures:
-        raise failures[0]
+        server.run()
 
 
-def return_memory() -> None:
-    """Return what starting needed, and nothing needs now, to the system, where glibc can."""
-    if sys.platform == "linux":
-        import ctypes
-
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+def draining(server: ServerSettings) -> str:
+    """Return the line that says that the server drains."""
+    return f"draining for {server.effective_drain_s:g} s (server.drain_s) before the server stops"
 
 
-def banner(settings: Settings, port: int) -> str:
+def banner(settings: Settings, port: int, workers: int = 1) -> str:
     """Return the start message: where it listens, what is cached and learned, where misses go."""
     server, cache = settings.server, settings.cache
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -275,6 +247,8 @@ def banner(settings: Settings, port: int) -> str:
     ]
     if settings.record.enabled:
         rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))
+    if workers > 1:
+        rows.append(("workers", f"{workers} processes"))
     lines = [f"  {name:9} {text}" for name, text in rows]
     ready = f"headstart is ready on {base}  (Ctrl-C stops it)"
     return "\n".join([ready, *lines])

@@ -551,3 +551,15 @@ def _url_problems(setting: str, url: str, *, may_have_user: bool = False) -> Ite
         yield f"{setting}: {masked_url(url)!r} must start with http:// or https:// and name a host"
     elif parts.username is not None and not may_have_user:
         yield f"{setting}: put the key into an environment variable and name it in api_key_env"
+
+
+_FIXED = ("host", "port", "workers")
+"""Settings of ``[server]`` that the process reads once."""
+
+
+def refuse_fixed(old: Settings, new: Settings) -> None:
+    """Refuse a reload that would change what only a restart can. Raises ConfigError."""
+    changed = [name for name in _FIXED if getattr(old.server, name) != getattr(new.server, name)]
+    if changed:
+        names = " and ".join(f"server.{name}" for name in changed)
+        raise ConfigError(f"{names}: this changes with a restart only")

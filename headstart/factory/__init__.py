@@ -109,11 +109,12 @@ async def start_engine(
     resolve: Callable[[Scope], str | None] | None = None,
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
+    states: UpstreamStates | None = None,
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
-    ``origins`` are the rules for requests of web pages. Raises ConfigError, and closes
-    all parts that were opened by then.
+    ``origins`` are the rules for requests of web pages; ``states`` those of the upstreams, if they
+    outlive the engine. Raises ConfigError, and closes all parts that were opened by then.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -124,7 +125,7 @@ async def start_engine(
         domains = make_domains(build)
         policy = make_policy(settings.cache, domains)
         cache = await open_cache(build, encoder, policy)
-        states = None if wrapped else await open_conditions(build)
+        states = None if wrapped else await open_conditions(build, states)
         opened, router = ((), None) if states is None else await _open_router(build, states)
         second = make_second_opinion(build, opened)
         oversight = open_oversight(build, domains, encoder, policy.version, second)

@@ -41,16 +41,18 @@ if TYPE_CHECKING:
 MEASURES_NAME = "upstream-measures"
 
 
-async def open_conditions(build: BuildContext) -> UpstreamStates:
-    """Return the health and figures of upstreams. They start with the measures of earlier runs."""
-    conditions = UpstreamStates()
+async def open_conditions(
+    build: BuildContext, kept: UpstreamStates | None = None
+) -> UpstreamStates:
+    """Return the health and figures of upstreams. New ones start with those of earlier runs."""
+    conditions = UpstreamStates() if kept is None else kept
     measures, loop = conditions.measures, asyncio.get_running_loop()
     await persist(
         build,
         MEASURES_NAME,
         "measures",
         saved=lambda: measures.saved(loop.time()),
-        load=lambda kept: measures.load(kept, loop.time()),
+        load=lambda saved: measures.is_empty and measures.load(saved, loop.time()),
     )
     return conditions
 

@@ -9,12 +9,14 @@ import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from anyio import to_thread
-from litestar import Litestar, Request, Response, get
+from litestar import Litestar, Request, Response, get, post
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
     NotAuthorizedException,
+    NotFoundException,
     PermissionDeniedException,
     ServiceUnavailableException,
     ValidationException,
@@ -25,7 +27,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
-from headstart.errors import StoreError
+from headstart.errors import HeadstartError, StoreError
 from headstart.middleware.admin_front import (
     NOT_CACHED,
     EngineParts,
@@ -35,8 +37,18 @@ from headstart.middleware.admin_front import (
 )
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
 from headstart.middleware.admin_live import LIVE_HANDLERS
-from headstart.middleware.admin_state import ENTRY_HANDLERS, Admin, Engine, read_levels, upstreams
+from headstart.middleware.admin_state import ENTRY_HANDLERS, Admin, Engine, UpstreamsView
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
+from headstart.middleware.worker_figures import (
+    COUNTS,
+    METRICS,
+    UPSTREAMS,
+    Counted,
+    gathered,
+    merge_counts,
+    merge_metrics,
+    merge_upstreams,
+)
 from headstart.observe import logger
 from headstart.policies.callers import forwarded
 from headstart.types import Frozen
@@ -52,7 +64,7 @@ PREFIX = "/_headstart"
 
 
 class Stats(Frozen, omit_defaults=False):
-    """Counts since the start of this process, and how much there is now."""
+    """Counts since the start of the server, and how much there is now."""
 
     uptime_s: float
     requests: int
@@ -101,6 +113,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
             stats,
             config,
             upstreams,
+            reload,
             *ENTRY_HANDLERS,
             *LEARNING_HANDLERS,
             *LIVE_HANDLERS,
@@ -136,14 +149,19 @@ async def ready(admin: Admin) -> Response[Readiness]:
 @get("/metrics", media_type="text/plain")
 async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
     """Show the metrics in Prometheus's text format."""
-    text = await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
+    found = await gathered(admin, engine, METRICS)
+    text = found.live[0]
+    if len(found.live) > 1 or found.ended:
+        text = await to_thread.run_sync(merge_metrics, found.live, found.ended)
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get("/stats")
 async def stats(admin: Admin, engine: Engine) -> Stats:
     """Show the counts of requests, and the present sizes."""
-    count = admin.metrics.requests_by_outcome()
+    found = await gathered(admin, engine, COUNTS)
+    counted = merge_counts([msgspec.json.decode(each, type=Counted) for each in found.live])
+    count = counted.outcomes
     return Stats(
         uptime_s=admin.clock() - admin.started,
         requests=sum(count.values()) - count[Outcome.RELAY],
@@ -152,7 +170,7 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
         misses=count[Outcome.MISS],
         bypasses=count[Outcome.BYPASS],
         relayed=count[Outcome.RELAY],
-        now=await read_levels(engine),
+        now=counted.now,
     )
 
 
@@ -160,6 +178,25 @@ async def stats(admin: Admin, engine: Engine) -> Stats:
 async def config(admin: Admin) -> dict[str, Any]:
     """Show the settings in force, secrets masked."""
     return dict(admin.config)
+
+
+@get("/upstreams")
+async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
+    """Show the upstreams that were called: their state and their measurements."""
+    found = await gathered(admin, engine, UPSTREAMS)
+    return merge_upstreams([msgspec.json.decode(each, type=UpstreamsView) for each in found.live])
+
+
+@post("/reload", status_code=200)
+async def reload(admin: Admin) -> dict[str, bool]:
+    """Read the configuration again: new requests are served by it. 422: it is wrong."""
+    if admin.reload is None:
+        raise NotFoundException("this server does not reload: headstart serve did not start it")
+    try:
+        await admin.reload()
+    except HeadstartError as error:
+        raise ValidationException(str(error)) from error
+    return {"reloaded": True}
 
 
 def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:

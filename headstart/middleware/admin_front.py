@@ -7,7 +7,7 @@ see probes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -21,7 +21,7 @@ from headstart.middleware.respond import send_whole
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
@@ -78,6 +78,17 @@ class LivePages:
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
 
+class Gathered(Frozen):
+    """The answers of all workers, and the last metrics of workers that have ended."""
+
+    live: list[bytes]
+    ended: tuple[bytes, ...] = ()
+
+
+Gather: TypeAlias = "Callable[[str], Awaitable[Gathered]]"
+"""Asks all workers, this one included, what ``own_figures`` answers."""
+
+
 @dataclass(frozen=True)
 class AdminState:
     """The parts that the admin API shows. ``engine`` returns None until the engine has started."""
@@ -97,6 +108,10 @@ class AdminState:
     """True after the server got the signal to stop."""
     reviews: Reviews = field(default_factory=Reviews)
     pages: LivePages = field(default_factory=LivePages)
+    reload: Callable[[], Awaitable[None]] | None = None
+    """Reads the configuration again, and raises HeadstartError if it is wrong."""
+    gather: Gather | None = None
+    """None: there are no other workers."""
 
 
 class Health(Frozen, omit_defaults=False):

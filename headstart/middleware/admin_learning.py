@@ -17,6 +17,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from headstart.middleware.admin_state import Admin, Engine, answer_text
 from headstart.middleware.learning.certificates import AuditReport, audit_report
 from headstart.middleware.learning.oversight import most_doubtful
+from headstart.middleware.worker_figures import EXPLAIN, gathered
 from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.middleware.admin_front import AdminState, EngineParts
-    from headstart.middleware.learning.oversight import DoubtfulPair, Explanation, Oversight
+    from headstart.middleware.learning.oversight import DoubtfulPair, Oversight
     from headstart.types import Entry
 
 
@@ -214,28 +215,17 @@ async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Labe
 @get("/explain/{id:str}")
 async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, Any]:
     """Explain the answer to a recent request: ids, reasons and features, no texts."""
-    row = admin.recent.find(id)
-    if row is None:
-        raise NotFoundException(
-            f"no request with this id is among the last {admin.recent.maxlen} of this process"
-        )
-    found = msgspec.structs.asdict(row)
-    if engine.oversight is not None:
-        found["verdict"] = await _explained(engine.oversight, id)
-    return found
+    found = await gathered(admin, engine, f"{EXPLAIN}{id}")
+    for explained in filter(None, found.live):
+        return msgspec.json.decode(explained, type=dict[str, Any])
+    raise NotFoundException(
+        f"no request with this id is among the last {admin.recent.maxlen} of this process"
+    )
 
 
 LEARNING_HANDLERS: tuple[Any, ...] = (
     learning, state, audit, feedback, review_pairs, review, review_page, explain,
 )  # fmt: skip
-
-
-async def _explained(oversight: Oversight, id: str) -> Explanation | None:
-    sample = oversight.learner.recall(id)
-    if sample is None:
-        return None
-    await oversight.learner.domains.load(sample.pair.domain)
-    return oversight.explain(id)
 
 
 def _oversight(engine: EngineParts) -> Oversight:

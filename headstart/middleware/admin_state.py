@@ -253,10 +253,11 @@ class UpstreamStatus(Frozen, omit_defaults=False):
     stall_limit_s: float
 
 
-@get("/upstreams")
-async def upstreams(engine: Engine) -> dict[str, Any]:
-    """Show the upstreams that were called: their state and their measurements."""
-    return {"upstreams": upstream_states(engine), "hedges": read_hedges(engine)}
+class UpstreamsView(Frozen, omit_defaults=False):
+    """The upstreams, and the budgets of hedges."""
+
+    upstreams: list[UpstreamStatus]
+    hedges: tuple[Hedging, ...] = ()
 
 
 def upstream_states(engine: EngineParts) -> list[UpstreamStatus]:

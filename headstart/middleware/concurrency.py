@@ -135,5 +135,9 @@ class Supervisor:
         self._closed = True
         for task in self._tasks:
             task.cancel()
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until no task is left."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))

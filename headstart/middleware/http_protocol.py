@@ -279,7 +279,7 @@ async def _break_off_quietly(
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn that drains for ``drain_s`` seconds after SIGTERM, before it stops.
+    """A uvicorn that drains for ``drain_s()`` seconds after SIGTERM, before it stops.
 
     While it drains, it calls ``on_drain`` once, accepts connections and answers requests as
     before, and closes each connection after its answer. So a load balancer has the time to see
@@ -288,7 +288,11 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, *, drain_s: float, on_drain: Callable[[], object]
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_s: Callable[[], float],
+        on_drain: Callable[[], object],
     ) -> None:
         super().__init__(config)
         self._drain_s = drain_s
@@ -297,9 +301,9 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain, or to stop."""
-        if sig != signal.SIGTERM or self._drained_at is not None or not self._drain_s:
+        if sig != signal.SIGTERM or self._drained_at is not None or not self._drain_s():
             return super().handle_exit(sig, frame)
-        self._drained_at = time.monotonic() + self._drain_s
+        self._drained_at = time.monotonic() + self._drain_s()
         # uvicorn adds these headers to every answer, and closes a connection that has this one.
         self.config.encoded_headers = [*self.config.encoded_headers, (b"connection", b"close")]
         self.server_state.default_headers = self.config.encoded_headers

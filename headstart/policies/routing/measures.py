@@ -382,6 +382,11 @@ class Measures:
         self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
         self._lengths: OrderedDict[str, Ratio] = OrderedDict()
 
+    @property
+    def is_empty(self) -> bool:
+        """True before the first call."""
+        return not self._figures
+
     # --- learning --------------------------------------------------------------------------
 
     def began(self, key: UpstreamModel, now: float) -> tuple[float, float]:

@@ -1,0 +1,37 @@
+"""``headstart reload``: a running server reads its configuration again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import click
+
+from headstart.cli import data_sources
+from headstart.cli.options import command, option, token_field
+
+
+@dataclass(frozen=True)
+class ReloadOptions:
+    """The options of ``headstart reload``."""
+
+    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    token_env: str = token_field()
+
+
+@command(ReloadOptions)
+def reload(options: ReloadOptions) -> None:
+    """Let a running server read its configuration again, without a lost request.
+
+    New requests are served by the new configuration as soon as it has started; running ones end
+    under the old one. If the configuration is wrong, the command says why and exits with 1, and the
+    server goes on as before. SIGHUP does the same, and the log says what became of it.
+
+    Examples:
+      headstart reload
+      headstart reload --url http://127.0.0.1:9000
+    """
+    ask = partial(data_sources.ask_server, method="POST", timeout_s=600.0)
+    anyio.run(ask, options.url, "reload", options.token_env)
+    click.echo("the configuration was reloaded")

@@ -1,0 +1,108 @@
+"""One worker process: it serves on the supervisor's socket, and answers its questions."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+
+import click
+import msgspec
+
+from headstart.cli.acceptor import ConnectionShare
+from headstart.cli.sidecar_server import SidecarServer
+from headstart.cli.worker_channel import Channel
+from headstart.cli.workers import WorkerTask, connection_counts, share_of
+from headstart.errors import ConfigError, HeadstartError
+from headstart.middleware.admin_front import Gathered
+from headstart.observe import logger
+from headstart.settings import Settings
+from headstart.sidecar import Sidecar, lasting_parts
+
+
+class WorkerSide:
+    """One worker: it serves, and answers the supervisor."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._channel: Channel | None = None
+        lasting = dataclasses.replace(
+            lasting_parts(), reload=self._ask_to_reload, gather=self._gather
+        )
+        self._sidecar = Sidecar(self._own(task.settings), lasting)
+        self._server = SidecarServer(
+            self._sidecar,
+            socket.socket(fileno=task.listening),
+            log_level=task.log_level,
+            on_start=self._announce,
+            on_drain=lambda _: None,
+            share=ConnectionShare(connection_counts(task.shared, task.count), task.index),
+        )
+
+    def run(self) -> None:
+        """Serve until a signal ends it. Raises HeadstartError when it cannot start."""
+        self._server.run()
+
+    def _own(self, settings: Settings) -> Settings:
+        return share_of(settings, self._task.index, self._task.count)
+
+    async def _announce(self, server: SidecarServer) -> None:
+        """Open the channel, and say that this worker serves."""
+        ends = socket.socket(fileno=self._task.channel)
+        self._channel = await Channel.over(ends, self._answer)
+        server.spawn(self._follow, self._channel)
+        self._channel.tell("ready")
+
+    async def _follow(self, channel: Channel) -> None:
+        await channel.run()
+        self._channel = None
+        logger.warning(
+            "the supervisor process has ended; this worker (process %d) goes on alone, without "
+            "reloads: stop it with SIGTERM",
+            os.getpid(),
+        )
+
+    async def _answer(self, kind: str, payload: bytes) -> bytes:
+        """Answer the supervisor."""
+        if kind == "show":
+            return await self._sidecar.show(payload.decode())
+        if kind == "replace":
+            settings = msgspec.msgpack.decode(payload, type=Settings)
+            await self._server.replace(self._own(settings))
+        return b""
+
+    async def _ask_to_reload(self) -> None:
+        if self._channel is None:
+            raise ConfigError("the supervisor process has ended, and only a restart reloads")
+        await self._channel.ask("reload")
+
+    async def _gather(self, what: str) -> Gathered:
+        """Return what all workers show, and the metrics of those that ended."""
+        if self._channel is None:
+            return Gathered(live=[await self._sidecar.show(what)])
+        found = await self._channel.ask("gather", what.encode())
+        return msgspec.msgpack.decode(found, type=Gathered)
+
+
+def main() -> None:
+    """Run one worker: the supervisor starts this process, and writes its task to it."""
+    for ignored in ("SIGHUP", "SIGUSR1"):
+        if hasattr(signal, ignored):
+            signal.signal(getattr(signal, ignored), signal.SIG_IGN)
+    task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerTask)
+    logging.basicConfig(
+        level=task.log_level.upper(),
+        format=f"%(levelname)s worker {task.index} %(name)s: %(message)s",
+    )
+    try:
+        WorkerSide(task).run()
+    except HeadstartError as error:
+        click.echo(f"headstart: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

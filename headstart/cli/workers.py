@@ -1,0 +1,400 @@
+"""Several worker processes on one port, and the supervisor process that keeps them running.
+
+The supervisor opens the listening socket and gives it to each worker. So a worker that dies takes
+no waiting connection with it: the others accept it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from array import array
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from headstart.cli.acceptor import GONE
+from headstart.cli.reloads import Reloads
+from headstart.cli.worker_channel import Channel, ChannelClosed
+from headstart.config.checks import refuse_fixed
+from headstart.errors import ConfigError, HeadstartError
+from headstart.observe import logger
+from headstart.settings import Settings  # noqa: TC001 - msgspec reads it
+from headstart.sockets import bind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.settings import ServerSettings
+
+STABLE_S = 10.0
+"""A worker that ran as long did not die at its start."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+MOST_DEATHS = 5
+"""The supervisor gives up when so many workers in a row died at their start, and none serves."""
+ANSWER_S = 2.0
+"""Longest wait for a worker's figures."""
+START_S = 300.0
+"""Longest wait for a worker's new engine."""
+KILL_S = 10.0
+"""Workers that still run this long after the time for their last answers are killed."""
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    with contextlib.suppress(AttributeError):  # only Linux has it
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def worker_count(server: ServerSettings) -> int:
+    """Return the number of processes that ``server.workers`` asks for. Raises ConfigError."""
+    count = available_cores() if server.workers == "auto" else server.workers
+    if count > 1 and not hasattr(os, "fork"):
+        raise ConfigError("server.workers: this system runs only one worker")
+    return count
+
+
+def share_of(settings: Settings, index: int, count: int) -> Settings:
+    """Return the settings of one of ``count`` workers: the machine's limits are divided."""
+    from headstart.embeddings.encoder_worker import spare_threads
+
+    def part(limit: int, least: int = 1) -> int:
+        return max(least, limit // count + (index < limit % count))
+
+    server, cache = settings.server, settings.cache
+    audit, judge, held = cache.audit, cache.judge, server.conversations
+    replace = msgspec.structs.replace
+
+    def budget(calls: int | None, usd: float | None) -> dict[str, Any]:
+        return {
+            "max_calls_per_hour": None if calls is None else part(calls, 0),
+            "max_usd_per_day": None if usd is None else usd / count,
+        }
+
+    return replace(
+        settings,
+        server=replace(
+            server,
+            max_connections=server.max_connections and part(server.max_connections),
+            max_concurrency=part(server.max_concurrency),
+            max_relays=part(server.max_relays),
+            max_websockets=part(server.max_websockets),
+            max_queue=part(server.max_queue, 0),
+            conversations=replace(
+                held, max_answers=part(held.max_answers), max_bytes=part(held.max_bytes)
+            ),
+        ),
+        cache=replace(
+            cache,
+            hot_bytes=part(cache.hot_bytes, 0),
+            audit=replace(audit, **budget(audit.max_calls_per_hour, audit.max_usd_per_day)),
+            judge=judge
+            and replace(judge, **budget(judge.max_calls_per_hour, judge.max_usd_per_day)),
+        ),
+        encoder=replace(
+            settings.encoder, threads=part(settings.encoder.threads or spare_threads())
+        ),
+    )
+
+
+class WorkerTask(msgspec.Struct):
+    """What a worker is told at its start, over its standard input."""
+
+    settings: Settings
+    index: int
+    count: int
+    log_level: str
+    listening: int
+    """Number of the open file that is the listening socket; ``channel`` is the same."""
+    channel: int
+    shared: int
+
+
+def shared_memory(count: int) -> tuple[int, memoryview]:
+    """Return the open file that is the memory of all workers, and its counts of connections."""
+    if hasattr(os, "memfd_create"):
+        shared = os.memfd_create("headstart")
+    else:
+        with tempfile.TemporaryFile() as file:
+            shared = os.dup(file.fileno())
+    os.ftruncate(shared, mmap.PAGESIZE)
+    counts = connection_counts(shared, count)
+    counts[:] = memoryview(array("q", [GONE] * count))
+    return shared, counts
+
+
+def connection_counts(shared: int, count: int) -> memoryview:
+    """Return the number of connections of each of ``count`` workers, in shared memory."""
+    return memoryview(mmap.mmap(shared, mmap.PAGESIZE)).cast("q")[:count]
+
+
+class _Worker:
+    """A worker process and the supervisor's end of its channel."""
+
+    def __init__(
+        self,
+        index: int,
+        process: asyncio.subprocess.Process,
+        channel: Channel,
+        settings: Settings,
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.channel = channel
+        self.settings = settings
+        self.ready_at: float | None = None
+        self.metrics = b""
+        """Its last metrics that were asked for: they must not fall when it has ended."""
+
+
+class WorkerPool:
+    """Keeps ``count`` workers running until a signal ends them; ``run`` returns the exit status.
+
+    ``load`` reads the configuration again. ``banner`` gets the port, and is printed when all
+    workers are ready.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listening: socket.socket,
+        *,
+        count: int,
+        load: Callable[[], Settings],
+        log_level: str,
+        banner: Callable[[int], str],
+    ) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._count = count
+        self._load = load
+        self._log_level = log_level
+        self._banner = banner
+        self._shared, self._counts = shared_memory(count)
+        self._workers: dict[int, _Worker] = {}
+        self._reloading = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        self._started = asyncio.Event()
+        """The first worker is ready, or never will be."""
+        self._announced = False
+        self._early_deaths = 0
+        self._status = 0
+        self._ended: tuple[bytes, ...] = ()
+        """Metrics of workers that have ended."""
+
+    async def run(self) -> int:
+        """Run the workers."""
+        loop = asyncio.get_running_loop()
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sent, self._stop, sent)
+        self._listening.set_inheritable(True)
+        async with asyncio.TaskGroup() as tasks:
+            reloads = Reloads(self._reload, partial(self._stop, signal.SIGTERM))
+            self._reload_and_log = reloads
+            reloads.listen(lambda function: tasks.create_task(function()))
+            keepers = [tasks.create_task(self._keep(index)) for index in range(self._count)]
+            await self._stopping.wait()
+            server = self._settings.server
+            await asyncio.wait(
+                keepers, timeout=server.effective_drain_s + server.shutdown_s + KILL_S
+            )
+            self._kill_the_rest()
+        return self._status
+
+    async def _keep(self, index: int) -> None:
+        """Run one worker, and another one whenever it has ended."""
+        failures = 0
+        while not self._stopping.is_set():
+            lived_s, status = await self._run_one(index)
+            if self._stopping.is_set() or self._gives_up(index, lived_s, status):
+                return
+            failures = 0 if lived_s >= STABLE_S else failures + 1
+            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1)) if failures else 0.0
+            logger.warning(
+                "worker %d ended (%s); another starts in %.1f s", index, _ending(status), wait_s
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._stopping.wait()
+
+    async def _run_one(self, index: int) -> tuple[float, int]:
+        """Run one worker until it ends; return how long it served, and its exit status."""
+        ours, theirs = socket.socketpair()
+        passed = (self._listening.fileno(), theirs.fileno(), self._shared)
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "headstart.cli.worker",
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=passed,
+                # Ctrl-C in a terminal goes to the supervisor alone, which passes it on.
+                start_new_session=True,
+            )  # fmt: skip
+        channel = await Channel.over(ours, partial(self._answer, index))
+        worker = self._workers[index] = _Worker(index, process, channel, self._settings)
+        if index:
+            # The first one alone creates the store, and says what is wrong with the settings.
+            await self._started.wait()
+            worker.settings = self._settings
+        task = WorkerTask(worker.settings, index, self._count, self._log_level, *passed)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.msgpack.encode(task))
+        process.stdin.close()
+        if self._stopping.is_set():
+            process.terminate()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(channel.run())
+            status = await process.wait()
+            channel.close()
+        del self._workers[index]
+        self._counts[index] = GONE
+        if worker.metrics:
+            from headstart.middleware.worker_figures import merge_metrics
+
+            self._ended = (merge_metrics((), (*self._ended, worker.metrics)),)
+        if worker.ready_at is None:
+            return 0.0, status
+        return time.monotonic() - worker.ready_at, status
+
+    def _gives_up(self, index: int, lived_s: float, status: int) -> bool:
+        """Stop if the first worker cannot start, or if none serves and none can start."""
+        self._early_deaths = 0 if lived_s else self._early_deaths + 1
+        serves = any(each.ready_at is not None for each in self._workers.values())
+        if lived_s or serves or (self._announced and self._early_deaths < MOST_DEATHS):
+            return False
+        logger.error(
+            "worker %d ended at its start (%s) and no other serves, so the server stops",
+            index,
+            _ending(status),
+        )
+        self._status = status if status > 0 else 1
+        self._stop(signal.SIGTERM)
+        return True
+
+    def _stop(self, sent: int) -> None:
+        """Pass a signal on to all workers, and start no other."""
+        self._stopping.set()
+        self._started.set()
+        for worker in self._workers.values():
+            with contextlib.suppress(ProcessLookupError):
+                worker.process.send_signal(sent if worker.ready_at is not None else signal.SIGTERM)
+
+    def _kill_the_rest(self) -> None:
+        """Kill the workers that did not stop in time."""
+        for worker in self._workers.values():
+            logger.error("worker %d does not stop, and is killed", worker.index)
+            with contextlib.suppress(ProcessLookupError):
+                worker.process.kill()
+
+    # --- what workers ask -------------------------------------------------------------------
+
+    async def _answer(self, index: int, kind: str, payload: bytes) -> bytes:
+        """Answer a worker."""
+        if kind == "ready":
+            await self._now_ready(self._workers[index])
+        elif kind == "reload":
+            await self._reload_and_log()
+        elif kind == "gather":
+            return await self._gather(payload.decode())
+        return b""
+
+    async def _now_ready(self, worker: _Worker) -> None:
+        worker.ready_at = time.monotonic()
+        self._early_deaths = 0
+        self._started.set()
+        if worker.settings is not self._settings:  # a reload came while it started
+            await self._hand_over(worker, self._settings)
+        if not self._announced and self._count == len(self._serving()):
+            self._announced = True
+            click.echo(self._banner(self._listening.getsockname()[1]))
+
+    def _serving(self) -> list[_Worker]:
+        return [each for each in self._workers.values() if each.ready_at is not None]
+
+    async def _gather(self, what: str) -> bytes:
+        """Return the answers of all workers to one question about their figures."""
+        answers: list[bytes] = []
+
+        async def ask(worker: _Worker) -> None:
+            with contextlib.suppress(HeadstartError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    answer = await worker.channel.ask("show", what.encode())
+                answers.append(answer)
+                if what == "metrics":
+                    worker.metrics = answer
+
+        async with asyncio.TaskGroup() as tasks:
+            for worker in self._serving():
+                tasks.create_task(ask(worker))
+        ended = self._ended if what == "metrics" else ()
+        return msgspec.msgpack.encode({"live": answers, "ended": ended})
+
+    # --- reload -----------------------------------------------------------------------------
+
+    async def _reload(self) -> None:
+        """Let all workers serve by the configuration as it is now.
+
+        Raises HeadstartError: then all serve as before.
+        """
+        async with self._reloading:
+            settings = await asyncio.to_thread(self._load)
+            refuse_fixed(self._settings, settings)
+            done: list[_Worker] = []
+            for worker in self._serving():
+                try:
+                    await self._hand_over(worker, settings)
+                except ChannelClosed:
+                    continue  # it ended, and the next one starts with the new settings
+                except HeadstartError:
+                    for changed in done:
+                        await self._hand_over(changed, self._settings)
+                    raise
+                done.append(worker)
+            self._settings = settings
+        click.echo("the configuration was reloaded")
+
+    async def _hand_over(self, worker: _Worker, settings: Settings) -> None:
+        """Let a worker serve by other settings. Raises HeadstartError."""
+        async with asyncio.timeout(START_S):
+            await worker.channel.ask("replace", msgspec.msgpack.encode(settings))
+        worker.settings = settings
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"by {signal.Signals(-status).name}"
+    return f"by signal {-status}"
+
+
+def run_workers(
+    settings: Settings,
+    count: int,
+    *,
+    load: Callable[[], Settings],
+    log_level: str,
+    banner: Callable[[int], str],
+) -> None:
+    """Serve with several processes until interrupted. Exits with their status if they fail."""
+    with bind(settings.server.host, settings.server.port) as listening:
+        pool = WorkerPool(
+            settings,
+            listening,
+            count=count,
+            load=load,
+            log_level=log_level,
+            banner=banner,
+        )
+        status = asyncio.run(pool.run())
+    if status:
+        sys.exit(status)

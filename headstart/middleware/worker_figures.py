@@ -1,0 +1,192 @@
+"""Figures of several workers as one: their metrics, their counts, and their view of upstreams."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from headstart.errors import HeadstartError
+from headstart.middleware.admin_front import Gathered
+from headstart.middleware.admin_state import (
+    UpstreamStatus,
+    UpstreamsView,
+    read_hedges,
+    read_levels,
+    upstream_states,
+)
+from headstart.middleware.metrics import Levels
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from prometheus_client.samples import Sample
+
+    from headstart.middleware.admin_front import AdminState, EngineParts
+    from headstart.middleware.learning.oversight import Explanation, Oversight
+
+_SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")
+"""Gauges of what all workers share: the largest is the newest."""
+
+
+class _Merged(Collector):
+    """The sums over several expositions."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Metric] = {}
+        self._samples: defaultdict[str, dict[tuple[object, ...], Sample]] = defaultdict(dict)
+
+    def add(self, exposed: bytes, *, counters_only: bool) -> None:
+        """Add what one worker exposed; of one that has ended only what never falls."""
+        for family in text_string_to_metric_families(exposed.decode()):
+            if counters_only and family.type == "gauge":
+                continue
+            self._families.setdefault(
+                family.name, Metric(family.name, family.documentation, family.type)
+            )
+            merge, samples = _rule(family), self._samples[family.name]
+            for sample in family.samples:
+                key = (sample.name, *sorted(sample.labels.items()))
+                known = samples.get(key)
+                both = sample.value if known is None else _merge(merge, known.value, sample.value)
+                samples[key] = sample._replace(value=both)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the merged families."""
+        for name, family in self._families.items():
+            family.samples = list(self._samples[name].values())
+            yield family
+
+
+def _rule(family: Metric) -> Callable[[Iterable[float]], float]:
+    name = family.name
+    if name.endswith(("_created", "_start_time_seconds", "_max_fds")):
+        return min
+    return max if name in _SAME_STORE or name.endswith("_ratio") else sum
+
+
+def _merge(rule: Callable[[Iterable[float]], float], one: float, other: float) -> float:
+    known = [value for value in (one, other) if not math.isnan(value)]
+    return rule(known) if known else math.nan
+
+
+def merge_metrics(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> bytes:
+    """Return the metrics of all workers in Prometheus's text format.
+
+    The counters of workers that have ended still count, so that no sum ever falls.
+    """
+    merged = _Merged()
+    for exposed in live:
+        merged.add(exposed, counters_only=False)
+    for exposed in ended:
+        merged.add(exposed, counters_only=True)
+    registry = CollectorRegistry()
+    registry.register(merged)
+    return generate_latest(registry)
+
+
+def merge_levels(levels: Sequence[Levels]) -> Levels:
+    """Return the present levels of all workers."""
+
+    def largest(values: Iterable[int | None]) -> int | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return Levels(
+        entries=largest(each.entries for each in levels),
+        bytes=largest(each.bytes for each in levels),
+        partitions=largest(each.partitions for each in levels),
+        in_flight=sum(each.in_flight for each in levels),
+        websockets=sum(each.websockets for each in levels),
+        encoder_queue=sum(each.encoder_queue for each in levels),
+        hedges=max((each.hedges for each in levels), key=len, default=()),
+    )
+
+
+class Counted(Frozen, omit_defaults=False):
+    """The requests that one worker has counted by outcome, and its present levels."""
+
+    outcomes: dict[str, int]
+    now: Levels
+
+
+def merge_counts(counts: Sequence[Counted]) -> Counted:
+    """Return the counts of all workers."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each.outcomes)
+    return Counted(outcomes=dict(total), now=merge_levels([each.now for each in counts]))
+
+
+def merge_upstreams(views: Sequence[UpstreamsView]) -> UpstreamsView:
+    """Return each upstream once: with all calls in flight, and the figures of most samples."""
+    # A worker may list a model under several keys: they stay apart.
+    places: dict[tuple[str, str, int], UpstreamStatus] = {}
+    for view in views:
+        seen: Counter[tuple[str, str]] = Counter()
+        for each in view.upstreams:
+            name = (each.upstream, each.model)
+            place = (*name, seen[name])
+            seen[name] += 1
+            known = places.get(place)
+            places[place] = each if known is None else _joined(known, each)
+    return UpstreamsView(
+        upstreams=sorted(places.values(), key=lambda each: (each.upstream, each.model)),
+        hedges=max((view.hedges for view in views), key=len, default=()),
+    )
+
+
+def _joined(one: UpstreamStatus, other: UpstreamStatus) -> UpstreamStatus:
+    larger = max(one, other, key=lambda status: status.samples)
+    return replace(larger, in_flight=one.in_flight + other.in_flight)
+
+
+METRICS, COUNTS, UPSTREAMS, EXPLAIN = "metrics", "counts", "upstreams", "explain/"
+"""What workers ask each other for; after ``EXPLAIN`` comes the id of a request."""
+
+
+async def gathered(admin: AdminState, engine: EngineParts, what: str) -> Gathered:
+    """Return the answers of all workers, or of this process where there are no others."""
+    if admin.gather is not None:
+        with contextlib.suppress(HeadstartError):  # else the supervisor has just ended
+            found = await admin.gather(what)
+            if found.live:
+                return found
+    return Gathered(live=[await own_figures(admin, engine, what)])
+
+
+async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> bytes:
+    """Return this process's answer."""
+    if what == METRICS:
+        return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
+    if what == COUNTS:
+        outcomes = admin.metrics.requests_by_outcome()
+        return msgspec.json.encode(Counted(outcomes=outcomes, now=await read_levels(engine)))
+    if what == UPSTREAMS:
+        view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
+        return msgspec.json.encode(view)
+    id = what.removeprefix(EXPLAIN)
+    row = admin.recent.find(id)
+    if row is None:
+        return b""
+    explained = msgspec.structs.asdict(row)
+    if engine.oversight is not None:
+        explained["verdict"] = await _verdict(engine.oversight, id)
+    return msgspec.json.encode(explained)
+
+
+async def _verdict(oversight: Oversight, id: str) -> Explanation | None:
+    sample = oversight.learner.recall(id)
+    if sample is None:
+        return None
+    await oversight.learner.domains.load(sample.pair.domain)
+    return oversight.explain(id)
