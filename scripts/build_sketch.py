@@ -1,7 +1,7 @@
 """Build the table of sketches that ships in ``headstart/embeddings/model``. Downloads nothing.
 
     git clone https://github.com/OWNER/NAME FOLDER/NAME    # each repository of SOURCES
-    python scripts/build_sketch.py FOLDER
+    OPENBLAS_NUM_THREADS=1 python scripts/build_sketch.py FOLDER    # threads only cost here
 
 The texts are questions and requests of people, without labels. None of them ships: the table holds
 one vector for each word of the encoder's vocabulary. The sets that the documentation measures with

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from headstart.cli.options import argument, command, flag, option
+from headstart.cli.options import OLD_FILE, argument, command, flag, option
 from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
 from headstart.errors import HeadstartError
 
@@ -42,6 +43,9 @@ class ExportOptions:
         None, "Text before every prompt.  [default: the model's]", metavar="TEXT"
     )
     pooling: Pooling | None = option(None, "[default: the model's]", click.Choice(["mean", "cls"]))
+    texts: Path | None = option(
+        None, "Questions of your users, one a line, for better sketches: 10,000 or more.", OLD_FILE
+    )
     as_json: bool = flag(_JSON, "--json")
 
 
@@ -62,10 +66,16 @@ def export(options: ExportOptions) -> None:
     model, precision = options.model, options.precision
 
     target = options.output or Path(f"{Path(model).name}-{precision}")
-    click.echo(f"Exporting {model} to {target}; a minute or two …", err=True)
+    click.echo(f"Exporting {model} to {target}; some minutes …", err=True)
     try:
         exported = export_model(
-            model, target, precision=precision, prefix=options.prefix, pooling=options.pooling
+            model,
+            target,
+            precision=precision,
+            prefix=options.prefix,
+            pooling=options.pooling,
+            texts=options.texts.read_text().splitlines() if options.texts else (),
+            report=partial(click.echo, err=True),
         )
     except HeadstartError as error:
         raise click.ClickException(str(error)) from error
@@ -93,10 +103,10 @@ def info(options: InfoOptions) -> None:
     """
     chosen = options.folder or DEFAULT_MODEL
     try:
-        card = read_card(chosen)
+        report = describe(chosen, read_card(chosen))
     except HeadstartError as error:
         raise click.ClickException(str(error)) from error
-    print_report(describe(chosen, card), as_json=options.as_json)
+    print_report(report, as_json=options.as_json)
 
 
 encoder.add_command(export)
@@ -104,10 +114,22 @@ encoder.add_command(info)
 
 
 def describe(folder: Path, card: ModelCard) -> dict[str, Any]:
-    """Return the card's fields with the folder, its namespace and its size in bytes."""
+    """Return the card's fields, with the folder, its size in bytes, and the names of what it makes.
+
+    ``sketches`` is None if the folder has no table of sketches.
+    """
+    from headstart.embeddings.sketch import load_sketcher
+
+    sketcher = load_sketcher(folder)
     size = sum(path.stat().st_size for path in folder.iterdir())
     fields: dict[str, Any] = msgspec.to_builtins(card)
-    return {"folder": str(folder), "namespace": card.namespace, "bytes": size, **fields}
+    return {
+        "folder": str(folder),
+        "namespace": card.namespace,
+        "sketches": sketcher.namespace if sketcher else None,
+        "bytes": size,
+        **fields,
+    }
 
 
 def print_report(report: dict[str, Any], *, as_json: bool) -> None:

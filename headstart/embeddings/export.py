@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import numpy as np
 
 from headstart.embeddings.encoder import OnnxEncoder
@@ -24,16 +25,19 @@ from headstart.embeddings.model_card import (
     sha256_file,
     write_card,
 )
+from headstart.embeddings.sketch_table import make_table, mix_words
 from headstart.errors import ConfigError, MissingExtra
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
 
     from headstart.interfaces import Encoder
+
+log = logging.getLogger(__name__)
 
 MINIMUM_COSINE = 0.99
 
@@ -176,51 +180,57 @@ def export_model(
     precision: Precision = "int8",
     prefix: str | None = None,
     pooling: Pooling | None = None,
+    texts: Sequence[str] = (),
+    report: Callable[[str], None] = log.info,
 ) -> Exported:
     """Export a hub model or a local folder to ``output``, which must be empty or not exist.
 
-    ``pooling`` and ``prefix`` (a text before each prompt) are the model's own unless given. Nothing
-    is written if the mean cosine to the original is below 0.99. Downloads ``model`` unless it is a
-    folder. Raises ConfigError and MissingExtra.
+    ``pooling`` and ``prefix`` (a text before each prompt) are the model's own unless given. The
+    table of sketches is made with ``texts``, by default with mixed words. ``report`` gets lines
+    about its progress. Nothing is written if the mean cosine to the original is below 0.99.
+    Downloads ``model`` unless it is a folder. Raises ConfigError and MissingExtra.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output} is there already and is not an empty folder")
-    with _quiet_libraries():
-        return _export(model, output, precision, prefix, pooling)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "encoder"
+        folder.mkdir()
+        with _quiet_libraries():
+            exported = _export(model, folder, precision, prefix, pooling)
+        make_table(folder, texts or mix_words(folder), report=report)
+        shutil.copytree(folder, output, dirs_exist_ok=True)
+    return msgspec.structs.replace(exported, folder=output)
 
 
 def _export(
-    model: str, output: Path, precision: Precision, prefix: str | None, pooling: Pooling | None
+    model: str, folder: Path, precision: Precision, prefix: str | None, pooling: Pooling | None
 ) -> Exported:
     original = _load_original(model)
     pooling = _set_pooling(original, pooling)
     if prefix is None:
         prefix = original.prompts.get(original.default_prompt_name or "", "")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "encoder"
-        folder.mkdir()
         fp32 = Path(temporary) / "fp32.onnx"
         _write_graph(original, fp32, pooling)
         quantize_graph(fp32, folder / GRAPH_FILE, precision)
-        original.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_FILE))
-        card = ModelCard(
-            format=FORMAT,
-            name=Path(model).name,
-            dimension=original.get_embedding_dimension(),
-            max_tokens=_token_limit(original),
-            pooling=pooling,
-            prefix=prefix,
-            precision=precision,
-            unknown_token=original.tokenizer.unk_token,
-            source=Path(model).name if Path(model).is_dir() else model,
-            weights_sha256=_hash_weights(original),
-            onnx_sha256=sha256_file(folder / GRAPH_FILE),
-        )
-        write_card(folder, card)
-        fidelity = _compare(original, folder, prefix)
-        require_fidelity(fidelity, f"{model} at {precision}")
-        shutil.copytree(folder, output, dirs_exist_ok=True)
-    return Exported(folder=output, card=card, fidelity=fidelity)
+    original.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_FILE))
+    card = ModelCard(
+        format=FORMAT,
+        name=Path(model).name,
+        dimension=original.get_embedding_dimension(),
+        max_tokens=_token_limit(original),
+        pooling=pooling,
+        prefix=prefix,
+        precision=precision,
+        unknown_token=original.tokenizer.unk_token,
+        source=Path(model).name if Path(model).is_dir() else model,
+        weights_sha256=_hash_weights(original),
+        onnx_sha256=sha256_file(folder / GRAPH_FILE),
+    )
+    write_card(folder, card)
+    fidelity = _compare(original, folder, prefix)
+    require_fidelity(fidelity, f"{model} at {precision}")
+    return Exported(folder=folder, card=card, fidelity=fidelity)
 
 
 @contextlib.contextmanager

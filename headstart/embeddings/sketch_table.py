@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.model_card import sha256_file
+from headstart.embeddings.model_card import read_card, sha256_file
 from headstart.embeddings.sketch import CARD_FILE, FORMAT, TABLE_FILE, SketchCard, row_type
 from headstart.embeddings.tokenizer import CHARS_PER_TOKEN, load_tokenizer
 from headstart.errors import ConfigError
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 DIMENSION = 128
-MAP_EPOCHS, ROW_EPOCHS = 3, 2
+STEPS = 1000
+MAP_SHARE = 0.6
+"""The share of the steps that train the linear map; the others train the rows."""
 MAP_RATE, WEIGHT_RATE, ROW_RATE = 0.004, 0.02, 0.0015
 BATCH = 170
 """The texts that are drawn for a batch. Each brings two of its nearest texts."""
@@ -44,6 +46,7 @@ COMMON = 0.001
 FAR = 0.03
 """How much pairs without any similarity count, beside pairs of equal texts."""
 BLOCK = 2000
+MOST_MIXED = 15_000
 
 
 class _Texts(NamedTuple):
@@ -61,7 +64,9 @@ class _Texts(NamedTuple):
         return _Texts(self.tokens[at], starts, lengths)
 
 
-def make_table(folder: Path, texts: Iterable[str], *, report: Callable[[str], None]) -> SketchCard:
+def make_table(
+    folder: Path, texts: Iterable[str], *, steps: int = STEPS, report: Callable[[str], None]
+) -> SketchCard:
     """Write ``sketch.npy`` and ``sketch.json`` into an encoder folder; replaces what is there.
 
     ``report`` gets lines about the progress. For the packaged encoder it takes one CPU minute for
@@ -75,16 +80,38 @@ def make_table(folder: Path, texts: Iterable[str], *, report: Callable[[str], No
     kept = [text for text, own in zip(kept, tokens, strict=True) if own]
     if len(kept) <= NEAREST:
         raise ConfigError(f"a table needs more texts than {len(kept)}")
-    size = tokenizer.get_vocab_size()
+    size = max(tokenizer.get_vocab().values()) + 1
     report(f"encoding {size} words")
     # WordPiece marks a word's later parts with ##.
     parts = [tokenizer.decode([id]).removeprefix("##") for id in range(size)]
     words = _encode(encoder, parts)
     report(f"encoding {len(kept)} texts")
     trainer = _Trainer(_arrange([own for own in tokens if own]), _encode(encoder, kept))
-    table = trainer.train(words, report)
+    table = trainer.train(words, steps, report)
     table[list(tokenizer.get_added_tokens_decoder())] = 0  # [CLS], [UNK] and the like mean nothing
     return _write(folder, encoder.namespace, table, kept)
+
+
+def mix_words(folder: Path) -> list[str]:
+    """Return texts of drawn words, for a model whose users have no list of texts.
+
+    They teach less than real questions: a table that is made from them is less exact. Vocabularies
+    begin with the most frequent words, so the draws follow Zipf's law.
+    """
+    tokenizer = load_tokenizer(folder, read_card(folder).max_tokens)
+    special = tokenizer.get_added_tokens_decoder()
+    ids = [id for id in sorted(tokenizer.get_vocab().values()) if id not in special]
+    words = [word for word in (tokenizer.decode([id]) for id in ids) if word.isalpha()]
+    shares = 1 / (np.arange(len(words)) + 50)
+    random = np.random.default_rng(0)
+    count = min(MOST_MIXED, 4 * len(words))
+    lengths = random.integers(2, 10, count)
+    drawn = random.choice(len(words), lengths.sum(), p=shares / shares.sum())
+    ends = np.cumsum(lengths)
+    return [
+        " ".join(words[place] for place in drawn[end - length : end])
+        for end, length in zip(ends, lengths, strict=True)
+    ]
 
 
 def _encode(encoder: OnnxEncoder, texts: Sequence[str]) -> Floats:
@@ -103,14 +130,15 @@ def _arrange(tokens: Sequence[Sequence[int]]) -> _Texts:
 
 def _write(folder: Path, encoder: str, table: Floats, texts: Sequence[str]) -> SketchCard:
     """Round each row to 8 bits, with a scale of its own."""
-    packed = np.zeros(len(table), row_type(DIMENSION))
+    size, dimension = table.shape
+    packed = np.zeros(size, row_type(dimension))
     largest = np.abs(table).max(axis=1)
     packed["scale"] = largest / 127
     packed["row"] = np.rint(table * (127 / np.maximum(largest, 1e-9))[:, None])
     np.save(folder / TABLE_FILE, packed)
     card = SketchCard(
         format=FORMAT,
-        dimension=DIMENSION,
+        dimension=dimension,
         encoder=encoder,
         texts=len(texts),
         texts_sha256=hashlib.sha256("\0".join(texts).encode()).hexdigest(),
@@ -131,13 +159,13 @@ class _Trainer:
         self._nearest = _nearest_texts(encodings @ self._directions)
         self._random = np.random.default_rng(0)
 
-    def train(self, words: Floats, report: Callable[[str], None]) -> Floats:
+    def train(self, words: Floats, steps: int, report: Callable[[str], None]) -> Floats:
         """Return a row for each word."""
         turn = self._directions.copy()
         counts = np.bincount(self._texts.tokens, minlength=len(words))[:, None]
         weights = (-np.log1p(counts / len(self._texts.tokens) / COMMON)).astype(np.float32)
         turning, weighing = _Adam(turn), _Adam(weights)
-        for rate, batch in self._batches(MAP_EPOCHS, report):
+        for rate, batch in self._batches(round(steps * MAP_SHARE), report):
             used, places = np.unique(batch.texts.tokens, return_inverse=True)
             plain, factors = words[used] @ turn, np.exp(weights[used])
             slopes = batch.find_slopes(plain * factors, places)
@@ -146,28 +174,27 @@ class _Trainer:
             weighing.step(weights, used, weight_slopes, rate * WEIGHT_RATE)
         table: Floats = (words @ turn) * np.exp(weights)
         stepping = _Adam(table)
-        for rate, batch in self._batches(ROW_EPOCHS, report):
+        for rate, batch in self._batches(round(steps * (1 - MAP_SHARE)), report):
             used, places = np.unique(batch.texts.tokens, return_inverse=True)
             slopes = batch.find_slopes(table[used], places)
             stepping.step(table, used, slopes, rate * ROW_RATE)
         return table
 
-    def _batches(
-        self, epochs: int, report: Callable[[str], None]
-    ) -> Iterator[tuple[float, _Batch]]:
+    def _batches(self, steps: int, report: Callable[[str], None]) -> Iterator[tuple[float, _Batch]]:
         """Yield batches with the rate of their steps, which falls from 1 to 0."""
         count = len(self._encodings)
-        whole = max(count // BATCH, 1)
-        for epoch in range(epochs):
-            order = self._random.permutation(count)
-            for place in range(whole):
-                drawn = order[place * BATCH : (place + 1) * BATCH]
-                which = self._random.integers(0, NEAREST, (len(drawn), COMPANIONS))
-                near = self._nearest[drawn[:, None], which].ravel()
-                chosen = np.unique(np.concatenate([drawn, near]))
-                batch = _Batch(self._texts.select(chosen), self._encodings[chosen])
-                yield 1 - (epoch * whole + place) / (epochs * whole), batch
-            report(f"epoch {epoch + 1} of {epochs}: error {batch.error:.4f}")
+        order = np.empty(0, np.int64)
+        for step in range(steps):
+            if len(order) < min(BATCH, count):
+                order = self._random.permutation(count)
+            drawn, order = order[:BATCH], order[BATCH:]
+            which = self._random.integers(0, NEAREST, (len(drawn), COMPANIONS))
+            near = self._nearest[drawn[:, None], which].ravel()
+            chosen = np.unique(np.concatenate([drawn, near]))
+            batch = _Batch(self._texts.select(chosen), self._encodings[chosen])
+            yield 1 - step / steps, batch
+            if step % 100 == 99 or step == steps - 1:
+                report(f"step {step + 1} of {steps}: error {batch.error:.4f}")
 
 
 class _Batch:
@@ -221,7 +248,7 @@ class _Adam:
 
 
 def _main_directions(encodings: Floats) -> Floats:
-    """Return the ``DIMENSION`` directions in which the encodings are longest, as columns."""
+    """Return the directions, at most ``DIMENSION``, in which the encodings are longest."""
     _, directions = np.linalg.eigh(encodings.T @ encodings)
     return np.ascontiguousarray(directions[:, ::-1][:, :DIMENSION])
 
