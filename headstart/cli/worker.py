@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -18,9 +20,13 @@ from headstart.cli.worker_channel import Channel
 from headstart.cli.workers import WorkerTask, connection_counts, share_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import Gathered
+from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
 from headstart.observe import logger
 from headstart.settings import Settings
 from headstart.sidecar import Sidecar, lasting_parts
+
+LESSONS_S = 0.5
+"""How often workers tell each other what they have learned."""
 
 
 class WorkerSide:
@@ -29,8 +35,9 @@ class WorkerSide:
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._channel: Channel | None = None
+        self._states = SharedUpstreamStates(task.shared, mmap.PAGESIZE)
         lasting = dataclasses.replace(
-            lasting_parts(), reload=self._ask_to_reload, gather=self._gather
+            lasting_parts(self._states), reload=self._ask_to_reload, gather=self._gather
         )
         self._sidecar = Sidecar(self._own(task.settings), lasting)
         self._server = SidecarServer(
@@ -54,6 +61,7 @@ class WorkerSide:
         ends = socket.socket(fileno=self._task.channel)
         self._channel = await Channel.over(ends, self._answer)
         server.spawn(self._follow, self._channel)
+        server.spawn(self._tell_lessons, self._channel)
         self._channel.tell("ready")
 
     async def _follow(self, channel: Channel) -> None:
@@ -65,10 +73,19 @@ class WorkerSide:
             os.getpid(),
         )
 
+    async def _tell_lessons(self, channel: Channel) -> None:
+        """Tell the other workers what this one has learned of the upstreams."""
+        while self._channel is not None:
+            await asyncio.sleep(LESSONS_S)
+            if lessons := self._states.take_lessons():
+                channel.tell("learned", lessons)
+
     async def _answer(self, kind: str, payload: bytes) -> bytes:
         """Answer the supervisor."""
         if kind == "show":
             return await self._sidecar.show(payload.decode())
+        if kind == "learn":
+            self._states.learn(payload)
         if kind == "replace":
             settings = msgspec.msgpack.decode(payload, type=Settings)
             await self._server.replace(self._own(settings))

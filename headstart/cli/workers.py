@@ -121,13 +121,18 @@ class WorkerTask(msgspec.Struct):
 
 
 def shared_memory(count: int) -> tuple[int, memoryview]:
-    """Return the open file that is the memory of all workers, and its counts of connections."""
+    """Return the open file that is the memory of all workers, and its counts of connections.
+
+    The states of upstreams begin on its second page.
+    """
+    from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
+
     if hasattr(os, "memfd_create"):
         shared = os.memfd_create("headstart")
     else:
         with tempfile.TemporaryFile() as file:
             shared = os.dup(file.fileno())
-    os.ftruncate(shared, mmap.PAGESIZE)
+    os.ftruncate(shared, mmap.PAGESIZE + MEMORY_BYTES)
     counts = connection_counts(shared, count)
     counts[:] = memoryview(array("q", [GONE] * count))
     return shared, counts
@@ -301,6 +306,10 @@ class WorkerPool:
         """Answer a worker."""
         if kind == "ready":
             await self._now_ready(self._workers[index])
+        elif kind == "learned":
+            for worker in self._serving():
+                if worker.index != index:
+                    worker.channel.tell("learn", payload)
         elif kind == "reload":
             await self._reload_and_log()
         elif kind == "gather":

@@ -192,7 +192,7 @@ async def _open_router(
     opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn)
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)
-    router = make_router(settings, opened, shaping, panels, states.hedges)
+    router = make_router(settings, opened, shaping, panels, states)
     for name, panel in panels.items():
         await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
     return opened, router

@@ -15,8 +15,6 @@ from headstart.middleware.router import Router, RouteTaken
 from headstart.middleware.shaping.steps import ShapedCandidate
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
-from headstart.policies.routing.circuit_breaker import RetryBudget
-from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 
 if TYPE_CHECKING:
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.steps import StepContext
+    from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.settings import CacheSettings, RouteSettings, Settings
@@ -73,15 +72,15 @@ def make_router(
     opened: Sequence[Opened],
     shaping: Shaping,
     panels: dict[str, JudgePanel],
-    hedges: dict[tuple[str, str], ExtraBudget],
+    states: UpstreamStates,
 ) -> Router:
     """Return the router, which chooses an upstream by route, model and dialect.
 
     The function adds to ``panels`` the judges of each cascade, by the name under which their state
-    is saved, and to ``hedges`` the budget of each hedge, by route and strategy.
+    is saved, and to ``states.hedges`` the budget of each hedge, by route and strategy.
     """
     predicting = shaping.context if _predicts(settings) else None
-    builder = CandidateBuilder(opened, panels, hedges, predicting=predicting)
+    builder = CandidateBuilder(opened, panels, states, predicting=predicting)
     without_upstreams = [route for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
@@ -122,13 +121,13 @@ class CandidateBuilder:
         self,
         opened: Sequence[Opened],
         panels: dict[str, JudgePanel],
-        hedges: dict[tuple[str, str], ExtraBudget],
+        states: UpstreamStates,
         *,
         predicting: StepContext | None = None,
     ) -> None:
         self._predicting = predicting
         self._panels = panels
-        self._hedges = hedges
+        self._states = states
         self._opened = {each.settings.name: each for each in opened}
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = {
@@ -173,15 +172,16 @@ class CandidateBuilder:
             return self._cascade(name, strategy, *members)
         from headstart.middleware.upstreams.attempt_group import AttemptGroup
 
-        extra = ExtraBudget(strategy.extra_calls, strategy.extra_cost)
+        states, place = self._states, (name, strategy.composition)
+        extra = states.extra_budget(*place, strategy.extra_calls, strategy.extra_cost)
         if strategy.strategy == "hedge":
-            self._hedges[name, strategy.composition] = extra
+            states.hedges[place] = extra
         return AttemptGroup(
             name,
             members,
             strategy,
             extra=extra,
-            retrying=RetryBudget(),
+            retrying=states.retry_budget(*place),
             draw=_draw,
             clock=clock,
         )

@@ -25,6 +25,7 @@ from headstart.cli.acceptor import GONE, Acceptor
 from headstart.cli.workers import share_of, worker_count
 from headstart.config.checks import checked
 from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Status
 from headstart.settings import (
     AuditSettings,
     CacheSettings,
@@ -89,6 +90,23 @@ def test_a_worker_that_is_killed_takes_only_its_own_calls_and_another_starts(two
     assert 1 <= len(load.failed) <= 6  # each of the eight clients has one connection
     assert after > before
     assert "ended (by SIGKILL)" in two.log
+
+
+def test_what_one_worker_learned_of_an_upstream_holds_for_all(
+    tmp_path: Path, free_port: int
+) -> None:
+    limited = Status(status=429, headers={"retry-after": "300"})
+    provider = Simulator(fault=limited)
+    with served(tmp_path, free_port, "--workers", "2", provider=provider) as server:
+        with contextlib.ExitStack() as open_ones:
+            for number in range(8):  # each worker gets half of them
+                connection = http.client.HTTPConnection("127.0.0.1", free_port, timeout=20)
+                open_ones.enter_context(contextlib.closing(connection))
+                status, _ = ask(connection, f"question {number}")
+                assert status == 429
+        assert provider.stats.snapshot().calls == 1
+        [upstream] = json.loads(server.admin("upstreams")[1])["upstreams"]
+        assert upstream["ready_in_s"] > 200
 
 
 def test_a_counter_does_not_fall_when_a_worker_dies(two: Served) -> None:

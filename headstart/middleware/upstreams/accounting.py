@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
 from headstart.policies.cost import Price, cancelled_cost_usd
-from headstart.policies.routing.circuit_breaker import CircuitBreaker
+from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudget
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import Affinities, Measures
 from headstart.policies.routing.rate_limits import RateLimits
+from headstart.policies.routing.schedule import ExtraBudget
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.documents import DocumentForm
     from headstart.policies.routing.circuit_breaker import Permit
     from headstart.policies.routing.failures import Failure
     from headstart.policies.routing.measures import UpstreamModel
-    from headstart.policies.routing.schedule import ExtraBudget
     from headstart.reply import Reply
     from headstart.transcript import Transcript
     from headstart.types import Call
 
+_NO_LOCK = nullcontext()
 _Place: TypeAlias = tuple[str, str, str]
 MOST_STATES = 1024
 
 
 class UpstreamState:
-    """Health and limits of one (upstream, model, key)."""
+    """Health and limits of one (upstream, model, key).
 
-    __slots__ = ("breaker", "limits")
+    ``lock`` is held while a call takes its leave: other processes may share the state.
+    """
 
-    def __init__(self) -> None:
-        self.breaker = CircuitBreaker()
-        self.limits = RateLimits()
+    __slots__ = ("breaker", "limits", "lock")
+
+    def __init__(
+        self,
+        breaker: CircuitBreaker | None = None,
+        limits: RateLimits | None = None,
+        lock: AbstractContextManager[None] = _NO_LOCK,
+    ) -> None:
+        self.breaker = CircuitBreaker() if breaker is None else breaker
+        self.limits = RateLimits() if limits is None else limits
+        self.lock = lock
 
 
 class UpstreamStates:
@@ -62,12 +75,24 @@ class UpstreamStates:
         if condition is not None:
             self._proven.move_to_end(place)
             return condition
-        condition = self._unproven.pop(place, None) or UpstreamState()
+        condition = self._unproven.pop(place, None) or self.make(*place)
         table = self._proven if condition.breaker.proven else self._unproven
         table[place] = condition
         if len(table) > self._most:
             table.popitem(last=False)
         return condition
+
+    def make(self, upstream: str, model: str, key: str) -> UpstreamState:  # noqa: ARG002 - others tell them apart
+        """Return the state of what was not called lately."""
+        return UpstreamState()
+
+    def extra_budget(self, route: str, composition: str, calls: float, usd: float) -> ExtraBudget:  # noqa: ARG002 - the same
+        """Return the budget of extra calls of a strategy of a route."""
+        return ExtraBudget(calls, usd)
+
+    def retry_budget(self, route: str, composition: str) -> RetryBudget:  # noqa: ARG002 - the same
+        """Return the budget of retries of a strategy of a route."""
+        return RetryBudget()
 
     def open_for_s(self, upstream: str, key: str, now: float) -> float:
         """Return the seconds for which circuit breakers of an upstream's models are open."""

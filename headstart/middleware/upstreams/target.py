@@ -588,23 +588,26 @@ class Target:
         model = self._model(call)
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
-        reserved, limit_s = 0, 0.0
-        if limits.known:
-            reserved = reserved_tokens(call, self._states.measures)
-            limit_s = limits.ready_in_s(reserved, now)
-        permit = breaker.admit(now) if limit_s <= 0.0 else None
-        if permit is None:
-            wait_s = breaker.ready_in_s(now)
-            limited = limit_s > wait_s or breaker.limited(now)
-            if call.ignore_breaker and not limited:
-                permit = breaker.insist(now)
-        if permit is None:
-            why = "has used up its rate limit" if limited else "is not asked while it fails"
-            raise UpstreamUnavailable(
-                f"upstream {self.name} {why}", retry_after_s=max(limit_s, wait_s), limited=limited
-            )
-        if limits.known:
-            limits.take(reserved, now)
+        with state.lock:
+            reserved, limit_s = 0, 0.0
+            if limits.known:
+                reserved = reserved_tokens(call, self._states.measures)
+                limit_s = limits.ready_in_s(reserved, now)
+            permit = breaker.admit(now) if limit_s <= 0.0 else None
+            if permit is None:
+                wait_s = breaker.ready_in_s(now)
+                limited = limit_s > wait_s or breaker.limited(now)
+                if call.ignore_breaker and not limited:
+                    permit = breaker.insist(now)
+            if permit is None:
+                why = "has used up its rate limit" if limited else "is not asked while it fails"
+                raise UpstreamUnavailable(
+                    f"upstream {self.name} {why}",
+                    retry_after_s=max(limit_s, wait_s),
+                    limited=limited,
+                )
+            if limits.known:
+                limits.take(reserved, now)
         return Recording(
             call,
             model.key,

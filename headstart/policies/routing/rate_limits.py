@@ -13,7 +13,7 @@ import re
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.callers import NameMemo
 
@@ -255,6 +255,10 @@ class _Bucket:
         return max(0.0, min(missing / self.per_s, self.believed_until - now))
 
 
+SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float]]
+"""Limits by name, as numbers."""
+
+
 class RateLimits:
     """The limits of one (upstream, model, key). ``now`` is always in monotonic seconds.
 
@@ -306,3 +310,18 @@ class RateLimits:
             if bucket.kind.counts_tokens and not bucket.kind.one_direction:
                 bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
                 bucket.at = now
+
+    def saved(self) -> SavedLimits:
+        """Return the limits, for another process of the same machine."""
+        return {
+            name: (each.level, each.limit, each.per_s, each.at, each.believed_until)
+            for name, each in self._buckets.items()
+        }
+
+    def restore(self, saved: SavedLimits) -> None:
+        """Take over what ``saved`` returned."""
+        self._buckets = {}
+        for name, numbers in saved.items():
+            bucket = self._buckets[name] = _Bucket(_limit_kind(name))
+            bucket.level, bucket.limit, bucket.per_s, bucket.at, bucket.believed_until = numbers
+        self.known = bool(saved)

@@ -1,0 +1,213 @@
+"""Several workers on shared states behave as one: same decisions, one budget, one limit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.middleware.upstreams.shared_states import MEMORY_BYTES, SharedUpstreamStates
+from headstart.policies.routing.failures import FailureKind, failure
+from headstart.policies.routing.measures import UpstreamModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.policies.routing.circuit_breaker import Permit
+
+HEADERS = ((b"x-ratelimit-limit-requests", b"100"), (b"x-ratelimit-remaining-requests", b"40"),
+           (b"x-ratelimit-reset-requests", b"36s"))  # fmt: skip
+PLACE = ("sim", "m", "1")
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(MEMORY_BYTES)
+        yield file.fileno()
+
+
+@pytest.fixture
+def workers(memory: int) -> list[SharedUpstreamStates]:
+    return [SharedUpstreamStates(memory, 0) for _ in range(3)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_breakers_of_workers_decide_as_one_would(
+    workers: list[SharedUpstreamStates], seed: int
+) -> None:
+    draw = random.Random(seed)
+    alone = UpstreamStates().of(*PLACE).breaker
+    shared = [each.of(*PLACE).breaker for each in workers]
+    permits: list[Permit] = []
+    now = 100.0
+    for _ in range(400):
+        now += draw.random() * draw.choice([0.01, 0.5, 3.0])
+        breaker = draw.choice(shared)
+        act = draw.randrange(5)
+        if act < 2:
+            permit = alone.admit(now)
+            assert breaker.admit(now) == permit
+            if permit is not None:
+                permits.append(permit)
+        elif permits:
+            permit = permits.pop(draw.randrange(len(permits)))
+            for each in (alone, breaker):
+                if act == 2:
+                    each.failed(permit, failure(FailureKind.SERVER), now)
+                elif act == 3:
+                    each.succeeded(permit, now)
+                else:
+                    each.superseded(permit)
+        reader = draw.choice(shared)
+        assert reader.ready_in_s(now) == alone.ready_in_s(now)
+        assert reader.weight(now) == alone.weight(now)
+        assert reader.degraded(now) == alone.degraded(now)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_limits_and_budgets_of_workers_are_one(
+    workers: list[SharedUpstreamStates], seed: int
+) -> None:
+    draw, now = random.Random(seed), 100.0
+    single = UpstreamStates()
+    alone = single.of(*PLACE).limits, single.retry_budget("r", "c"), single.extra_budget(
+        "r", "c", 0.1, 0.2
+    )  # fmt: skip
+    shared = [
+        (each.of(*PLACE).limits, each.retry_budget("r", "c"), each.extra_budget("r", "c", 0.1, 0.2))
+        for each in workers
+    ]
+    for _ in range(2500):
+        now += draw.random() * 0.3
+        limits, retries, extra = draw.choice(shared)
+        act = draw.randrange(12)
+        if act == 0:
+            for each in (alone[0], limits):
+                each.learn(HEADERS, now, 0.0)
+        elif act < 4:
+            for each in (alone[0], limits):
+                each.take(1, now)
+        elif act < 6:
+            alone[1].earn(now)
+            retries.earn(now)
+        elif act < 8:
+            assert retries.spend(now, last=True) == alone[1].spend(now, last=True)
+        elif act < 10:
+            alone[2].earn(0.5)
+            extra.earn(0.5)
+        else:
+            assert extra.spend(0.05) == alone[2].spend(0.05)
+        limits, _, extra = draw.choice(shared)
+        assert limits.known == alone[0].known
+        assert limits.ready_in_s(1, now) == alone[0].ready_in_s(1, now)
+        assert limits.allowance(now) == alone[0].allowance(now)
+        assert extra.calls_used == pytest.approx(alone[2].calls_used)
+        assert extra.usd_used == pytest.approx(alone[2].usd_used)
+
+
+TAKER = f"""
+import sys
+from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
+state = SharedUpstreamStates(int(sys.argv[1]), 0).of(*{PLACE!r})
+sys.stdin.readline()
+taken = 0
+for _ in range(200):
+    with state.lock:
+        if state.limits.ready_in_s(1, 1000.0) <= 0.0:
+            state.limits.take(1, 1000.0)
+            taken += 1
+print(taken)
+"""
+
+
+def test_processes_that_take_at_once_take_what_is_there(
+    memory: int, workers: list[SharedUpstreamStates]
+) -> None:
+    workers[0].of(*PLACE).limits.learn(HEADERS, 1000.0, 0.0)
+    takers = [
+        subprocess.Popen(
+            [sys.executable, "-c", TAKER, str(memory)],
+            pass_fds=(memory,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    for taker in takers:
+        assert taker.stdin is not None
+        taker.stdin.write("go\n")
+        taker.stdin.flush()
+    taken = [int(taker.communicate(timeout=60)[0]) for taker in takers]
+    assert sum(taken) == 40
+
+
+HOLDER = """
+import sys, time
+from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
+with SharedUpstreamStates(int(sys.argv[1]), 0).of("sim", "m", "1").lock:
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_ends_or_stops_with_the_lock_holds_up_nobody(
+    memory: int, workers: list[SharedUpstreamStates], sent: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(memory)],
+        pass_fds=(memory,), stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        os.kill(holder.pid, sent)
+        began = time.monotonic()
+        assert workers[0].of(*PLACE).breaker.admit(1.0) is not None
+        assert time.monotonic() - began < 10.0
+        holder.kill()
+
+
+def test_many_models_push_out_those_that_never_answered(
+    workers: list[SharedUpstreamStates],
+) -> None:
+    first, second, _ = workers
+    breaker = first.of(*PLACE).breaker
+    permit = breaker.admit(1.0)
+    assert permit is not None
+    breaker.succeeded(permit, 1.0)
+    breaker.close_for(1e6, 1.0)
+    for number in range(6000):
+        first.of("sim", f"made-up-{number}", "1").breaker.admit(1.0)
+    assert second.of(*PLACE).breaker.ready_in_s(2.0) > 1000
+
+
+def test_what_one_worker_learned_the_others_learn() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(MEMORY_BYTES)
+        told, other = (SharedUpstreamStates(file.fileno(), 0) for _ in range(2))
+        key = UpstreamModel("sim", "m")
+        told.measures.began(key, 1.0)
+        for _ in range(20):
+            told.measures.first(key, 100, 0.25, 1.0)
+            told.measures.answered(
+                key, 2.0, route_or_endpoint="r", estimated=100, reported=120, completion=40,
+                decoding_s=1.0, gaps=(0.01, 0.02),
+            )  # fmt: skip
+        told.affinities.served("a conversation", "sim", 1.0)
+        other.learn(told.take_lessons())
+        assert told.take_lessons() == b"" == other.take_lessons()
+        for learned in (told, other):
+            figures = learned.measures
+            assert figures.first_token(key, 100, 1.0).mean_s == pytest.approx(0.25, rel=0.05)
+            assert figures.tokens_per_s(key) == pytest.approx(40.0)
+            assert figures.expected_length("r") == pytest.approx(40.0)
+            assert figures.prompt_tokens(key, 100) == 120
+            assert learned.affinities.of("a conversation", 2.0) == "sim"
+        assert other.measures.in_flight(key) == 0
