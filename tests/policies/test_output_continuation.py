@@ -72,7 +72,11 @@ def test_what_follows_the_last_words_is_all_new(said: str, more: str) -> None:
 
 
 LEADS = ["```python\n", "...", "\u2026 ", '"', "**", "Continuing from where I left off:\n\n",
-         "Sure! Here is the rest:\n\n```\n"]  # fmt: skip
+         "Sure! Here is the rest:\n\n```\n", "ok, going on: ", "**Continued**\n",
+         "## Continued\n\n",
+         "(continuing)\n", "<think>It was cut after *bro*.</think>\n",
+         "<think>Go on.</think>Sure. ", "I am sorry that it was cut. " * 10 + "It goes on:\n",
+         ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lead", LEADS)
@@ -123,11 +127,17 @@ def test_the_chunks_of_a_late_repetition_make_no_difference(
 def test_text_that_repeats_nothing_is_held_back_no_longer_than_a_lead_may_be() -> None:
     join, more = Join(SAID, prefilled=False), "Zebras graze. " * 40
     held = next(at for at in range(len(more)) if join.feed(more[at]))
-    assert held < 200 + len(anchor(SAID))
+    assert held < 400 + len(anchor(SAID))
     assert join.feed(" and") == " and"
     assert Join(SAID, prefilled=False).feed("wn fox") == "wn fox", "nobody begins to speak so"
     assert Join(SAID, prefilled=True).feed("Zebras") == "Zebras"
     assert Join("too short to tell", prefilled=False).feed("Zebras") == "Zebras"
+
+
+def test_a_thought_that_does_not_end_is_no_answer() -> None:
+    assert joined(SAID, "<think>It was", " cut") == ""
+    assert joined("<think>We " + SAID, "wn</think>Yes.") == "wn</think>Yes."
+    assert joined(SAID, "<th>wn") == "<th>wn"
 
 
 def test_the_last_words_are_words() -> None:

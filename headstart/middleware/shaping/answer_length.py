@@ -286,7 +286,7 @@ class _LimitedAnswer:
                 return
             if rest:
                 yield write(rest)
-        raise UpstreamProtocolError("it repeats itself without end")
+        raise UpstreamProtocolError("it does not end, or repeats itself")
 
     def _next_call(self, limit: int | None, text: str, prefill: Prefill) -> Call:
         """Return the call for the missing part; ``text`` is the answer's text so far."""

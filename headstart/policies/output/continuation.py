@@ -23,15 +23,23 @@ _WINDOW = 240
 """Number of characters of the first part that the second may repeat unasked."""
 _SURE = 8
 """A shorter overlap may be chance, unless it is a word of its own."""
-_LEAD = 200
+_LEAD = 400
 """Number of characters that a model may write before it repeats the last words."""
+_LONGEST_THOUGHT = 60_000
+"""Number of characters after which a text that begins like a thought counts as text."""
 _DISTINCTIVE = 40
 """Last words with fewer characters may come again by chance."""
 _MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
 _OPENING = re.compile(_MARKS)
 """The marks that a model puts before the text that it repeats."""
-_COMMENTED = re.compile(r"\s*(?:[^\W\d_a-z][^\n]*(?:[:.!]\s|\n)\s*){0,2}" + _MARKS)
-"""The same marks, after one or two sentences of the model's own."""
+_ENDS_COMMENT = re.compile(r"(?:[:.!?\u2026][*_)\]]*\s|[*_)\]]\s|\n)" + _MARKS + r"\Z")
+"""The end of the model's own words: of a sentence, a heading or a line, and then the marks."""
+_PREFACES = (
+    "ok", "sure", "yes", "right", "alright", "sorry", "going on", "continu", "here", "the rest",
+    "resum", "let me", "let's", "i'll", "i will", "as requested", "of course", "certainly",
+)  # fmt: skip
+"""The beginnings of such words in lower case."""
+_THOUGHT = re.compile(r"\s*<(think(?:ing)?)>")
 _WITHIN = re.compile(r"\s*[a-z\d_]")
 """A text that continues within a sentence."""
 INSTRUCTION = (
@@ -87,20 +95,40 @@ class Join:
         self._reach = _LEAD + len(words)
         self._pending = ""
         self._joined = not self._tail
+        thinks = written.rfind("<think") > written.rfind("</think")
+        self._thinks = not (prefilled or thinks or self._joined)
+        """The continuation may begin with a thought, which is no part of the answer."""
 
     def feed(self, text: str) -> str:
         """Return the new text; nothing while it may be a repetition."""
         if self._joined:
             return text
         self._pending += text
-        return "" if self._is_open() else self.end()
+        return "" if self._leave_thought() or self._is_open() else self.end()
 
     def end(self) -> str:
         """Return the new text in the buffered text, when no more text comes."""
         if self._joined:
             return ""
         self._joined = True
+        if self._leave_thought() and _THOUGHT.match(self._pending):
+            return ""
         return self._pending[self._surely_repeated() or self._repeated(0) :]
+
+    def _leave_thought(self) -> bool:
+        """Remove a thought at the beginning; return whether more text is needed for that."""
+        if not self._thinks:
+            return False
+        found = _THOUGHT.match(self._pending)
+        if found is None:
+            start = self._pending.lstrip()
+            self._thinks = any(tag.startswith(start) for tag in ("<think>", "<thinking>"))
+            return self._thinks
+        end = self._pending.find(f"</{found[1]}>", found.end())
+        if end >= 0:
+            self._pending = self._pending[end + len(found[1]) + 3 :]
+        self._thinks = end < 0 and len(self._pending) <= _LONGEST_THOUGHT
+        return self._thinks
 
     def _is_open(self) -> bool:
         """Tell whether more text could change the extent of the repetition."""
@@ -111,7 +139,7 @@ class Join:
         if seam := self._surely_repeated():
             more = self._pending[seam:]
             return more != self._space and self._space.startswith(more)
-        goes_on = _WITHIN.match(self._pending) and self._pending.lstrip()[0] != self._anchor[0]
+        goes_on = _goes_on(self._pending) and self._pending.lstrip()[0] != self._anchor[0]
         return not goes_on and len(self._pending) < self._reach
 
     def _starts(self) -> tuple[int, ...]:
@@ -138,7 +166,7 @@ class Join:
             if end - begin >= _SURE:
                 return end
         found = self._words.search(self._pending, 0, self._reach)
-        if found is None or not _COMMENTED.fullmatch(self._pending, 0, found.start()):
+        if found is None or not _is_comment(self._pending[: found.start()]):
             return 0
         # A text that repeats itself word for word comes to its last words again by itself.
         goes_on = not self._is_unique and self._pending[: found.start()].strip() in self._written
@@ -165,3 +193,17 @@ class Join:
             return False
         before = self._tail[-length - 1 : -length]
         return length >= _SURE or not (before.isalnum() and overlap[0].isalnum())
+
+
+def _goes_on(text: str) -> bool:
+    """Tell whether a text continues within a sentence, and is no beginning of a comment."""
+    start = text.lstrip().lower()
+    comment = any(start.startswith(each) or each.startswith(start) for each in _PREFACES)
+    return _WITHIN.match(text) is not None and not comment
+
+
+def _is_comment(lead: str) -> bool:
+    """Tell whether the text before the last words is the model's own: marks, or whole sentences."""
+    if _OPENING.fullmatch(lead):
+        return True
+    return not _goes_on(lead) and _ENDS_COMMENT.search(lead) is not None
