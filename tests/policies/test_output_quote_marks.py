@@ -85,6 +85,21 @@ def test_a_document_that_bears_ids_is_left_alone() -> None:
         ('{"a": "⟦q:1⟧"}', '{"a": "⟦q:1⟧"}'),
         (' ["⟦q:1⟧"]', ' ["⟦q:1⟧"]'),
         ("So:\n```json\n⟦q:1⟧\n```\n⟦q:2⟧", f"So:\n```json\n⟦q:1⟧\n```\n{QUOTES[2]}"),
+        ("```\n~~~\n⟦q:1⟧\n```\n⟦q:2⟧", f"```\n~~~\n⟦q:1⟧\n```\n{QUOTES[2]}"),
+        ("````\n```\n⟦q:1⟧\n````\n⟦q:2⟧", f"````\n```\n⟦q:1⟧\n````\n{QUOTES[2]}"),
+        ("> ```\n> ⟦q:1⟧\n> ```\n⟦q:2⟧", f"> ```\n> ⟦q:1⟧\n> ```\n{QUOTES[2]}"),
+        ("- ```\n  ⟦q:1⟧\n  ```\n⟦q:2⟧", f"- ```\n  ⟦q:1⟧\n  ```\n{QUOTES[2]}"),
+        ("```x```\n⟦q:1⟧", f"```x```\n{QUOTES[1]}"),
+        ("Write `⟦q:1⟧` or ⟦q:2⟧", f"Write `⟦q:1⟧` or {QUOTES[2]}"),
+        ('The JSON:\n{"quote": "⟦q:2⟧"}', 'The JSON:\n{"quote": "⟦q:2⟧"}'),
+        ('Here: {"a": ["⟦q:2⟧"]}', 'Here: {"a": ["⟦q:2⟧"]}'),
+        (
+            'So:\n{\n "a": [\n  "⟦q:2⟧"\n ]\n}\n⟦q:1⟧',
+            f'So:\n{{\n "a": [\n  "⟦q:2⟧"\n ]\n}}\n{QUOTES[1]}',
+        ),
+        ('\ufeff{"a": "⟦q:1⟧"}', '\ufeff{"a": "⟦q:1⟧"}'),
+        ('It says: "⟦q:1⟧"', f'It says: "{QUOTES[1]}"'),
+        ("[a](b) says ⟦q:1⟧", f"[a](b) says {QUOTES[1]}"),
     ],
 )
 def test_marks_are_expanded_where_they_may_be(said: str, shown: str) -> None:

@@ -8,7 +8,6 @@ depend on the messages above it alone, and a mark means the same text for ever.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -88,13 +87,13 @@ class Sources:
         """
         spans = len(text) - _HEAD_CHARS + 1
         hits = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
-        if not hits or _is_json(text):
-            return text
-        fences = list(_fenced(text))
+        place = _Place()
         out: list[str] = []
-        done = 0
+        done = read = 0
         for at in hits:
-            if at < done or bisect_right(fences, at) % 2:
+            place.read(text[read:at])
+            read = at
+            if at < done or place.is_literal:
                 continue
             first, last = self._longest(text, at)
             if first:
@@ -141,16 +140,14 @@ class QuoteExpander:
     """Expands the marks in the text of an answer, which comes in pieces of any size.
 
     Only text that may be the beginning of a mark is held back. A mark with an unknown id stays as
-    it is, and so does any mark in JSON or in fenced code.
+    it is, and so does any mark in JSON or in code.
     """
 
     def __init__(self, quote: Callable[[int, int], str | None]) -> None:
         self._quote = quote
         self._pending = ""
-        self._line = ""
-        """The first characters of the current line, as the model wrote them."""
-        self._fenced = False
-        self._json: bool | None = None
+        self._place = _Place()
+        """The place in the text as the model wrote it."""
         self.expanded = 0
         """Number of marks that were expanded."""
 
@@ -179,42 +176,83 @@ class QuoteExpander:
     def _expand(self, mark: re.Match[str]) -> str:
         first = int(mark[1])
         quote = self._quote(first, int(mark[2] or first))
-        if quote is None or self._fenced or self._json:
+        if quote is None or self._place.is_literal:
             return self._pass(mark[0])
         self._pass("⟦")
         self.expanded += 1
         return quote
 
     def _pass(self, text: str) -> str:
-        if self._json is None and (begun := text.lstrip()):
-            self._json = begun[0] in "{["
+        self._place.read(text)
+        return text
+
+
+_FENCE = re.compile(r"[\s>]*(?:(?:[-*+]|\d{1,3}[.)])\s+)?(`{3,}|~{3,})([^\n]*)")
+_BEGINS_JSON = re.compile(r"[\ufeff\s]*[\[{]\s*(?:[\"{\[\]}]|\w+\s*[:,]|\Z)")
+_OPENS = re.compile(r"(?:^|[\s:,\[{])[\[{]\s*\Z")
+_IN_STRING = re.compile(r"(?:\"[^\"]*\"\s*:\s*|[\[{][^\]}]*)\"(?:[^\"\\]|\\.)*\Z")
+_LINE_HEAD, _LINE_TAIL = 160, 400
+"""Numbers of characters of a line that are looked at."""
+
+
+class _Place:
+    """The place that an answer has reached: in code, in JSON, or in neither."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._json = False
+        """The answer begins like JSON."""
+        self._fence = ""
+        self._depth = 0
+        """How many lines have opened an object or a list of JSON that no line has closed."""
+        self._head = self._tail = ""
+        self._ticks = 0
+
+    def read(self, text: str) -> None:
+        """Go on by a piece of the answer."""
         *ended, line = text.split("\n")
         for each in ended:
-            self._fenced ^= _is_fence(self._line + each)
-            self._line = ""
-        self._line = (self._line + line).lstrip(" ")[:3]
-        return text
+            self._add(each)
+            self._end_line()
+        self._add(line)
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether a mark here is a part of code or JSON."""
+        return (
+            self._json
+            or self._fence != ""
+            or self._depth > 0
+            or self._ticks % 2 == 1
+            or _BEGINS_JSON.match(self._head) is not None
+            or _IN_STRING.search(self._tail) is not None
+        )
+
+    def _add(self, text: str) -> None:
+        self._head += text[: _LINE_HEAD - len(self._head)]
+        self._tail = (self._tail + text)[-_LINE_TAIL:]
+        self._ticks += text.count("`")
+
+    def _end_line(self) -> None:
+        if not self._begun and self._head.strip("\ufeff \t\r"):
+            self._begun, self._json = True, _BEGINS_JSON.match(self._head) is not None
+        fence = _FENCE.match(self._head)
+        if fence is not None and not self._fence:
+            # A line such as ```code``` is no fence.
+            self._fence = "" if fence[1][0] == "`" and "`" in fence[2] else fence[1]
+        elif fence is not None:
+            closes = fence[1].startswith(self._fence) and not fence[2].strip()
+            self._fence = "" if closes else self._fence
+        elif not self._fence:
+            if self._depth and self._head.lstrip()[:1] in {"]", "}"}:
+                self._depth -= 1
+            self._depth += _OPENS.search(self._tail) is not None
+        self._head = self._tail = ""
+        self._ticks = 0
 
 
 def _mark(first: int, last: int) -> str:
     return f"⟦q:{first}⟧" if first == last else f"⟦q:{first}-{last}⟧"
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip()[:1] in {"{", "["}
-
-
-def _is_fence(line: str) -> bool:
-    return line.lstrip(" ").startswith(("```", "~~~"))
-
-
-def _fenced(text: str) -> Iterator[int]:
-    """Yield the places where fenced code begins and ends, in turns."""
-    at = 0
-    for line in text.split("\n"):
-        if _is_fence(line):
-            yield at
-        at += len(line) + 1
 
 
 def may_quote(asked: CanonicalRequest) -> bool:
