@@ -95,6 +95,47 @@ def test_a_doubt_spoils_the_answer(answer: str, reason: Doubt) -> None:
     assert doubt(answer) == reason
 
 
+PATCH = "@@ -4,2 +4,2 @@\n def one():\n-    return 1\n+    return 3\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "   " + block("    return 1", "    return 3").replace("\n", "\n   "),
+        "> " + block("    return 1", "    return 3").replace("\n", "\n> "),
+        f"--- a/x.py\n+++ b/x.py\n{PATCH}",
+        f"*** Begin Patch\n*** Update File: x.py\n{PATCH}*** End Patch",
+        "<search>\n    return 1\n</search>\n<replace>\n    return 3\n</replace>",
+    ],
+)
+def test_edits_in_a_form_of_the_models_own_are_a_doubt(answer: str) -> None:
+    reader = read(answer, DOCUMENT * 9)
+    assert reader.end() is None
+    assert reader.begun
+    assert reader.doubt is Doubt.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "+def one():\n+    return 3",
+        "4\tdef one():\n5\t    return 3",
+        "  4| def one():\n  5|     return 3",
+        "```python\ndef one():\n    return 3\n```",
+    ],
+)
+def test_new_lines_that_bear_what_no_old_line_does_are_a_doubt(replace: str) -> None:
+    assert doubt(block("def one():\n    return 1", replace)) is Doubt.MALFORMED
+
+
+def test_what_an_old_line_bears_a_new_one_may_bear() -> None:
+    steps = "1  heat\n2  cool\n+ salt\n"
+    assert edited(block("2  cool", "2  cool down"), steps).document.startswith(
+        "1  heat\n2  cool down"
+    )
+    assert edited(block("+ salt", "+ sugar"), steps).document.endswith("+ sugar\n")
+
+
 def test_a_search_that_stands_twice_is_no_place() -> None:
     assert doubt(block("same", "other"), "same\nother line\nsame") == Doubt.NOT_UNIQUE
 

@@ -71,7 +71,17 @@ def _is_elision(remark: str, *, shrinks: bool) -> bool:
 _SEARCH = re.compile(r"<{5,9} SEARCH>?[ \t]*")
 _DIVIDER = re.compile(r"={5,9}[ \t]*")
 _REPLACE = re.compile(r">{5,9} REPLACE[ \t]*")
-_LIKE_SEARCH = re.compile(r"<{5,9}[ \t]*\w")
+_LIKE_SEARCH = re.compile(r"[ \t>]*<{5,9}[ \t]*\w")
+_OTHER_FORM = re.compile(
+    r"[ \t>]*(?:@@ |\*\*\* (?:Begin Patch|Update File)|(?:---|\+\+\+) \S"
+    r"|</?(?:search|replace|edit)\b|<*\s*SEARCH\b|[-+](?![-+\s]))",
+    re.IGNORECASE,
+)
+"""A line of a patch or of another form of edits."""
+_DOCUMENT_SHARE = 2
+"""An answer with edits of another form is no document if it is shorter by this factor."""
+_ADDED = re.compile(r"\+")
+_NUMBERED = re.compile(r"[ \t]*\d+(?:\t|[:|](?=\s)|[ \t]+[|\u2502]|\u2192| {2,})")
 _MARKER = re.compile(r"^(?:<{5,9}(?:[ \t]|$)|={5,9}[ \t]*$|>{5,9}(?:[ \t]|$))", re.MULTILINE)
 _FENCE = re.compile(r"(?:`{3,}|~{3,})[\w.+#/-]*[ \t]*")
 
@@ -138,6 +148,8 @@ class EditReader:
         self._remarks: list[list[str]] = [[]]
         """The lines before the first block, between any two, and after the last."""
         self._fenced = False
+        self._other_form = False
+        self._chars = 0
 
     def feed(self, text: str) -> None:
         """Take in a piece of the answer."""
@@ -151,6 +163,11 @@ class EditReader:
         if self._rest and self.doubt is None:
             self._read(self._rest)
         self._rest = ""
+        size = sum(map(len, self._lines)) + len(self._lines)
+        if not self.begun and self._other_form and _DOCUMENT_SHARE * self._chars < size:
+            # Edits in a form of the model's own: the client asked for the document.
+            self.begun = True
+            self._doubt(Doubt.MALFORMED)
         if not self.begun or self.doubt is not None:
             return None
         if self._search is not None or self._fenced:
@@ -158,13 +175,14 @@ class EditReader:
             return None
         before, *others = ("\n".join(lines).strip() for lines in self._remarks)
         after = "\n\n".join(each for each in others if each)
-        size = sum(map(len, self._lines)) + len(self._lines)
         if len(before) + len(after) > _REMARK_CHARS + size // _REMARK_SHARE:
             self._doubt(Doubt.REMARKS)
             return None
         return Edited(document=self._apply(), before=before, after=after)
 
     def _read(self, line: str) -> None:
+        self._chars += len(line) + 1
+        self._other_form = self._other_form or _OTHER_FORM.match(line) is not None
         if self._replace is not None:
             self._read_replacing(line, self._replace)
         elif self._search is not None:
@@ -231,6 +249,8 @@ class EditReader:
         start, end = self._place, self._place + len(search)
         if search == replace:
             self._doubt(Doubt.UNCHANGED)
+        elif _is_dressed(search, replace):
+            self._doubt(Doubt.MALFORMED)
         elif leaves_out(search, replace):
             self._doubt(Doubt.ELIDED)
         elif self._repeats_neighbor(start, end, replace):
@@ -258,6 +278,17 @@ class EditReader:
 
     def _doubt(self, doubt: Doubt) -> None:
         self.doubt = self.doubt or doubt
+
+
+def _is_dressed(search: Sequence[str], replace: Sequence[str]) -> bool:
+    """Tell whether new lines bear what no old line does: a ``+``, a line number, a fence around."""
+    old, new = ([line for line in lines if line.strip()] for lines in (search, replace))
+    if not new:
+        return False
+    for dress in (_ADDED, _NUMBERED):
+        if all(map(dress.match, new)) and not any(map(dress.match, old)):
+            return True
+    return _FENCE.fullmatch(new[0]) is not None and not any(map(_FENCE.fullmatch, old))
 
 
 def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
