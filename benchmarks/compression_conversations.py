@@ -127,6 +127,7 @@ class Generator:
             return text if self.random.random() < 0.5 else text[len(text) // 3 :] + self.prose(1)
         makers: tuple[Callable[[], str], ...] = (
             self.json, self.json, self.log, self.html, self.code, self.foreign, self.noise,
+            self.listing, self.build,
             self.formatted, self.formatted, self.formatted,
             lambda: self.prose(self.random.randint(1, 80)),
         )  # fmt: skip
@@ -223,6 +224,22 @@ class Generator:
     def code(self) -> str:
         fence = "```python\n" if self.random.random() < 0.5 else ""
         return fence + _CODE * self.random.randint(2, 12)
+
+    def listing(self) -> str:
+        """Return a file with line numbers, as a reading tool shows it."""
+        first, sign = self.choice(1, 95, 998), self.choice("\t", "\u2192", " | ")
+        rows = (_CODE * self.random.randint(2, 9)).split("\n")
+        lines = [f"{number:6}{sign}{row.strip()}" for number, row in enumerate(rows, first)]
+        note: str = self.choice("", "\n\n<note>The file ends here.</note>")
+        return "\n".join(lines) + note
+
+    def build(self) -> str:
+        """Return what a build wrote, with progress bars."""
+        end = self.choice("\r", "\n")
+        steps = end.join(
+            f"fetch |{'#' * (n // 5):20}| {n}/100 [{n // 60:02}:{n % 60:02}]" for n in range(1, 101)
+        )
+        return f"Building {self.prose(2)}\n{steps}\nDone: {self.year()} files, exit 0\n"
 
     def foreign(self) -> str:
         return f"{self.random.choice(_FOREIGN)} " * self.random.randint(1, 120)

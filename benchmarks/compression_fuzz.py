@@ -26,6 +26,7 @@ _MODEL = "gpt-4o"
 _WHOLE = re.compile(r"\[… the same as the latest above that begins: [^\n]* …\]")
 _LINES = re.compile(r"\[… (\d+) lines?, the same as the latest above that begins: [^\n]*? …\]")
 _MARK = re.compile(r"\s*\[… [^\n]*? …\]\s*")
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
 _POINTER = re.compile(r"the latest above that begins: ([^\n]*?) …\]")
 
 
@@ -76,14 +77,28 @@ def _protected(messages: list[Message], done: Compression) -> Iterator[str]:
         if not any(span.message == number for span in done.spans):
             continue
         call = calls.get(source.get("tool_call_id"), "")
-        if source["role"] not in {"user", "tool"} or "read_file" in call or "plan.md" in call:
+        if source["role"] not in {"user", "tool"}:
             yield f"message {number} is protected"
+        if "read_file" in call or "plan.md" in call:
+            yield from _file(source, sent, done, number)
         if not _same_outside_spans(source, sent, done, number):
             yield f"message {number} changed outside of spans"
         if isinstance(source["content"], list):
             kept = [part | {"text": ""} for part in source["content"]]
             if kept != [part | {"text": ""} for part in sent["content"]]:
                 yield f"a part of message {number} changed"
+
+
+def _file(source: Message, sent: Message, done: Compression, number: int) -> Iterator[str]:
+    """A file keeps all but the blanks before the line numbers of its listing."""
+    spans = [span for span in done.spans if span.message == number]
+    if any(span.transforms != ("padding",) for span in spans):
+        yield f"message {number} is protected"
+    if done.restore()[number] != source:
+        yield f"message {number} is a file and cannot be restored"
+    for (_, text), (_, new) in zip(_texts(source), _texts(sent), strict=True):
+        if [line.lstrip(" ") for line in text.split("\n")] != new.split("\n"):
+            yield f"message {number} lost more than blanks before numbers"
 
 
 def _same_outside_spans(source: Message, sent: Message, done: Compression, number: int) -> bool:
@@ -150,9 +165,12 @@ def _same_lines(text: str, new: str, above: str) -> bool:
 
 
 def _out_of_order(text: str, new: str) -> Iterator[str]:
-    """Check that the kept text is verbatim and in order, except for white space at line ends."""
+    """Check that the kept text is verbatim and in order, except for white space at line ends.
+
+    What was overwritten is not seen on a terminal; the generator's states are all of one length.
+    """
     at = 0
-    plain = re.sub(r"\s+", " ", text)
+    plain = re.sub(r"\s+", " ", _OVERWRITTEN.sub("", text))
     for piece in _MARK.split(new):
         found = plain.find(re.sub(r"\s+", " ", piece.strip()), at)
         if found < 0:

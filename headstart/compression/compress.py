@@ -35,6 +35,7 @@ from headstart.compression.transforms import (
     AllowedTransforms,
     Shortened,
     shorten_text,
+    unpadded,
 )
 from headstart.errors import ConfigError
 from headstart.settings import CompressionMode, CompressionSettings
@@ -166,14 +167,14 @@ class ConversationCompressor:
             return self._omit(number, message)
         sent = message if isinstance(message, dict) else dict(message)
         call = call_of(message, self._calls) if places else ("", "")
-        if message.get("role") in TOOL_ROLES and places and self.memo.call(shows_file, *call):
-            places = {}
         if not places:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        asked = self.memo.call(understand, without_marks("\n".join(self._words)))
-        asked = msgspec.structs.replace(asked, call=call[1])
+        asked: Asked | None = None
+        if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
+            asked = self.memo.call(understand, without_marks("\n".join(self._words)))
+            asked = msgspec.structs.replace(asked, call=call[1])
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, done = self._shorten(text, places.get(part, []), asked)
@@ -209,9 +210,12 @@ class ConversationCompressor:
         return with_text(message, part, self._remember(CLEARED)), [span]
 
     def _shorten(
-        self, text: str, places: Sequence[DocumentSpan], asked: Asked
+        self, text: str, places: Sequence[DocumentSpan], asked: Asked | None
     ) -> tuple[str, Sequence[Span]]:
-        """Shorten a text in these places. Later texts may point to the result."""
+        """Shorten a text in these places. Later texts may point to the result.
+
+        ``asked`` is None for a file: of its listing only the blanks before line numbers may go.
+        """
         out: list[str] = []
         spans: list[Span] = []
         at = length = 0
@@ -235,11 +239,14 @@ class ConversationCompressor:
         out.append(self._remember(text[at:]))
         return "".join(out), spans
 
-    def _shorten_document(self, source: str, asked: Asked) -> Shortened:
+    def _shorten_document(self, source: str, asked: Asked | None) -> Shortened:
         """Return the shortened text if it pays, else the same text."""
         if len(source) < MIN_TEXT_CHARS:
             return Shortened(text=source)
-        short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
+        if asked is None:
+            short = unpadded(source, self.memo)
+        else:
+            short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
         worth = is_worth(
             before=len(source),

@@ -140,7 +140,7 @@ _CODE_LINE = re.compile(
     r"(?:(?:async\s+)?def\s|class\s+\w+\s*[(:{]|import\s+\w|from\s+\S+\s+import|#include\b|using\s"
     r"|package\s+\w|(?:pub(?:lic)?|private|protected|static|export|const|let|var|func|fn|function)\s"
     r"|return\b|(?:if|for|while|switch|elif|catch)\s*[(\w].*[:{]$|@@ |\+\+\+ |--- |diff --git"
-    r"|</?[A-Z]\w*[\s/>]|[})\]]+[;,)]*$|\w[\w.\[\]]*\s*[-+*/|&]?=\s*\S|SELECT\s|INSERT\s|\d+(?:\t|:\s|\s*\|\s))"
+    r"|</?[A-Z]\w*[\s/>]|[})\]]+[;,)]*$|\w[\w.\[\]]*\s*[-+*/|&]?=\s*\S|SELECT\s|INSERT\s|\d+(?:\t|:\s|\u2192|\s*[|\u2502]))"
     r"|.*[;{]$"
     # shells, Ruby, Haskell, Prolog, COBOL, assemblers
     r"|#!/|(?:fi|done|esac|then|else|do|end|begin|where)$|(?:if|elif|while|until)\s+!?\s*\[+\s"

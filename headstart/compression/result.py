@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from headstart.compression.json_text import Layout, expand
+from headstart.compression.listing import Padding, pad
 from headstart.compression.messages import text_at, texts, with_text
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Transform: TypeAlias = Literal[
-    "json", "minify", "html", "log", "space", "comments", "duplicate", "selection", "history"
-]
+    "json", "padding", "minify", "html", "progress", "log", "space", "comments", "duplicate",
+    "selection", "history",
+]  # fmt: skip
 
 
 class Span(Frozen):
@@ -33,8 +35,8 @@ class Span(Frozen):
     message: int = 0
     part: int | None = None
     """The index in a list of content parts; None if the content is one text."""
-    layout: Layout | None = None
-    """The layout with which ``expand`` restores the source; None if something was left out."""
+    layout: Layout | Padding | None = None
+    """The layout with which ``restored`` gives back the source; None if something was left out."""
 
     @property
     def lossless(self) -> bool:
@@ -85,13 +87,18 @@ class Compression:
         for span in reversed(self.spans):
             if span.layout is not None:
                 text = text_at(messages[span.message], span.part)
-                original = expand(text[span.start : span.end], span.layout)
+                original = restored(text[span.start : span.end], span.layout)
                 messages[span.message] = with_text(
                     messages[span.message],
                     span.part,
                     text[: span.start] + original + text[span.end :],
                 )
         return messages
+
+
+def restored(text: str, layout: Layout | Padding) -> str:
+    """Return the source of a text that was written without loss."""
+    return pad(text, layout) if isinstance(layout, Padding) else expand(text, layout)
 
 
 def count_messages(

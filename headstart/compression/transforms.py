@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import json_text
 from headstart.compression.html_text import html_to_text, is_html, is_markup
+from headstart.compression.listing import strip_padding
 from headstart.compression.logs import collapse_log, is_log
 from headstart.compression.passages import has_mark
 from headstart.compression.protection import is_code
 from headstart.compression.selection import select
+from headstart.compression.terminal import fold_steps, play_back
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from headstart.compression.json_text import Layout
+    from headstart.compression.listing import Padding
     from headstart.compression.memo import Memo
     from headstart.compression.passages import Passages
     from headstart.compression.protection import Asked
@@ -67,8 +70,10 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
 
 COST_MS_PER_1K: dict[Transform, float] = {
     "json": 0.3,
+    "padding": 0.1,
     "minify": 0.3,
     "html": 0.2,
+    "progress": 0.2,
     "log": 0.6,
     "space": 0.1,
     "comments": 3.0,
@@ -90,7 +95,7 @@ class Shortened(Frozen):
 
     text: str
     applied: tuple[Transform, ...] = ()
-    layout: Layout | None = None
+    layout: Layout | Padding | None = None
 
 
 class AllowedTransforms(NamedTuple):
@@ -107,8 +112,9 @@ def shorten_text(
     text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
     """Apply transforms to a text that may be touched. ``sent`` holds the text before it."""
-    if has_mark(text):
-        return Shortened(text=text)
+    listing = unpadded(text, memo)
+    if listing.applied or has_mark(text):
+        return listing
     table = memo.call(json_text.shorten_json, text)
     if extent.mode == "safe":
         return _lossless(table) if table else Shortened(text=text)
@@ -119,6 +125,14 @@ def shorten_text(
     if asked.verbatim:
         return Shortened(text=text)
     return _shorten_prose(text, asked, extent, sent, memo)
+
+
+def unpadded(text: str, memo: Memo) -> Shortened:
+    """Return a listing without the blanks before its numbers; any other text as it is."""
+    listing = memo.call(strip_padding, text)
+    if listing is None:
+        return Shortened(text=text)
+    return Shortened(text=listing.text, applied=("padding",), layout=listing.padding)
 
 
 def _lossless(table: json_text.CompactJSON) -> Shortened:
@@ -146,12 +160,17 @@ def _shorten_prose(
         if asked.markup:
             return short
         short = _then(short, "html", memo.call(html_to_text, text) or text)
-    elif memo.call(is_log, text):
-        if not asked.counts:
-            short = _then(short, "log", memo.call(collapse_log, text, asked.words))
-        return _deduplicated(short, sent, memo)
-    elif memo.call(is_code, text):
-        return _then(short, "comments", memo.call(_bare, text)) if extent.comments else short
+    else:
+        shown = memo.call(play_back, text)
+        if memo.call(is_log, shown):
+            short = _then(short, "progress", shown)
+            if not asked.counts:
+                short = _then(short, "log", memo.call(collapse_log, shown, asked.words))
+            return _deduplicated(short, sent, memo)
+        if memo.call(is_code, shown):
+            short = _then(short, "progress", shown)
+            return _then(short, "comments", memo.call(_bare, shown)) if extent.comments else short
+        short = _then(short, "progress", memo.call(fold_steps, shown))
     if memo.call(_is_data, short.text):
         return _pointed(short, sent)
     short = _then(short, "space", _without_waste(short.text))
