@@ -22,6 +22,7 @@ from support.guarded import (
     body,
     events,
     frames,
+    learned,
     site,
 )
 
@@ -144,7 +145,17 @@ async def test_an_answer_that_the_model_ended_itself_passes_with_its_reason() ->
     assert len(place.actor.calls) == 1
 
 
-async def test_the_second_continuation_has_no_limit() -> None:
+async def test_a_runaway_that_never_repeats_itself_ends() -> None:
+    parts = [" ".join(map(str, range(start, start + 900))) for start in (0, 1000, 2000, 3000)]
+    scripts = [frames(events(part, reason="length", tokens=None)) for part in parts]
+    place = Site(scripts, {"max_tokens": "guard"}, lengths=learned())
+    with pytest.raises(UpstreamProtocolError, match="does not end"):
+        await place.ask(a_call())
+    limits = [asked["max_completion_tokens"] for asked in place.asked()]
+    assert limits == pytest.approx([150, 150, 800], rel=0.05)
+
+
+async def test_the_second_continuation_has_no_limit_while_lengths_are_unknown() -> None:
     parts = ["one two", " three four", " five six."]
     place = site(
         events(parts[0], reason="length"),

@@ -72,11 +72,13 @@ def test_our_limit_is_told_from_the_models_own(
 
 def test_the_last_continuation_gets_far_more_unless_the_answer_runs_in_circles() -> None:
     prose = "".join(f"{number} is followed by {number + 1}. " for number in range(300))
-    assert next_limit(1, 100, prose) == 100
-    assert next_limit(2, 100, prose) == 500
-    assert next_limit(1, 100, "and so on " * 300) == 25
-    assert next_limit(2, 100, "and so on " * 300) == 25
-    assert next_limit(1, 100, "") is None
+    assert next_limit(1, 100, 800, prose) == 100
+    assert next_limit(2, 100, 800, prose) == 800
+    assert next_limit(2, 900, 800, prose) == 900
+    assert next_limit(2, 100, None, prose) is None
+    assert next_limit(1, 100, 800, "and so on " * 300) == 25
+    assert next_limit(2, 100, 800, "and so on " * 300) == 25
+    assert next_limit(1, 100, 800, "") is None
 
 
 def test_only_a_long_repetition_is_a_loop() -> None:

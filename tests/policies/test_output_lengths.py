@@ -30,6 +30,12 @@ def test_limits_follow_the_quantiles_of_what_was_seen() -> None:
     assert lengths.limit(KEY, 100) == 100
 
 
+def test_the_last_limit_is_far_beyond_what_was_seen() -> None:
+    assert learned(5000).last_limit(KEY) == pytest.approx(8 * 988, rel=0.1)
+    assert learned(ENOUGH - 1).last_limit(KEY) is None
+    assert Lengths().last_limit(KEY) is None
+
+
 def test_a_number_needs_no_learning() -> None:
     assert Lengths().limit(KEY, 300) == 300
 

@@ -272,7 +272,8 @@ class _LimitedAnswer:
         if answer.unshown:
             yield write(answer.unshown)
         for number in range(1, MOST_CONTINUATIONS + 1):
-            limit = next_limit(number, self.limit, answer.text)
+            last = asked.step.lengths.last_limit(asked.key)
+            limit = next_limit(number, self.limit, last, answer.text)
             call = self._next_call(limit, answer.text, prefill)
             answer.begin(prefilled=prefill != "no")
             async with await self.rest.send(call) as reply:

@@ -27,9 +27,6 @@ _LOOKED_AT = 2000
 _LOOPING = 0.12
 """Deflate makes a text that repeats itself smaller than this share; prose keeps half of its size,
 a table a quarter."""
-_LAST_FACTOR = 5
-"""The last continuation gets so many limits: one of ``guard`` then ends at about 8 times the p99,
-and the whole answer at 11 times."""
 _LOOPING_SHARE = 0.25
 """Share of the limit that an answer which repeats itself gets for its end."""
 _CONTEXT = re.compile(rb"context[ _](?:length|window)", re.IGNORECASE)
@@ -67,17 +64,20 @@ def cut_by(limit: int, finish: Finished | None, tokens: int | None) -> bool:
     return tokens is None or tokens >= _NEARLY * limit
 
 
-def next_limit(continuation: int, limit: int, text: str) -> int | None:
-    """Return the limit of a continuation of ``text``; the first is number 1.
+def next_limit(continuation: int, limit: int, last: int | None, text: str) -> int | None:
+    """Return the limit of a continuation of ``text``; the first is number 1. None: no limit.
 
-    The last continuation gets far more, since a long answer has to end well. An answer that repeats
-    itself gets few more tokens: limits are there to stop it. None: there is no text yet.
+    The last continuation gets far more (``last``, as ``Lengths.last_limit`` returns it), since a
+    long answer has to end well. An answer that repeats itself gets few more tokens: limits are
+    there to stop it.
     """
     if not text:
         return None
     if loops(text):
         return max(1, round(_LOOPING_SHARE * limit))
-    return limit if continuation < MOST_CONTINUATIONS else _LAST_FACTOR * limit
+    if continuation < MOST_CONTINUATIONS:
+        return limit
+    return None if last is None else max(limit, last)
 
 
 def loops(text: str) -> bool:
@@ -102,6 +102,8 @@ ENOUGH = 500
 GUARD_SHARE = 0.99
 GUARD_FACTOR = 1.5
 TIGHT_SHARE = 0.95
+LAST_FACTOR = 8
+"""The last continuation of an answer ends at so many times the p99."""
 LEAST_LIMIT = 64
 """A shorter limit saves nothing."""
 _HALF_LIFE = 5000.0
@@ -166,6 +168,14 @@ class Lengths:
         share, factor = (TIGHT_SHARE, 1.0) if budget == "tight" else (GUARD_SHARE, GUARD_FACTOR)
         length = learned.lengths.quantile(share) or 0.0
         return max(LEAST_LIMIT, math.ceil(factor * length / _TOKENS))
+
+    def last_limit(self, key: LengthKey) -> int | None:
+        """Return the length that only answers without end exceed; None: too few are known."""
+        learned = self._learned.get(key)
+        if learned is None or learned.seen < ENOUGH:
+            return None
+        length = learned.lengths.quantile(GUARD_SHARE) or 0.0
+        return max(LEAST_LIMIT, math.ceil(LAST_FACTOR * length / _TOKENS))
 
     def saved(self) -> bytes:
         """Return a snapshot of the lengths."""
