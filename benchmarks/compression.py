@@ -3,7 +3,8 @@
     python -m benchmarks.compression DATA [evidence|types|cache|fuzz ...] [--headroom PYTHON]
                                      [--conversations N] [--json]
 
-``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub and htmlarticles. ``--headroom``
+``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub, htmlarticles, and qmsum if it is
+to be had. ``--headroom``
 is the interpreter of an environment with headroom-ai. Times are CPU time.
 """
 
@@ -34,6 +35,9 @@ def evidence(args: argparse.Namespace) -> dict[str, Any]:
             out[f"{name}, {method}"] = shares | {"ms per 1k": round(ms, 2)}
         shipped = compression_evidence.as_shipped(cases)
         out[f"{name}, as shipped"] = {key: round(value, 3) for key, value in shipped.items()}
+    if (args.data / "qmsum").is_dir():
+        found = compression_evidence.of_meetings(args.data)
+        out["QMSum, as shipped"] = {key: round(value, 3) for key, value in found.items()}
     return out
 
 

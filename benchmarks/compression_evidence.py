@@ -15,6 +15,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -217,4 +218,37 @@ def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
         "evidence": float(np.mean(kept)),
         "left alone": gated / len(cases),
         "ms per 1k": seconds * 1e6 / before,
+    }
+
+
+def meetings(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield transcripts of QMSum with a specific question, and the sentences that answer it."""
+    for line in (folder / "qmsum" / "test.jsonl").read_text("utf-8").splitlines():
+        meeting = json.loads(line)
+        turns = [f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"]]
+        for asked in meeting["specific_query_list"]:
+            spans = [range(int(a), int(b) + 1) for a, b in asked["relevant_text_span"]]
+            told = [turns[at] for at in sorted({*chain(*spans)}) if at < len(turns)]
+            pieces = [turn[a:b].strip() for turn in told for a, b in sentences(turn)]
+            yield asked["query"], "\n".join(turns), [each for each in pieces if len(each) >= 20]
+
+
+def of_meetings(folder: Path) -> dict[str, float]:
+    """Return what mode ``aggressive`` keeps of long transcripts, where it touches them."""
+    kept, ratios, count = [], [], 0
+    for question, text, evidence in meetings(folder):
+        count += 1
+        prompt = f"Context:\n{text}\n\nQuestion: {question}"
+        done = compress([{"role": "user", "content": prompt}], mode="aggressive")
+        sent = done.messages[0]["content"]
+        if done.spans and evidence:
+            total = sum(map(len, evidence))
+            kept.append(sum(len(each) for each in evidence if each in sent) / total)
+            ratios.append(len(prompt) / len(sent))
+    return {
+        "questions": count,
+        "touched": len(kept) / count,
+        "evidence": float(np.mean(kept)),
+        "ratio, median": float(np.median(ratios)),
+        "ratio, largest": max(ratios),
     }

@@ -279,9 +279,17 @@ _MIN_FOUND = 0.5
 _MIN_COVERED = 0.34
 """The share of the question's terms that the three best sentences hold together."""
 _KEPT = 1 / 3
+_LEAST = 0.5
+_LEAST_ALONE = 1.0
+"""The share of the target that stays at least: in several documents, of which one may have all the
+evidence, and in a single one."""
 _THRESHOLD = 0.3
-"""The share of the best score that a sentence needs. So a text with much evidence keeps more: from
-half to twice the target."""
+"""The share of the best score that a sentence needs. So a text with much evidence keeps more: up to
+twice the target."""
+_REACH = 20
+"""In a single text a subject is talked about over so many sentences before and after a good one."""
+_OWN_WEIGHT = 0.5
+"""The weight of a sentence's own score beside that of the stretch around it."""
 _MARK_CHARS = len(omitted(10, "sentence"))
 
 _HEAD = re.compile(
@@ -322,7 +330,10 @@ def select(text: str, question: str, kept: float = _KEPT) -> str | None:
     if not _answers(ranked):
         return None
     sizes = np.array([end - start for start, end in pieces.spans])
-    chosen = _choose(ranked.scores, sizes, kept * len(text))
+    scores, least = ranked.scores, _LEAST
+    if len(pieces.titles) == 1:
+        scores, least = _with_stretches(scores), _LEAST_ALONE
+    chosen = _choose(scores, sizes, kept * len(text), least)
     return _write(text, pieces, _with_frames(text, pieces, chosen))
 
 
@@ -367,14 +378,25 @@ def _answers(ranked: Ranked) -> bool:
     return bool(found >= _MIN_FOUND and covered >= _MIN_COVERED)
 
 
+def _with_stretches(scores: Array) -> Array:
+    """Return scores that also tell how good the stretch around each sentence is.
+
+    In a talk or a story the answer is a stretch, of which few sentences name the subject.
+    """
+    reach = min(_REACH, len(scores) // 10)
+    weights = 1 - np.abs(np.arange(-reach, reach + 1)) / (reach + 1)
+    around = np.convolve(scores, weights, "full")[reach : reach + len(scores)]
+    return _normal(around) + _OWN_WEIGHT * _normal(scores)
+
+
 def _choose(
-    scores: NDArray[np.float64], sizes: NDArray[np.int64], target: float
+    scores: NDArray[np.float64], sizes: NDArray[np.int64], target: float, least: float
 ) -> NDArray[np.bool_]:
-    """Choose the best pieces above the threshold: at least half, at most twice the target."""
+    """Choose the best pieces above the threshold: at least a part, at most twice the target."""
     order = np.argsort(-scores, kind="stable")
     filled = np.cumsum(sizes[order])
     good = scores[order] >= _THRESHOLD * scores.max()
-    taken = (good & (filled <= 2 * target)) | (filled <= target / 2)
+    taken = (good & (filled <= 2 * target)) | (filled <= least * target)
     chosen = np.zeros(len(scores), bool)
     chosen[order[taken]] = True
     return chosen

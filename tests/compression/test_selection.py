@@ -56,6 +56,32 @@ def test_whole_lines_are_left_out_as_lines() -> None:
     assert ANSWER in short
 
 
+def meeting() -> tuple[str, list[str]]:
+    rng = random.Random(4)
+    talk = [f"Speaker {n % 4}: {sentence(rng)}" for n in range(400)]
+    told = range(180, 215)
+    for number in told:
+        # Of a talk about something, few sentences name it.
+        talk[number] = f"Speaker {number % 4}: And then it was said that {number} of them would do."
+    for number in (182, 190, 199, 211):
+        talk[number] = f"Speaker {number % 4}: The harbour bridge was designed in year {number}."
+    return "\n".join(talk), [talk[number] for number in told]
+
+
+def test_of_a_long_talk_the_stretch_about_the_question_stays() -> None:
+    text, told = meeting()
+    short = select(text, QUESTION)
+    assert short is not None
+    assert all(line in short for line in told)
+
+
+def test_a_single_text_never_becomes_shorter_than_a_third() -> None:
+    text, _ = meeting()
+    short = select(text, QUESTION)
+    assert short is not None
+    assert len(text) / 3 - 400 < len(short) < 0.7 * len(text)
+
+
 def test_tagged_documents_keep_or_lose_their_tags_together() -> None:
     rng = random.Random(3)
     bodies = [" ".join(sentence(rng) for _ in range(6)) for _ in range(8)]
