@@ -72,6 +72,8 @@ def as_count(value: Any) -> int:
 
     Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
     """
+    if not value:  # most counts of an answer are left out
+        return 0
     return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
 
 

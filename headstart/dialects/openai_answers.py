@@ -421,8 +421,9 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
     events = ChatDecoder().read(document)
-    errors = [event for event in events if type(event) is ErrorReported]
-    return tuple(errors) or (*events, *_ENDED)
+    if ErrorReported in map(type, events):
+        return tuple([event for event in events if type(event) is ErrorReported])
+    return events + _ENDED
 
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:

@@ -169,40 +169,44 @@ class Flight:
     before it publishes the clean end, and ``attempts`` and ``shaped`` before it publishes any end.
     """
 
+    done = False
+    """It has ended or failed."""
+    origin: Origin | None = None
+    attempts: tuple[Attempt, ...] = ()
+    shaped: tuple[Shaped, ...] = ()
+    settled = False
+    """No attempt will be added any more."""
+    entry: Entry | None = None
+    """The stored answer."""
+    not_stored: str | None = None
+    """Why the answer is not stored."""
+    is_read = False
+    """The pump reads the answer now."""
+    reading: asyncio.Task[None] | None = None
+    """Takes the items out of the answer, once for all clients."""
+    vectors: Vectors | None = None
+    """The items, which are kept one by one."""
+    reply: Reply | None = None
+    """The answer that is read; its ``transforms`` tell what was done to it so far."""
+    pump: asyncio.Task[None] | None = None
+    _settling: asyncio.Event | None = None
+    _cut_off = False
+    _payer: Client | None = None
+    _claimed = False
+    _room: asyncio.Future[None] | None = None
+
     def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
         self.head: Head | None = None
         self.error: BaseException | None = None
         self.ended = False
-        self.done = False
-        """It has ended or failed."""
         self.full = False
         """It has outgrown its log, so nobody may join any more."""
         self.end = 0
         """Index of the piece that comes next, counted from the start of the answer."""
         self.began = time.perf_counter()
         self.first_content: float | None = None
-        self.origin: Origin | None = None
-        self.attempts: tuple[Attempt, ...] = ()
-        self.shaped: tuple[Shaped, ...] = ()
-        self.settled = False
-        """No attempt will be added any more."""
         self.whole = False
         """The answer's terminal event was read, so no later failure makes the answer incomplete."""
-        self.entry: Entry | None = None
-        """The stored answer."""
-        self.not_stored: str | None = None
-        """Why the answer is not stored."""
-        self.is_read = False
-        """The pump reads the answer now."""
-        self.reading: asyncio.Task[None] | None = None
-        """Takes the items out of the answer, once for all clients."""
-        self.vectors: Vectors | None = None
-        """The items, which are kept one by one."""
-        self.reply: Reply | None = None
-        """The answer that is read; its ``transforms`` tell what was done to it so far."""
-        self.pump: asyncio.Task[None] | None = None
-        self._settling: asyncio.Event | None = None
-        self._cut_off = False
         self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
@@ -210,9 +214,6 @@ class Flight:
         self._size = 0
         self.readers: list[Client] = []
         """Those who have joined and not left."""
-        self._payer: Client | None = None
-        self._claimed = False
-        self._room: asyncio.Future[None] | None = None
 
     def join(self, deadline: float | None = None) -> Client:
         """Add a reader that starts at the beginning of the answer, and waits until ``deadline``."""

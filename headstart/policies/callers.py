@@ -32,7 +32,7 @@ MEMO_NAMES = 1024
 
 
 class NameMemo(dict[bytes, T]):
-    """Remembers for each name of a header what a function says of it."""
+    """Remembers for each name of a header, or for each key, what a function says of it."""
 
     def __init__(self, judge: Callable[[bytes], T]) -> None:
         self._judge = judge

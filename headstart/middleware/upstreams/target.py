@@ -30,6 +30,7 @@ from headstart.middleware.upstreams.accounting import (
     reserved_tokens,
 )
 from headstart.middleware.upstreams.wire import AFTER_END_S
+from headstart.policies.callers import NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
     closing_relayed,
@@ -535,6 +536,8 @@ class Target:
         self._settings = settings
         self._cancels_billing = settings.cancels_billing is True
         self._key_id = key
+        self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
+        """The hash of each key of callers."""
         self._context_tokens = context_tokens
         self._price = price
         self._models: dict[str, _Model] = {}
@@ -671,8 +674,7 @@ class Target:
     def _key_of(self, call: Call) -> str:
         if self._key_id:
             return self._key_id
-        sent = credential_of(call.headers, call.query_string, cookies=False) or b""
-        return blake2b(sent, digest_size=16).hexdigest()
+        return self._hashes[credential_of(call.headers, call.query_string, cookies=False) or b""]
 
 
 def _has_tools(call: Call) -> bool:

@@ -347,6 +347,33 @@ class _Figures:
         self.load = Ratio(_LOAD_HALF_LIFE_S)
         self.peak = Peak()
 
+    def end(self, gaps: Sequence[float]) -> None:
+        """A call ended. Its last pieces came so far apart."""
+        self.in_flight = max(0, self.in_flight - 1)
+        if gaps:
+            self.learn_gaps(gaps)
+
+    def learn_gaps(self, seconds: Sequence[float]) -> None:
+        """The pieces of one answer came so far apart."""
+        self.gaps_seen += len(seconds)
+        self.gaps.add_all(seconds, self.gaps_seen)
+
+    def learn_speed(self, tokens: int, seconds: float, now: float) -> None:
+        """So many tokens came in the time after the first. A burst is ignored."""
+        if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
+            self.speed.add(tokens, seconds, now)
+
+    def gap_p99_s(self) -> float | None:
+        """Return the gap between pieces that one in a hundred exceeds; None: it is not known."""
+        return self.gaps.quantile(0.99) if self.gaps_seen >= _LEAST_GAPS else None
+
+    def stall_limits_s(self) -> tuple[float, float]:
+        """Return how long to wait for a piece, without and with tools."""
+        gap_s = self.gap_p99_s()
+        if gap_s is None:
+            return _PATIENT_STALL_LIMIT_S, _PATIENT_STALL_LIMIT_S
+        return max(_STALL_LIMIT_S, 10 * gap_s), max(_PATIENT_STALL_LIMIT_S, 10 * gap_s)
+
     def saved(self, key: tuple[str, str], now: float) -> _SavedFigures:
         """Return the figures that are worth keeping: not the calls in flight, nor the load now."""
         return _SavedFigures(
@@ -394,7 +421,7 @@ class Measures:
         figures = self._of(key)
         figures.load.add(figures.in_flight, 1.0, now)
         figures.in_flight += 1
-        return self.stall_limits_s(key)
+        return figures.stall_limits_s()
 
     def ended(
         self,
@@ -403,10 +430,7 @@ class Measures:
         gaps: Sequence[float] = (),
     ) -> None:
         """A call ended, however it did. Its last pieces came so far apart."""
-        if gaps:
-            self.gaps(key, gaps)
-        figures = self._of(key)
-        figures.in_flight = max(0, figures.in_flight - 1)
+        self._of(key).end(gaps)
 
     def answered(
         self,
@@ -426,12 +450,14 @@ class Measures:
         answer has ``completion`` tokens. ``route_or_endpoint`` is that of ``length``,
         ``gaps`` are as in ``ended``.
         """
-        self.ended(key, now, gaps)
-        if reported:
-            self.prompt(key, estimated, reported, now)
+        figures = self._of(key)
+        figures.end(gaps)
+        if reported > 0 and estimated > 0:
+            figures.prompts.add(reported, estimated, now)
+            self._figures.move_to_end(key)
         self.length(route_or_endpoint, completion, now)
         if decoding_s:
-            self.speed(key, completion, decoding_s, now)
+            figures.learn_speed(completion, decoding_s, now)
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """The first token came."""
@@ -446,15 +472,12 @@ class Measures:
 
     def speed(self, key: UpstreamModel, tokens: int, seconds: float, now: float) -> None:
         """So many tokens came in the time after the first. A burst is ignored."""
-        if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
-            self._of(key).speed.add(tokens, seconds, now)
+        self._of(key).learn_speed(tokens, seconds, now)
 
     def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
         """The pieces of one answer came so far apart."""
         if seconds:
-            figures = self._of(key)
-            figures.gaps_seen += len(seconds)
-            figures.gaps.add_all(seconds, figures.gaps_seen)
+            self._of(key).learn_gaps(seconds)
 
     def length(self, route_or_endpoint: str, tokens: int, now: float) -> None:
         """An answer had so many tokens. ``route_or_endpoint`` is that of the call, or ""."""
@@ -517,8 +540,7 @@ class Measures:
 
     def gap_p99_s(self, key: UpstreamModel) -> float | None:
         """Return the gap between pieces that one in a hundred exceeds."""
-        figures = self._figures.get(key, _UNKNOWN)
-        return figures.gaps.quantile(0.99) if figures.gaps_seen >= _LEAST_GAPS else None
+        return self._figures.get(key, _UNKNOWN).gap_p99_s()
 
     def first_token_limit_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""
@@ -534,10 +556,7 @@ class Measures:
 
     def stall_limits_s(self, key: UpstreamModel) -> tuple[float, float]:
         """Return ``stall_limit_s`` for calls without tools, and for calls with tools."""
-        gap_s = self.gap_p99_s(key)
-        if gap_s is None:
-            return _PATIENT_STALL_LIMIT_S, _PATIENT_STALL_LIMIT_S
-        return max(_STALL_LIMIT_S, 10 * gap_s), max(_PATIENT_STALL_LIMIT_S, 10 * gap_s)
+        return self._figures.get(key, _UNKNOWN).stall_limits_s()
 
     # --- keeping ---------------------------------------------------------------------------
 
