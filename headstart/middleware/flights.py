@@ -169,31 +169,12 @@ class Flight:
     before it publishes the clean end, and ``attempts`` and ``shaped`` before it publishes any end.
     """
 
-    done = False
-    """It has ended or failed."""
-    origin: Origin | None = None
-    attempts: tuple[Attempt, ...] = ()
-    shaped: tuple[Shaped, ...] = ()
-    settled = False
-    """No attempt will be added any more."""
-    entry: Entry | None = None
-    """The stored answer."""
-    not_stored: str | None = None
-    """Why the answer is not stored."""
-    is_read = False
-    """The pump reads the answer now."""
-    reading: asyncio.Task[None] | None = None
-    """Takes the items out of the answer, once for all clients."""
-    vectors: Vectors | None = None
-    """The items, which are kept one by one."""
-    reply: Reply | None = None
-    """The answer that is read; its ``transforms`` tell what was done to it so far."""
-    pump: asyncio.Task[None] | None = None
-    _settling: asyncio.Event | None = None
-    _cut_off = False
-    _payer: Client | None = None
-    _claimed = False
-    _room: asyncio.Future[None] | None = None
+    __slots__ = (
+        "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes", "_payer",
+        "_room", "_settling", "_size", "attempts", "began", "done", "end", "ended", "entry",
+        "error", "first_content", "full", "head", "is_read", "not_stored", "origin", "pump",
+        "readers", "reading", "reply", "settled", "shaped", "vectors", "whole",
+    )  # fmt: skip
 
     def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
         self.head: Head | None = None
@@ -207,6 +188,31 @@ class Flight:
         self.first_content: float | None = None
         self.whole = False
         """The answer's terminal event was read, so no later failure makes the answer incomplete."""
+        self.done = False
+        """It has ended or failed."""
+        self.origin: Origin | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+        self.shaped: tuple[Shaped, ...] = ()
+        self.settled = False
+        """No attempt will be added any more."""
+        self.entry: Entry | None = None
+        """The stored answer."""
+        self.not_stored: str | None = None
+        """Why the answer is not stored."""
+        self.is_read = False
+        """The pump reads the answer now."""
+        self.reading: asyncio.Task[None] | None = None
+        """Takes the items out of the answer, once for all clients."""
+        self.vectors: Vectors | None = None
+        """The items, which are kept one by one."""
+        self.reply: Reply | None = None
+        """The answer that is read; its ``transforms`` tell what was done to it so far."""
+        self.pump: asyncio.Task[None] | None = None
+        self._settling: asyncio.Event | None = None
+        self._cut_off = False
+        self._payer: Client | None = None
+        self._claimed = False
+        self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []

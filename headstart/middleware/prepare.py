@@ -75,7 +75,7 @@ _ANY_TERMS = MatchContext()
 _ONE_LIFE = Lifetimes()
 
 
-class Envelope(NamedTuple):
+class Envelope(msgspec.Struct, frozen=True):
     """The headers and the query of a request, read: the caller and the caller's conditions."""
 
     headers: Headers
@@ -290,8 +290,8 @@ class Preparer:
     ) -> Envelope:
         """Read the headers and the query, which most requests of a caller have in common."""
         envelope = Envelope(
-            headers,
-            query_string,
+            headers=headers,
+            query_string=query_string,
             found=dict(headers),
             caller=caller,
             identity=identity,

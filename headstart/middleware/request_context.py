@@ -101,6 +101,8 @@ The SDK began to count when it sent the first byte, and we begin when we have re
 """
 NEAR = 0.8
 """Similarity from which the answer to another prompt serves as a hint for this one."""
+_UNREAD = Prepared(request=None, key=None, directives=Directives())
+_MISS = Lookup(outcome=Outcome.MISS)
 
 
 class RequestContext:
@@ -109,49 +111,13 @@ class RequestContext:
     ``started`` and ``first_byte`` come from ``time.perf_counter``, in seconds.
     """
 
-    caller = ""
-    """The name of the caller's key (``server.client_keys``); "": it has none."""
-    body = b""
-    prepared = Prepared(request=None, key=None, directives=Directives())
-    page_headers: Headers = ()
-    """Headers for browsers, which every response to this request carries."""
-    lookup = Lookup(outcome=Outcome.MISS)
-    holdout = False
-    begin_by: float | None = None
-    """When the first byte must have gone out, in the event loop's time."""
-    deadline: float | None = None
-    """When the whole answer must have gone out."""
-    retry_from: float | None = None
-    """From this time on a client that leaves has given up, and its SDK will retry; None: never."""
-    flight: Flight | None = None
-    """The upstream call whose answer it gets."""
-    seat: Client | None = None
-    """Its second reader in the flight, which waits for the retry of the client's SDK."""
-    origin: Origin | None = None
-    """Where its answer comes from."""
-    upstream = ""
-    status = 0
-    chain: Chain | None = None
-    """What it refers to, if that is held."""
-    answer_id = ""
-    """The id under which a stored answer goes out."""
-    first_byte: float | None = None
-    total_s: float | None = None
-    upstream_s: float | None = None
-    delivered = False
-    """The client has the whole answer, so it may leave."""
-    error: str | None = None
-    stored = False
-    not_stored: str | None = None
-    """Why nothing of the answer is kept."""
-    attempts: tuple[Attempt, ...] = ()
-    """The upstream calls that this very request caused."""
-    items = 0
-    """How many items it asks for, if each is cached alone."""
-    item_hits = 0
-    """How many of them the cache had."""
-    partly_saved: Origin | None = None
-    """The cost of the items that the cache had, if others were asked for."""
+    __slots__ = (
+        "answer_id", "attempts", "begin_by", "body", "caller", "chain", "deadline", "delivered",
+        "error", "first_byte", "flight", "holdout", "id", "item_hits", "items", "lookup",
+        "not_stored", "origin", "page_headers", "partly_saved", "prepared", "receive",
+        "retry_from", "route", "scope", "seat", "send", "started", "status", "stored", "timings",
+        "total_s", "upstream", "upstream_s",
+    )  # fmt: skip
 
     def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         self.id = id
@@ -162,6 +128,51 @@ class RequestContext:
         self.started = time.perf_counter()
         self.timings: dict[bytes, float] = {}
         """Seconds by stage, as ``Server-Timing`` names the stages."""
+        self.caller = ""
+        """The name of the caller's key (``server.client_keys``); "": it has none."""
+        self.body = b""
+        self.prepared = _UNREAD
+        self.page_headers: Headers = ()
+        """Headers for browsers, which every response to this request carries."""
+        self.lookup = _MISS
+        self.begin_by: float | None = None
+        """When the first byte must have gone out, in the event loop's time."""
+        self.deadline: float | None = None
+        """When the whole answer must have gone out."""
+        self.retry_from: float | None = None
+        """From this time on a client that leaves has given up, and its SDK will retry.
+
+        None: never.
+        """
+        self.flight: Flight | None = None
+        """The upstream call whose answer it gets."""
+        self.seat: Client | None = None
+        """Its second reader in the flight, which waits for the retry of the client's SDK."""
+        self.origin: Origin | None = None
+        """Where its answer comes from."""
+        self.upstream = ""
+        self.status = 0
+        self.chain: Chain | None = None
+        """What it refers to, if that is held."""
+        self.answer_id = ""
+        """The id under which a stored answer goes out."""
+        self.first_byte: float | None = None
+        self.total_s: float | None = None
+        self.upstream_s: float | None = None
+        self.delivered = False
+        """The client has the whole answer, so it may leave."""
+        self.error: str | None = None
+        self.holdout = self.stored = False
+        self.not_stored: str | None = None
+        """Why nothing of the answer is kept."""
+        self.attempts: tuple[Attempt, ...] = ()
+        """The upstream calls that this very request caused."""
+        self.items = 0
+        """How many items it asks for, if each is cached alone."""
+        self.item_hits = 0
+        """How many of them the cache had."""
+        self.partly_saved: Origin | None = None
+        """The cost of the items that the cache had, if others were asked for."""
 
     def limit(self, configured: float | None) -> None:
         """Bound the time until the first byte, and until the whole answer.

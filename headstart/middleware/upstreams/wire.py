@@ -143,7 +143,7 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     return AnswerHead(status, tuple(kept), is_stream, is_plain)
 
 
-class IncomingAnswer(NamedTuple):
+class IncomingAnswer(msgspec.Struct, frozen=True):
     """The dialects of a call's client and upstream. Without them the answer passes unread."""
 
     call: Call
