@@ -11,6 +11,8 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from itertools import accumulate, chain
+from operator import mul, sub
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -173,6 +175,21 @@ class Quantiles:
 
     def _draw(self) -> None:
         self._added = 0.0
+        self._curve = self._shares() if self._censored is None else self._surviving_shares()
+        self._curve[-1] = 1.0
+        self._mean = self._winsorised()
+        self._late = ()
+
+    def _shares(self) -> list[float]:
+        """Return the curve of a histogram without censored samples."""
+        self._first = self._lowest
+        total = self._total
+        below = list(accumulate(self._seen[self._lowest :]))
+        end = bisect_left(below, total - 1e-9 * total)
+        return [weight / total for weight in below[: end + 1]]
+
+    def _surviving_shares(self) -> list[float]:
+        """Return the curve by Kaplan and Meier's estimator."""
         seen, censored = self._seen, self._censored
         curve: list[float] = []
         surviving, at_risk = 1.0, self._total
@@ -189,20 +206,17 @@ class Quantiles:
             curve.append(1.0 - surviving)
             if at_risk <= 1e-9 * self._total:
                 break
-        curve[-1] = 1.0
-        self._curve = curve
-        self._mean = self._winsorised()
-        self._late = ()
+        return curve
 
     def _winsorised(self) -> float:
         few = 2.0 * self._unit / self._total
         most = self._at(1.0 - min(0.5, max(0.01, few)))
-        total, below = 0.0, 0.0
-        for index, share in enumerate(self._curve, self._first):
-            if share > below:
-                total += (share - below) * min(most, _MIDDLES_S[index])
-                below = share
-        return total
+        curve, first = self._curve, self._first
+        shares = map(sub, curve, chain((0.0,), curve))
+        # Bins from here on count as ``most``.
+        past = min(max(0, bisect_left(_MIDDLES_S, most) - first), len(curve))
+        whole: float = sum(map(mul, shares, _MIDDLES_S[first : first + past]))
+        return whole + most * (1.0 - curve[past - 1] if past else 1.0)
 
 
 _MIDDLES_S = [SHORTEST_S * math.exp((index + 0.5) / _SCALE) for index in range(HISTOGRAM_BINS)]
