@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -169,10 +169,12 @@ _NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
 """The number of an event in its stream, which nobody reads."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
 """The inside of a JSON string, which has no control characters. It matches anywhere."""
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
+"""The inside of a JSON string without escapes."""
 _decode_string = msgspec.json.Decoder(str).decode
 
 
-class TextShape(NamedTuple):
+class TextShape(msgspec.Struct, frozen=True):
     """The bytes around the text of a frame that said nothing but text, or reasoning.
 
     A frame with the same bytes around it is the same JSON with another string in its place, so
@@ -189,6 +191,22 @@ class TextShape(NamedTuple):
     """What the frame said."""
     middle: bytes = b""
     """From the comma that ends the number up to the text; empty without one."""
+
+    def only(self, data: bytes) -> TextDelta | ReasoningDelta | None:
+        """Return what ``data`` says if it is one frame of this shape, as most pieces are.
+
+        None: it is not, or ``read`` has to tell.
+        """
+        before, after = self.before, self.after
+        if self.tail or self.middle or not (data.startswith(before) and data.endswith(after)):
+            return None
+        text = data[len(before) : -len(after)]
+        if _PLAIN.fullmatch(text) is None:
+            return None
+        try:
+            return self._saying(text.decode())
+        except UnicodeDecodeError:
+            return None
 
     def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
         """Return what the frames of this shape say from ``start`` on, and where they end.
@@ -299,9 +317,13 @@ class EventStream:
 
         ``feed`` takes what follows them.
         """
-        if self._shape is None or self._frames.held:
+        shape = self._shape
+        if shape is None or self._frames.held:
             return (), 0
-        return self._shape.read(data, 0, join=self._join)
+        event = shape.only(data)
+        if event is not None:
+            return (event,), len(data)
+        return shape.read(data, 0, join=self._join)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
         """Yield each whole frame, or run of texts, with what it says.

@@ -182,6 +182,8 @@ def test_chat_chunks_by_the_run_say_what_each_says(frames: list[bytes], cuts: li
     expected = decoded(OPENAI, up_to_end(OPENAI, stream) or stream)
     assert read(OPENAI, cut(stream, cuts)) == expected
     assert joined(read(OPENAI, cut(stream, cuts), join=True)) == joined(expected)
+    begin = stream.removesuffix(b"".join(frames))
+    assert joined(read(OPENAI, [begin, *frames], join=True)) == joined(expected)
 
 
 @given(st.lists(deltas, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
@@ -192,6 +194,8 @@ def test_messages_deltas_by_the_run_say_what_each_says(
     expected = decoded(ANTHROPIC, stream)
     assert read(ANTHROPIC, cut(stream, cuts)) == expected
     assert joined(read(ANTHROPIC, cut(stream, cuts), join=True)) == joined(expected)
+    begin = stream.removesuffix(b"".join(frames))
+    assert joined(read(ANTHROPIC, [begin, *frames], join=True)) == joined(expected)
 
 
 @given(
@@ -205,6 +209,8 @@ def test_numbered_deltas_by_the_run_say_what_each_says(
     expected = decoded(RESPONSES, stream)
     assert read(RESPONSES, cut(stream, cuts)) == expected
     assert joined(read(RESPONSES, cut(stream, cuts), join=True)) == joined(expected)
+    begin = stream.removesuffix(b"".join(frames))
+    assert joined(read(RESPONSES, [begin, *frames], join=True)) == joined(expected)
 
 
 def test_numbered_deltas_are_read_by_the_run() -> None:
@@ -292,3 +298,20 @@ def test_a_frame_that_a_carriage_return_ends_is_not_learnt() -> None:
     raw = chunk("a").replace(b"\n", b"\r")
     (frame,) = SSEDecoder().feed(raw + b":")
     assert learn_shape(frame.raw, (TextDelta(text="a"),)) is None
+
+
+def test_a_piece_of_one_frame_is_read_at_once_if_its_text_has_no_escapes() -> None:
+    shape = shape_of(chunk("x"))
+    assert shape.only(chunk("n\u00e4chstes Wort")) == TextDelta(text="n\u00e4chstes Wort")
+    left_to_read = (
+        chunk("a") + chunk("b"),
+        chunk('say "a"'),
+        chunk("a line\n"),
+        chunk(""),
+        chunk("a") + b": waiting\n\n",
+        chunk("a", usage={"total_tokens": 1}),
+        chunk("x").replace(b"x", b"\xff"),
+        chunk("x").replace(b"x", b"a tab\t"),
+        chunk("x")[:-1],
+    )
+    assert [shape.only(data) for data in left_to_read] == [None] * len(left_to_read)

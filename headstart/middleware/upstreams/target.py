@@ -274,9 +274,10 @@ class TargetCall:
         elif self._dialect is not None:
             self._quiet_s += came - now
             self._limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
-        recording.gaps.append(came - recording.last)
+        gaps = recording.gaps
+        gaps.append(came - recording.last)
         recording.last = came
-        if len(recording.gaps) == MOST_GAPS:
+        if len(gaps) == MOST_GAPS:
             recording.learn_gaps()
         if transcript.ended and self._streams:
             self._book()
