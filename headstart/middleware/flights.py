@@ -170,10 +170,10 @@ class Flight:
     """
 
     __slots__ = (
-        "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes", "_payer",
-        "_room", "_settling", "_size", "attempts", "began", "done", "end", "ended", "entry",
-        "error", "first_content", "full", "head", "is_read", "not_stored", "origin", "pump",
-        "readers", "reading", "reply", "settled", "shaped", "vectors", "whole",
+        "__weakref__", "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes",
+        "_payer", "_room", "_settling", "_size", "attempts", "began", "done", "end", "ended",
+        "entry", "error", "first_content", "full", "head", "is_read", "not_stored", "origin",
+        "pump", "readers", "reading", "reply", "settled", "shaped", "vectors", "whole",
     )  # fmt: skip
 
     def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
