@@ -372,6 +372,8 @@ class Entry(Frozen):
     evidence_version: str = ""
     encoder: str = ""
     """The namespace of the encoder that made the vector. Other namespaces never match."""
+    dialect: str = ""
+    """The name of the dialect that the answer was asked for in; "": nobody noted it."""
 
 
 class Sketch(Frozen):

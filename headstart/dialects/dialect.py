@@ -161,6 +161,18 @@ class Use(Enum):
     """It is compared with the stored answer when that is served (``Admission.refuse_serve``)."""
 
 
+class SharedForm(NamedTuple):
+    """How plain requests of a dialect are keyed like those of another one."""
+
+    dialect: str
+    path: bytes
+    """The path of such a request."""
+    of_path: bytes
+    """The path in the other dialect."""
+    rewrite: Callable[[dict[str, Any]], dict[str, Any] | None]
+    """Returns the body in the other dialect; None if it asks for more than text."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyForm:
     """The meaning of a request to its cache key."""
@@ -179,6 +191,8 @@ class KeyForm:
     """
     headers: frozenset[bytes] = frozenset()
     """Headers that change the meaning of the same body."""
+    shared: SharedForm | None = None
+    """Requests that mean the same as those of another dialect have its keys."""
 
 
 class LogprobsForm(NamedTuple):
@@ -200,6 +214,11 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
 
 def _no_id(answer: Completion) -> None:
     """Return None: clients name no answer of this dialect."""
+
+
+def fields_of(answer: Completion) -> str | None:
+    """Return "fields" for an answer with fields of its provider's own, or None."""
+    return "fields" if any(answer.extra.values()) else None
 
 
 def _never(events: Sequence[StreamEvent]) -> bool:  # noqa: ARG001
@@ -272,6 +291,8 @@ class Dialect(UpstreamDialect):
     """Its clients name earlier answers, and items of them, by their ids."""
     known_id: Callable[[Completion], str | None] = _no_id
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
+    beside_text: Callable[[Completion], str | None] = fields_of
+    """Returns what a stored answer says that stands in no choice, or None."""
     operations: Operations | None = None
     """The operations whose paths name the model."""
     count: CountForm | None = None

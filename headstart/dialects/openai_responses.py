@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
+from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, SharedForm, Use
 from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import error_body
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.request_form import (
     PromptMessages,
     RequestForm,
@@ -31,7 +32,13 @@ from headstart.dialects.responses_requests import (
     shows_reasoning,
     write_request,
 )
-from headstart.dialects.responses_writing import ResponsesEncoder, known_id, render, write_body
+from headstart.dialects.responses_writing import (
+    ResponsesEncoder,
+    beside_text,
+    known_id,
+    render,
+    write_body,
+)
 from headstart.types import random_bytes
 
 if TYPE_CHECKING:
@@ -215,6 +222,60 @@ def _one_text(parts: list[object]) -> object:
     return parts
 
 
+_TEXT_REQUEST = frozenset({"model", "input", "instructions", "temperature", "top_p"}).union(
+    [name for name, use in _FIELDS.items() if use is not Use.KEYED]
+)
+"""The fields of a request for text that Chat Completions know, too, and those that no key has."""
+_ROLES = frozenset({"user", "assistant", "system", "developer"})
+_SPOKEN = frozenset({"type", "role", "content", "id", "status"})
+"""The fields of a message that has no more than text."""
+
+
+def _as_chat(document: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a request for text as one of Chat Completions; None if it is more than that."""
+    if not document.keys() <= _TEXT_REQUEST:
+        beside = [value for name, value in document.items() if name not in _TEXT_REQUEST]
+        if any(value not in (None, []) for value in beside):
+            return None
+    asked, told = document.get("input"), document.get("instructions")
+    if told is not None and not isinstance(told, str):
+        return None
+    messages: list[Any] = [{"role": "system", "content": told}] if told else []
+    if isinstance(asked, str):
+        messages.append({"role": "user", "content": asked})
+    elif isinstance(asked, list) and asked:
+        for item in asked:
+            said = _spoken(item)
+            if said is None:
+                return None
+            messages.append({"role": item["role"], "content": said})
+    else:
+        return None
+    kept = {
+        n: document[n] for n in ("model", "temperature", "top_p") if document.get(n) is not None
+    }
+    return {**kept, "messages": messages}
+
+
+def _spoken(item: object) -> object:
+    """Return the content of a message of text as Chat Completions have it, or None."""
+    if not (isinstance(item, dict) and item.keys() <= _SPOKEN and item.get("role") in _ROLES):
+        return None
+    if kind_of(item) != "message":
+        return None
+    content = item.get("content")
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    texts: list[dict[str, Any]] = []
+    for part in content:
+        if not (isinstance(part, dict) and _is_text(part)):
+            return None
+        if any(part[name] for name in part.keys() - {"type", "text"}):
+            return None
+        texts.append({"type": "text", "text": part["text"]})
+    return texts[0]["text"] if len(texts) == 1 else texts or None
+
+
 class _ItemsForm(RequestForm):
     field = "input"
     prefills = False
@@ -357,10 +418,14 @@ OPENAI_RESPONSES = Dialect(
     paths=("/v1/responses",),
     names_answers=True,
     known_id=known_id,
+    beside_text=beside_text,
     key=KeyForm(
         fields=_FIELDS,
         canonical=_canonical,
         headers=frozenset({b"openai-organization", b"openai-project"}),
+        shared=SharedForm(
+            OPENAI_CHAT.name, b"/v1/responses", OPENAI_CHAT.paths[0].encode(), _as_chat
+        ),
     ),
     form=_ItemsForm(),
     parse_request=parse_request,

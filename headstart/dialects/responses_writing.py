@@ -529,6 +529,31 @@ def known_id(completion: Completion) -> str | None:
     return as_text(completion.extra.get(RESPONSE_ID))
 
 
+_REPEATED = frozenset(
+    {"background", "max_tool_calls", "previous_response_id", "reasoning", "text", "truncation"}
+).union(_OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID))
+"""Fields that say nothing of an answer to a request for text."""
+_MESSAGE = frozenset({"id", "type", "role", "status", "content"})
+
+
+def beside_text(completion: Completion) -> str | None:
+    """Return what an answer holds that is neither text nor a repetition of its request."""
+    if any(value for name, value in completion.extra.items() if name not in _REPEATED):
+        return "fields"
+    for frame in completion.extra.get(ITEMS, {}).values():
+        kind = kind_of(frame)
+        if kind != "message":
+            return kind
+        if not frame.keys() <= _MESSAGE:
+            return "phase" if "phase" in frame else "fields"
+        for _, _, part in parts_of(frame):
+            if annotations_of(part):
+                return "annotations"
+            if part.get("logprobs"):
+                return "logprobs"
+    return None
+
+
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 

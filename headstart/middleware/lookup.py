@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.decisions import Lookup, Outcome
+from headstart.dialects.shared_answers import refuse_in_dialect
 from headstart.policies.output.concise import refuses_concise
 from headstart.policies.vetoes import question_of
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
     from headstart.policies.patience import Patience
-    from headstart.types import CacheKey, Entry
+    from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
 """The reason of a miss whose shared answer is of an upstream that has not accepted the key."""
@@ -122,6 +123,11 @@ class Finder:
             return context
         wait_s = self._patience.wait_s(prepared.rule, request.model)
         return msgspec.structs.replace(context, max_wait_s=wait_s)
+
+    def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:
+        """Return why the entry under an exact key, asked for in another dialect, cannot serve."""
+        entry = self._cache.peek_exact(key.exact)
+        return None if entry is None else refuse_in_dialect(request, entry)
 
     async def find_items(
         self, prepared: Prepared, keys: Sequence[str]

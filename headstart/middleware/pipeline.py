@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.responses_chains import may_refer
 from headstart.errors import (
@@ -36,7 +38,7 @@ from headstart.middleware.respond import NotForOthers, leave_to_retry, send_erro
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
-from headstart.policies.key import variant
+from headstart.policies.key import key_of_dialect, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -310,6 +312,14 @@ class Engine:
                 if variants > 1:
                     key = variant(key, self._random.randrange(variants))
             lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+            if lookup.entry is None and (request := prepared.request) is not None:
+                lost = finder.lost_in_dialect(request, key)
+                if lost is not None:  # the answer for the other dialect stays
+                    key = key_of_dialect(key, request.dialect)
+                    lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+                    is_named = lookup.entry is None and lookup.reason not in _ANEW
+                    if is_named and prepared.readable is None:
+                        lookup = msgspec.structs.replace(lookup, reason=lost)
             context.timings[b"lookup"] = lookup.lookup_s
             if lookup.encode_s:
                 context.timings[b"encode"] = lookup.encode_s
@@ -404,6 +414,7 @@ class Engine:
             request.max_tokens,
             request.choices,
             request.logprobs,
+            request.dialect,
             prepared.directives.compress,
             # Nobody knows yet which upstream will answer. A caller that some of them have not
             # accepted joins no other caller's call.

@@ -481,6 +481,7 @@ class PumpedCall:
             expires=None if life_s is None else now + life_s,
             tags=tags,
             transforms=reply.transforms,
+            dialect="" if self._dialect is None else self._dialect.name,
         )
 
     def _whole(self, reply: Reply) -> Completion | None:

@@ -15,6 +15,7 @@ import msgspec
 from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.dialects.responses_chains import own_id
+from headstart.dialects.shared_answers import in_dialect
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -94,9 +95,7 @@ class RenderedAnswers:
         if rendered is not None:
             self._rendered.move_to_end(key)
             return rendered
-        if not isinstance(entry.answer, Completion):
-            raise TypeError(f"entry {entry.id} holds a raw answer, which is sent as it is")
-        rendered = dialect.render(entry.answer)
+        rendered = dialect.render(in_dialect(entry, dialect.name))
         self._rendered[key] = rendered
         self._size += rendered.nbytes
         while self._size > self._max:
@@ -125,8 +124,9 @@ class Responder:
             return (*kept, NO_STORE), answer.body, answer.status
         assert dialect is not None
         assert request is not None
-        fitted = fit(answer, request)
-        if fitted is answer:
+        told = in_dialect(entry, dialect.name)
+        fitted = fit(told, request)
+        if fitted is told:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(fitted)
@@ -386,7 +386,9 @@ def _named_id(dialect: Dialect, entry: Entry) -> str:
     An equal conversation gets the same id again: the provider's, or one that follows from the
     entry.
     """
-    known = None if isinstance(entry.answer, RawResponse) else dialect.known_id(entry.answer)
+    known = None
+    if entry.dialect in ("", dialect.name) and not isinstance(entry.answer, RawResponse):
+        known = dialect.known_id(entry.answer)
     return known or own_id(entry.id)
 
 

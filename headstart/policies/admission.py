@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.dialects.registry import form_of
+from headstart.dialects.shared_answers import refuse_in_dialect
 from headstart.errors import ConfigError
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
@@ -119,11 +120,12 @@ class Admission:
         answer = entry.answer
         if not isinstance(answer, Completion):
             return None
+        lost = None if entry.dialect == request.dialect else refuse_in_dialect(request, entry)
+        if lost is not None or len(answer.choices) < request.choices:
+            return lost or "too-few-choices"
         called = answer.called_tools
         if called and not _all_listed(called, tools):
             return _CALLS
-        if len(answer.choices) < request.choices:
-            return "too-few-choices"
         if request.logprobs and not form_of(request).has_logprobs(answer, request.document):
             return "too-few-logprobs"
         if request.max_tokens is None:

@@ -100,13 +100,20 @@ def chat_key(
     Never raises on odd shapes: unknown parts are keyed as they came.
     """
     form, omitted = _key_form(context.dialect, wrapped_app=context.wrapped_app)
+    document, shared = request.document, form.shared
+    if shared is not None and context.path == shared.path and not context.wrapped_app:
+        rewritten = shared.rewrite(document)
+        if rewritten is not None:
+            document = rewritten
+            context = msgspec.structs.replace(context, dialect=shared.dialect, path=shared.of_path)
+            form, omitted = _key_form(shared.dialect, wrapped_app=False)
     if context.query_string or form.target is not None:
         path, query_string = context.path, _without_credential(context.query_string)
         if form.target is not None:
             path, query_string = form.target(path, query_string)
         context = msgspec.structs.replace(context, path=path, query_string=query_string)
     body, messages = form.canonical(
-        {name: value for name, value in request.document.items() if name not in omitted}
+        {name: value for name, value in document.items() if name not in omitted}
     )
     asked: Any = None
     alike: dict[str, Any] | None = None
@@ -153,7 +160,10 @@ def variant(key: CacheKey, number: int) -> CacheKey:
 
     The partition differs too, so the entry of one variant never answers for another one.
     """
-    suffix = f"#{number}"
+    return _another(key, f"#{number}")
+
+
+def _another(key: CacheKey, suffix: str) -> CacheKey:
     conversation = key.conversation
     return msgspec.structs.replace(
         key,
@@ -161,6 +171,11 @@ def variant(key: CacheKey, number: int) -> CacheKey:
         exact=_digest(key.exact + suffix),
         conversation=None if conversation is None else _digest(conversation + suffix),
     )
+
+
+def key_of_dialect(key: CacheKey, dialect: str) -> CacheKey:
+    """Return the key of an answer that only clients of one dialect get."""
+    return _another(key, f"#{dialect}")
 
 
 def _key(

@@ -19,6 +19,7 @@ from headstart.dialects.registry import (
     UPSTREAM_DIALECTS,
 )
 from headstart.dialects.requests import may_hold_marks
+from headstart.dialects.shared_answers import TRANSLATED
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
@@ -443,7 +444,7 @@ class RequestWriter:
             asked, model=real, stream=streams, include_usage=streams and upstream.include_usage
         )
         written = own.write_request(asked, upstream.quirks)
-        names = [f"translated:{own.name}"]
+        names = [TRANSLATED + own.name]
         names += ["model"] if real != request.model else []
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
