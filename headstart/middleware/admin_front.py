@@ -74,6 +74,8 @@ class LivePages:
 
     totals: LiveTotals | None = None
     """None: no page was opened yet, so nothing is summed up."""
+    read_at: float = 0.0
+    """When the totals were read from the store, in Unix seconds."""
     open: int = 0
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 

@@ -32,6 +32,12 @@ MOST_PAGES = 16
 EVERY_S = 1.0
 ALIVE_S = 15.0
 """A page hears at least that often from the server, so that it notices a broken connection."""
+STREAM_S = 60.0
+"""Longest time of a stream of events; then the page opens the next one. So a reload of the
+configuration does not wait for pages that are open."""
+REREAD_S = 30.0
+"""With several workers, the books are read again after this time: each worker sees only its own
+requests."""
 
 Window = Annotated[float, QueryParameter(description="Seconds back from now.", ge=60, le=86_400)]
 Only = Annotated[str | None, QueryParameter(description="Only requests with this value.")]
@@ -124,9 +130,8 @@ async def live_events(
     """Send the same as ``live`` as server-sent events: now, and each second if it has changed."""
     if admin.pages.open >= MOST_PAGES:
         raise TooManyRequestsException(f"{MOST_PAGES} live pages are open already")
-    totals = await _totals(admin, engine)
-    wanted = _Filter(window_s, caller, route, model)
-    return ServerSentEvent(_events(admin, engine, totals, wanted))
+    await _totals(admin, engine)
+    return ServerSentEvent(_events(admin, engine, _Filter(window_s, caller, route, model)))
 
 
 LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events)
@@ -147,29 +152,35 @@ class _Filter(msgspec.Struct, frozen=True):
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
-    """Return the totals of the process. The first call begins them, with the store's books."""
-    async with admin.pages.starting:
-        if admin.pages.totals is None:
+    """Return the totals. The first call begins them, with the store's books."""
+    pages = admin.pages
+    async with pages.starting:
+        alone = admin.gather is None
+        old = pages.totals is not None and not alone and admin.clock() - pages.read_at > REREAD_S
+        if pages.totals is None or old:
             totals = LiveTotals(admin.clock)
-            admin.observers.add(totals)
-            admin.pages.totals = totals
+            if alone:
+                admin.observers.add(totals)
             try:
                 await totals.load(engine.store, admin.recent.newest())
             except StoreError as error:
                 logger.warning("the live page begins without the books of the store: %s", error)
-        return admin.pages.totals
+            pages.totals, pages.read_at = totals, admin.clock()
+        return pages.totals
 
 
 async def _events(
-    admin: AdminState, engine: EngineParts, totals: LiveTotals, wanted: _Filter
+    admin: AdminState, engine: EngineParts, wanted: _Filter
 ) -> AsyncIterator[ServerSentEventMessage]:
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
     try:
-        sent, spoke = None, 0.0
-        while not admin.draining():
-            if (totals.version, admin.clock() // 60) != sent or loop.time() - spoke > ALIVE_S:
-                sent, spoke = (totals.version, admin.clock() // 60), loop.time()
+        sent, spoke, until = None, 0.0, loop.time() + STREAM_S
+        while not admin.draining() and loop.time() < until:
+            totals = await _totals(admin, engine)
+            now = (id(totals), totals.version, admin.clock() // 60)
+            if now != sent or loop.time() - spoke > ALIVE_S:
+                sent, spoke = now, loop.time()
                 overview = _overview(admin, engine, totals, wanted)
                 yield ServerSentEventMessage(data=msgspec.json.encode(overview))
             await asyncio.sleep(EVERY_S)

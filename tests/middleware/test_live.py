@@ -12,6 +12,7 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
+from headstart.middleware import admin_live
 from headstart.middleware.admin_live import MOST_PAGES
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveTotals
 from headstart.observe import Served
@@ -145,6 +146,19 @@ async def test_a_page_hears_of_each_request() -> None:
     assert [row["outcome"] for row in second["requests"]] == ["exact", "miss"]
     assert sum(each["calls"] for each in second["calls"]) == 1
     assert CHATGPT not in json.dumps(second)
+
+
+@pytest.mark.anyio
+async def test_a_stream_ends_so_that_an_old_configuration_can_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_live, "STREAM_S", 0.5)
+    async with administered() as running:
+        reader, writer = await opened(running.gateway.url)
+        async with asyncio.timeout(20):
+            rest = await reader.read()
+        assert rest.endswith(b"\r\n0\r\n\r\n")
+        await _close([(reader, writer)])
 
 
 @pytest.mark.anyio
