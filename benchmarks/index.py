@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headstart.decisions import MatchContext
     from headstart.types import Turn
 
 DIMENSION = 384
@@ -95,6 +96,10 @@ class InstantEncoder:
         """Tell that there is always room."""
         return False
 
+    def peek(self, text: str) -> Encoding | None:
+        """Remember nothing."""
+        return None
+
     async def encode(
         self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
     ) -> Encoding:
@@ -107,7 +112,17 @@ class NearEnough:
     """Serves every neighbour of at least 0.9."""
 
     version = ""
+    parse_version = ""
     minimum = 0.9
+
+    def gate(self, context: MatchContext) -> float:
+        """Encode every question."""
+        return 0.0
+
+    def note_encoded(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        """Count nothing."""
 
     def prepare(self, text: str, encoding: Encoding) -> None:
         """Parse nothing."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from headstart.decisions import Encoding
 from headstart.embeddings.encoder import OnnxEncoder
+from headstart.embeddings.sketch import load_sketcher
 from headstart.lab.stream import PreparedPrompt
 from headstart.policies.guards.table import parse_prompt
 
@@ -23,7 +24,7 @@ class Prompts:
 
     def __init__(self, folder: Path | None) -> None:
         self._file = folder / "safe_hits.npz" if folder else None
-        self._encoder = OnnxEncoder()
+        self._encoder, self._sketcher = OnnxEncoder(), load_sketcher()
         self._prepared: dict[str, PreparedPrompt[Parse]] = {}
         self._encodings: dict[str, Encoding] = {}
         self._new = False
@@ -35,7 +36,10 @@ class Prompts:
         if text not in self._prepared:
             encoding = self.encoding(text)
             parse = parse_prompt(text, encoding)
-            self._prepared[text] = PreparedPrompt(encoding.sentence, parse, encoding.complete)
+            sketch = None if self._sketcher is None else self._sketcher.sketch(text)
+            self._prepared[text] = PreparedPrompt(
+                encoding.sentence, parse, encoding.complete, sketch
+            )
         return self._prepared[text]
 
     def encoding(self, text: str) -> Encoding:

@@ -26,6 +26,10 @@ class Encoding(msgspec.Struct, frozen=True):
     """False if the prompt exceeded the encoder's limit: it may not match by meaning."""
 
 
+GATE_SAMPLE = 0.02
+"""The share of the questions below the gate that pass it, to measure what the gate costs."""
+
+
 class Neighbor(Frozen):
     id: str
     similarity: float
@@ -51,14 +55,22 @@ class RankedNeighbor(msgspec.Struct, frozen=True):
 
     context: MatchContext
     neighbors: Sequence[Neighbor]
-    """All neighbours that were found, the most similar first."""
+    """All neighbours that were found, the most similar first: by their sketches, or by their
+    encodings if the encoder has no table for sketches."""
     rank: int
     """The place of the neighbour in question."""
+    encoded: float | None = None
+    """The similarity of the neighbour's encoding, if ``neighbors`` were found by sketches."""
 
     @property
     def neighbor(self) -> Neighbor:
         """The neighbour in question."""
         return self.neighbors[self.rank]
+
+    @property
+    def similarity(self) -> float:
+        """The similarity of the two encodings."""
+        return self.neighbor.similarity if self.encoded is None else self.encoded
 
 
 class UnmatchedTurn(NamedTuple):
@@ -108,6 +120,8 @@ class Verdict(Frozen):
     features: bytes = b""
     """The pair as the policy sees it, in fp16, to learn from; empty if the policy does not
     learn."""
+    sketch: float | None = None
+    """The similarity of the question's nearest sketch; None: the encoder has no sketches."""
 
 
 class UnlabelledPair(Frozen):
@@ -159,6 +173,8 @@ class Label(Frozen):
     """A hash of the caller. No caller may fill a domain's memory alone."""
     question: str = ""
     """A hash of the prompt, by which a person's verdict is remembered."""
+    sketch: float | None = None
+    """The similarity of the question's nearest sketch."""
     pair_only: bool = False
     """A person's verdict "wrong" holds for this pair alone, not for other rewordings."""
 

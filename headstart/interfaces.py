@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Encoding,
         HistoryComparison,
         Label,
+        MatchContext,
         Neighbor,
         RankedNeighbor,
         Verdict,
@@ -162,11 +163,26 @@ class MatchPolicy(Protocol[P]):
 
     @property
     def version(self) -> str:
-        """A version that changes when a stored parse or a verdict could change its meaning."""
+        """A version that changes when a verdict or its features could change their meaning."""
+
+    @property
+    def parse_version(self) -> str:
+        """A version that changes when a stored parse could change its meaning."""
 
     @property
     def minimum(self) -> float:
         """The lowest similarity that is judged; no entry below it needs to be loaded."""
+
+    def gate(self, context: MatchContext) -> float:
+        """Return the least similarity of sketches of a question that is worth encoding."""
+
+    def note_encoded(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        """Count a question that was encoded, with the similarity of its nearest sketch.
+
+        ``sampled``: it was below the gate. ``served``: it was a hit.
+        """
 
     def prepare(self, text: str, encoding: Encoding) -> P:
         """Parse a prompt."""

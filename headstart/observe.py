@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from headstart.attempts import Attempt, Shaped  # noqa: TC001 - msgspec reads them
@@ -134,6 +135,24 @@ class Encoded(Frozen, tag="encoded"):
     """Whose turn it was."""
 
 
+class GateOutcome(StrEnum):
+    """What became of a question that was compared by its sketch."""
+
+    STOPPED = "stopped"
+    """No entry was near enough: nothing was encoded."""
+    PASSED = "passed"
+    SAMPLED = "sampled"
+    """It was below the gate, and passed it as one of a small share. It was a miss."""
+    FOUND = "found"
+    """As ``sampled``, and it was a hit."""
+
+
+class Gated(Frozen, tag="gated"):
+    """A question came to the gate: a sketch decided whether it was encoded."""
+
+    outcome: GateOutcome
+
+
 class Labelled(Frozen, tag="labelled"):
     """A pair of answers was judged. ``same`` is None if the judge was not sure."""
 
@@ -156,7 +175,7 @@ class Learned(Frozen, tag="learned"):
     cold_start_serves: float
 
 
-Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Labelled | Learned
+Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Gated | Labelled | Learned
 
 
 class Observer(Protocol):

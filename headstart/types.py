@@ -358,7 +358,7 @@ class Origin(Frozen):
 
 
 class Entry(Frozen):
-    """One stored answer. The MatchPolicy of version ``evidence_version`` made ``evidence``."""
+    """One stored answer. A MatchPolicy made ``evidence``, its parse of the prompt."""
 
     id: str
     key: CacheKey

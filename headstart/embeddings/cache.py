@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from headstart.decisions import MatchContext
+from headstart.embeddings.entry_encoder import EntryEncoder
 from headstart.embeddings.replica import HotTier, Replica, report_failure
 from headstart.embeddings.semantic_search import SemanticSearch, miss
 from headstart.errors import StageError
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headstart.decisions import Lookup
-    from headstart.embeddings.semantic_search import Accept, PromptEncoder
+    from headstart.embeddings.entry_encoder import PromptSketcher, RecentEncoder
+    from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import MatchPolicy, Store, VectorIndex
     from headstart.observe import Observer
     from headstart.types import CacheKey, Entry
@@ -57,18 +59,20 @@ class SemanticCache:
         self,
         store: Store,
         index: VectorIndex,
-        encoder: PromptEncoder | None,
+        encoder: RecentEncoder | None,
         policy: MatchPolicy[Any],
         *,
+        sketcher: PromptSketcher | None = None,
         hot_bytes: int,
         max_wait_s: float,
         clock: Callable[[], float],
         observers: Observer,
         touch_s: float = 1.0,
     ) -> None:
-        """Compose the parts. A lookup waits at most ``max_wait_s`` for its encoding.
+        """Compose the parts. A lookup waits at most ``max_wait_s`` for its encodings.
 
-        ``clock`` gives Unix seconds. Every ``touch_s``, the store is told which entries were used.
+        With a ``sketcher`` the index holds sketches, otherwise vectors of the encoder. ``clock``
+        gives Unix seconds. Every ``touch_s``, the store is told which entries were used.
         """
         self._store = store
         self._index = index
@@ -80,10 +84,13 @@ class SemanticCache:
         self.touch: Callable[[Iterable[str]], None] = self._hot.mark_used
         """Notes that entries were used. Lookups note their hits themselves."""
         namespace = None if encoder is None else encoder.namespace
-        self._replica = Replica(store, index, self._hot, namespace, observers)
+        table = None if sketcher is None else sketcher.namespace
+        self._replica = Replica(store, index, self._hot, namespace, observers, table)
+        self._entries: EntryEncoder[Any] | None = None
         self._search: SemanticSearch[Any] | None = None
         if encoder is not None:
-            self._search = SemanticSearch(encoder, policy, self._replica, max_wait_s)
+            self._entries = EntryEncoder(encoder, sketcher, policy, self._replica)
+            self._search = SemanticSearch(encoder, self._entries, policy, self._replica, max_wait_s)
 
     # --- lifetime ------------------------------------------------------------------------------
 
@@ -97,13 +104,17 @@ class SemanticCache:
             raise
 
     async def run(self) -> None:
-        """Follow the store's log and tell the store which entries were used, until cancelled."""
+        """Follow the store's log, encode entries in idle time, tell the store what was used."""
         async with anyio.create_task_group() as tasks:
+            if self._entries is not None:
+                tasks.start_soon(self._entries.run)
             tasks.start_soon(self._replica.follow)
             tasks.start_soon(self._touch_regularly)
 
     async def aclose(self) -> None:
-        """Tell the store which entries were used, and close it. Cancel ``run`` first."""
+        """Write what is still to be written, and close the store. Cancel ``run`` first."""
+        if self._entries is not None:
+            await self._entries.flush()
         await self._flush_used()
         await self._store.aclose()
 
@@ -181,33 +192,36 @@ class SemanticCache:
 
         They wait as long as for an encoding, at most.
         """
-        return _nothing if self._search is None else self._search.expect(key.group)
+        return _nothing if self._search is None else self._search.expect(key)
 
     async def put(self, entry: Entry, text: str | None = None, *, tenant: str = "") -> bool:
         """Store an entry and index it under the meaning of ``text``. Exact lookups see it at once.
 
-        Returns whether the store wrote it; a failure is reported. The encoding takes its turn
-        among those of ``tenant``. An entry without an encoding serves exact lookups only.
+        Returns whether the store wrote it; a failure is reported. An encoding takes its turn among
+        those of ``tenant``. An entry without a sketch or an encoding serves exact lookups only.
         """
         self._hot.put(entry)
-        search = None if text is None else self._search
-        arrived = _nothing if search is None else search.expect(entry.key.group)
+        arrived = _nothing if text is None else self.expect(entry.key)
         try:
             await asyncio.sleep(0)  # the clients that wait for this answer come before the store
-            vector = None
-            if search is not None and text is not None:
-                entry, vector = await search.embed(entry, text, tenant)
+            vector, sketch = None, None
+            if self._entries is not None and text is not None:
+                entry, vector, sketch = await self._entries.embed(entry, text, tenant)
                 if vector is not None and entry.id in self._hot:
                     self._hot.put(entry)
             try:
-                await self._store.append([Put(entry=entry, vector=vector)])
+                await self._store.append([Put(entry=entry, vector=vector, sketch=sketch)])
             except StageError as error:
                 report_failure(self._observers, error)
                 return False
-            if vector is not None:
-                row = VectorRow(
-                    id=entry.id, partition=entry.key.group, encoder=entry.encoder, vector=vector
-                )
+            row = VectorRow(
+                id=entry.id,
+                partition=entry.key.group,
+                encoder=entry.encoder,
+                vector=vector,
+                sketch=sketch,
+            )
+            if vector is not None or sketch is not None:
                 await self._replica.add([row])
             return True
         finally:

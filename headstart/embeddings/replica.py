@@ -6,8 +6,9 @@ behind, the store decides: an id that the store no longer has is removed here.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -138,9 +139,10 @@ class HotTier:
 class Replica:
     """Keeps the hot tier and the index in step with the store. Large index writes run in threads.
 
-    Only vectors of the encoder ``namespace`` are indexed; None: no vector is indexed. When the log
-    is lost, the replica empties the hot tier and reads all vectors of the store again, every
-    ``retry_s`` until the store answers.
+    Without a table of sketches the index holds vectors: those of the encoder ``namespace``; None:
+    no vector is indexed. With a table it holds sketches, and ``vectors`` has the vectors that were
+    made so far. When the log is lost, the replica empties the hot tier and reads all rows of the
+    store again, every ``retry_s`` until the store answers.
     """
 
     store: Store
@@ -148,15 +150,22 @@ class Replica:
     hot: HotTier
     namespace: str | None
     observers: Observer
+    table: str | None = None
+    """The namespace of the sketches in the index."""
     retry_s: float = 1.0
     deletions: int = 0
     """Grows with each deletion. An entry that was read from the store earlier may be gone."""
+    vectors: dict[str, bytes] = field(default_factory=dict)
+    unsketched: deque[VectorRow] = field(default_factory=deque)
+    """Rows without a sketch of this table: earlier versions wrote them."""
+    late_work: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when ``EntryEncoder.run`` has something to do."""
     _cursor: str = ""
     _writing: int = 0
     """The number of index writes in threads now. The event loop must not wait for their lock."""
 
     async def load(self) -> None:
-        """Index the store's vectors, and remember the end of its log. Raises StoreError."""
+        """Index the rows of the store, and remember the end of its log. Raises StoreError."""
         self._cursor = await self.store.cursor()
         self.deletions += 1
         self.hot.clear()
@@ -173,11 +182,13 @@ class Replica:
                     await self.load()
                 async for logged in self.store.follow(self._cursor):
                     record = logged.record
-                    if isinstance(record, VectorRow) and record.id in self.index:
+                    if isinstance(record, VectorRow) and self._knows(record):
                         continue  # this process stored it
                     # A cancellation here would leave the store's generator to the collector.
                     with anyio.CancelScope(shield=True):
                         if isinstance(record, VectorRow):
+                            if record.id in self.index:  # another process has encoded it
+                                self.hot.discard((record.id,))
                             await self.add([record])
                         else:
                             await self.forget(record.ids)
@@ -197,38 +208,68 @@ class Replica:
             return self.index.search(partition, vector, k)
         return await to_thread.run_sync(self.index.search, partition, vector, k)
 
+    def has_vector(self, id: str) -> bool:
+        """Tell whether the vector of an indexed entry is known."""
+        return self.table is None or id in self.vectors
+
+    def amend(self, entry: Entry, vector: bytes, deletions: int) -> None:
+        """Take over an entry that was encoded, unless there was a deletion since ``deletions``."""
+        if entry.id in self.index and self.table is not None:
+            self.vectors[entry.id] = vector
+        self.keep(entry, deletions)
+
     async def read(self, ids: Sequence[str]) -> Mapping[str, Entry]:
         """Return the entries that the store still has, and forget the rest. Raises StoreError."""
         entries = dict(zip(ids, await self.store.load(ids), strict=True))
-        gone = [id for id, entry in entries.items() if entry is None]
-        if gone:
-            await self._in_thread(partial(self.index.remove, gone))
+        if gone := [id for id, entry in entries.items() if entry is None]:
+            await self._remove(gone)
         return {id: entry for id, entry in entries.items() if entry is not None}
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Remove entries from the hot tier and the index."""
         self.deletions += 1
         self.hot.discard(ids)
-        if indexed := [id for id in ids if id in self.index]:
-            await self._in_thread(partial(self.index.remove, indexed))
+        await self._remove(ids)
 
     async def add(self, rows: Sequence[VectorRow]) -> None:
-        """Index vectors of the encoder. A vector that the index refuses is reported."""
-        new = [
-            (row, row.vector)
-            for row in rows
-            if row.encoder == self.namespace and row.vector is not None
-            if row.id not in self.index
-        ]
-        if not new:
-            return
-        small = len(new) == 1 and self.index.size(new[0][0].partition) < INLINE_ROWS
+        """Index rows. A row that the index refuses is reported."""
+        new: list[IndexRow] = []
+        for row in rows:
+            vector = row.vector if row.encoder == self.namespace else None
+            if self.table is not None and vector is not None:
+                self.vectors[row.id] = vector
+            if row.id in self.index:
+                continue
+            if self.table is not None:
+                vector = row.sketch.row if row.sketch and row.sketch.table == self.table else None
+                if vector is None:
+                    self.unsketched.append(row)
+                    self.late_work.set()
+            if vector is not None:
+                new.append(IndexRow(row.partition, row.id, vector))
+        if new:
+            await self._add(new)
+
+    async def _add(self, new: Sequence[IndexRow]) -> None:
+        small = len(new) == 1 and self.index.size(new[0].partition) < INLINE_ROWS
         if small and not self._writing:
             refusal = _add_rows(self.index, new)
         else:
             refusal = await self._in_thread(partial(_add_rows, self.index, new))
         if refusal is not None:
             report_failure(self.observers, refusal)
+
+    def _knows(self, row: VectorRow) -> bool:
+        """Tell whether a row of the log says nothing new."""
+        vector = self.table is not None and row.vector is not None
+        usable = vector and row.encoder == self.namespace
+        return row.id in self.index and (not usable or row.id in self.vectors)
+
+    async def _remove(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            self.vectors.pop(id, None)
+        if indexed := [id for id in ids if id in self.index]:
+            await self._in_thread(partial(self.index.remove, indexed))
 
     async def _in_thread(self, write: Callable[[], T]) -> T:
         self._writing += 1
@@ -238,6 +279,14 @@ class Replica:
             self._writing -= 1
 
 
+class IndexRow(NamedTuple):
+    """An entry's row in the index: a vector, or a sketch."""
+
+    partition: str
+    id: str
+    row: bytes
+
+
 def report_failure(observers: Observer, error: StageError) -> None:
     """Tell observers about a failed stage, by the class of the original exception."""
     cause = error.__cause__ or error
@@ -245,16 +294,14 @@ def report_failure(observers: Observer, error: StageError) -> None:
     observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
 
 
-def _add_rows(
-    index: VectorIndex, rows: Sequence[tuple[VectorRow, bytes]]
-) -> VectorIndexError | None:
+def _add_rows(index: VectorIndex, rows: Sequence[IndexRow]) -> VectorIndexError | None:
     """Add rows that the index lacks. Returns the first refusal; the other rows are added."""
     refusal = None
-    for row, vector in rows:
-        if row.id in index:
+    for partition, id, row in rows:
+        if id in index:
             continue
         try:
-            index.add(row.partition, row.id, vector)
+            index.add(partition, id, row)
         except VectorIndexError as error:
             refusal = refusal or error
     return refusal

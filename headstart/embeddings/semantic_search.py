@@ -1,13 +1,19 @@
 """The semantic lookup: find the stored entry whose prompt means the same, or say why none does.
 
+With a table of sketches it has two steps (``docs/decisions/0034-sketches-before-the-encoder.md``).
+If no entry's sketch is near the question's, nothing is encoded. Otherwise the question is encoded,
+and compared with the encodings of the nearest entries. Without a table each question is encoded.
+
 ======================  ===========================================================================
 reason of a miss        meaning
 ======================  ===========================================================================
 ``exact-only``          there is no encoder, or the request has no text to compare
-``empty-partition``     nothing comparable is stored, or nothing was encoded in time
+``empty-partition``     nothing comparable is stored, or nothing was stored in time
 ``encoder-busy``        the encoding did not come in time
 ``too-long``            the prompt exceeds the encoder's limit
-``below-threshold``     the best neighbour is not similar enough
+``below-threshold``     the best neighbour is not similar enough; without a similarity: no sketch
+                        was near enough to encode the question
+``unencoded``           a nearer entry was not encoded yet
 ``veto``                ``Lookup.veto`` stopped the best neighbour: a guard, or the caller's refusal
 ``gone``                all similar entries have left the store
 ``STAGE-error``         ``encoder``, ``index`` or ``store`` failed; observers see StageFailed
@@ -17,24 +23,30 @@ reason of a miss        meaning
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
+import numpy as np
 
-from headstart.decisions import Lookup, Outcome, RankedNeighbor, UnlabelledPair
-from headstart.embeddings.index import pack_vector
+from headstart.decisions import GATE_SAMPLE, Lookup, Outcome, RankedNeighbor, UnlabelledPair
+from headstart.embeddings.histories import HistoryComparer
+from headstart.embeddings.index import LARGEST_COSINE, pack_vector
 from headstart.embeddings.replica import report_failure
 from headstart.errors import StageError
 from headstart.interfaces import P
+from headstart.observe import Gated, GateOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.decisions import Encoding, MatchContext, Neighbor, UnmatchedTurn
+    from headstart.decisions import Encoding, MatchContext, Neighbor
+    from headstart.embeddings.entry_encoder import EntryEncoder
+    from headstart.embeddings.histories import PromptEncoder
     from headstart.embeddings.replica import Replica
     from headstart.interfaces import MatchPolicy
     from headstart.types import CacheKey, Entry
@@ -42,58 +54,40 @@ if TYPE_CHECKING:
     Accept: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request, or None."""
 
-NEIGHBORS = 8
+NEIGHBORS = 32
 """The number of nearest entries that a lookup fetches."""
-LEAST_SIMILARITY = 0.90
-"""The lowest similarity of a turn and its counterpart that may mean the same."""
-MOST_ENCODINGS = 12
-"""The number of turns that one lookup may encode. With more turns, histories count as different."""
-MOST_PARSED = 256
-"""The number of parses that are kept until an answer is stored: about 5 KB each, at most 30 KB."""
-
-
-class PromptEncoder(Protocol):
-    """The part of the encoder's worker that the cache uses."""
-
-    @property
-    def namespace(self) -> str:
-        """Vectors of another namespace are not comparable."""
-
-    def is_full(self, tenant: str) -> bool:
-        """Tell whether a tenant may not add to the background queue now."""
-
-    async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
-    ) -> Encoding:
-        """Encode a prompt; a ``background`` one comes after the others. Raises EncoderError.
-
-        Tenants take turns; of one tenant's prompts the one with the highest ``promise`` is next. A
-        call that is cancelled while it waits is not encoded.
-        """
+MOST_JUDGED = 8
+"""The number of neighbours that are offered to the guards, the most similar first."""
+ENCODED_AT_ONCE = 2
+"""The number of entries that a lookup waits for, while they are encoded."""
+ENCODED_NEAR = 8
+"""The number of nearest entries that are to be encoded when a question comes near."""
 
 
 @dataclass(slots=True, eq=False)
 class SemanticSearch(Generic[P]):
-    """Encodes a prompt, searches its neighbours and lets the policy judge them, the best first."""
+    """Searches the neighbours of a prompt and lets the policy judge them, the best first."""
 
     encoder: PromptEncoder
+    entries: EntryEncoder[P]
     policy: MatchPolicy[P]
     replica: Replica
     max_wait_s: float
-    _parsed: dict[str, P] = field(default_factory=dict)
-    _expected: dict[str, set[asyncio.Event]] = field(default_factory=dict)
+    draw: Callable[[], float] = random.random
+    _expected: dict[str, dict[asyncio.Event, bytes | None]] = field(default_factory=dict)
 
     # --- entries on their way into the index -----------------------------------------------------
 
-    def expect(self, group: str) -> Callable[[], None]:
+    def expect(self, key: CacheKey) -> Callable[[], None]:
         """Let lookups of a group wait for an entry until the returned function is called."""
-        arrival = asyncio.Event()
-        self._expected.setdefault(group, set()).add(arrival)
+        arrival, group = asyncio.Event(), key.group
+        sketch = self.entries.sketch(key.query) if key.query is not None else None
+        self._expected.setdefault(group, {})[arrival] = sketch
 
         def arrived() -> None:
             arrival.set()
-            expected = self._expected.get(group, set())
-            expected.discard(arrival)
+            expected = self._expected.get(group, {})
+            expected.pop(arrival, None)
             if not expected:
                 self._expected.pop(group, None)
 
@@ -103,41 +97,6 @@ class SemanticSearch(Generic[P]):
         """Tell whether lookups of a group wait for an entry."""
         return group in self._expected
 
-    async def embed(self, entry: Entry, text: str, tenant: str) -> tuple[Entry, bytes | None]:
-        """Return the entry with its evidence, and its vector.
-
-        The vector is None if the tenant's queue is full, the encoder fails or the text is too long.
-        """
-        if self.encoder.is_full(tenant):
-            return entry, None
-        try:
-            encoding = await self.encoder.encode(text, background=True, tenant=tenant)
-            vector = pack_vector(encoding.sentence)
-        except StageError as error:
-            report_failure(self.replica.observers, error)
-            return entry, None
-        if not encoding.complete:
-            return entry, None
-        embedded = msgspec.structs.replace(
-            entry,
-            evidence=self.policy.pack(self._parse(text, encoding)),
-            evidence_version=self.policy.version,
-            encoder=self.replica.namespace or "",
-        )
-        return embedded, vector
-
-    def _parse(self, text: str, encoding: Encoding) -> P:
-        """Return the policy's parse of a prompt. Recent parses are kept.
-
-        A prompt that missed is stored soon, so its parse is needed twice.
-        """
-        parsed = self._parsed.get(text)
-        if parsed is None:
-            parsed = self._parsed[text] = self.policy.prepare(text, encoding)
-            if len(self._parsed) > MOST_PARSED:
-                del self._parsed[next(iter(self._parsed))]
-        return parsed
-
     # --- lookups ---------------------------------------------------------------------------------
 
     async def find(self, key: CacheKey, accept: Accept, context: MatchContext) -> Lookup:
@@ -145,79 +104,192 @@ class SemanticSearch(Generic[P]):
 
         ``key.query`` is the text to compare. An error of a stage is reported and gives a miss.
         """
-        query = SemanticQuery(key, accept, context)
+        now = anyio.current_time()
+        encoded_by, entries_by = now + self._wait_s(context), now + self.max_wait_s
+        query = SemanticQuery(key, accept, context, encoded_by, entries_by)
         try:
-            lookup = await self._find(query)
+            lookup = await self._search(query)
+            if lookup.entry is None and await self._arrives(query):
+                lookup = await self._search(query)
         except StageError as error:
             query.add_time("encode_s" if error.stage == "encoder" else "lookup_s")
             report_failure(self.replica.observers, error)
             lookup = miss(f"{error.stage}-error")
+        self._report_gate(query, lookup)
         return msgspec.structs.replace(lookup, **query.spent)
-
-    async def _find(self, query: SemanticQuery) -> Lookup:
-        entries_by = anyio.current_time() + self.max_wait_s
-        with anyio.move_on_after(self._wait_s(query.context)) as wait:
-            encoding = await self.encoder.encode(query.text, tenant=query.context.tenant)
-        query.add_time("encode_s")
-        if wait.cancelled_caught:
-            return miss("encoder-busy")
-        if not encoding.complete:
-            return miss("too-long")
-        lookup = await self._search(encoding, query)
-        if lookup.entry is None and await self._arrives(query, entries_by):
-            lookup = await self._search(encoding, query)
-        return lookup
 
     def _wait_s(self, context: MatchContext) -> float:
         return self.max_wait_s if context.max_wait_s is None else context.max_wait_s
 
-    async def _arrives(self, query: SemanticQuery, deadline: float) -> bool:
-        """Wait for the entries of the group that are being indexed; tell whether one has come."""
-        expected = tuple(self._expected.get(query.key.group, ()))
-        with anyio.CancelScope(deadline=deadline):
+    async def _arrives(self, query: SemanticQuery) -> bool:
+        """Wait for the near entries that are being indexed; tell whether one has come."""
+        if query.refused:
+            return False
+        gate = self.policy.gate(query.context)
+        expected = [
+            arrival
+            for arrival, sketch in self._expected.get(query.key.group, {}).items()
+            if sketch is None or query.sketch is None or _cosine(sketch, query.sketch) >= gate
+        ]
+        with anyio.CancelScope(deadline=query.entries_by):
             for arrival in expected:
                 await arrival.wait()
         query.add_time("encode_s")
         return any(arrival.is_set() for arrival in expected)
 
-    async def _search(self, encoding: Encoding, query: SemanticQuery) -> Lookup:
+    async def _search(self, query: SemanticQuery) -> Lookup:
+        near = None if self.replica.table is None else await self._near_sketches(query)
+        if isinstance(near, Lookup):
+            return near
+        encoding = await self._encode(query)
+        if encoding is None or not encoding.complete:
+            return query.refuse("encoder-busy" if encoding is None else "too-long")
         vector = pack_vector(encoding.sentence)
-        near = await self.replica.search(query.key.group, vector, NEIGHBORS)
-        query.add_time("lookup_s")
+        if near is None:
+            near = await self._near(vector, query)
         if not near:
             return miss("empty-partition")
-        if near[0].similarity < self.policy.minimum:
-            return miss("below-threshold", near[0].similarity, "threshold")
-        prepared = self._parse(query.text, encoding)
-        lookup = await self._match(near, prepared, query)
+        await self._encode_near(near, query)
+        compared = ComparedNeighbors.of(near, self.replica, vector)
+        prepared = self.entries.parse(query.text, encoding)
+        lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
         return lookup
 
-    async def _match(self, near: Sequence[Neighbor], prepared: P, query: SemanticQuery) -> Lookup:
+    async def _near(self, row: bytes, query: SemanticQuery) -> Sequence[Neighbor]:
+        near = await self.replica.search(query.key.group, row, NEIGHBORS)
+        query.add_time("lookup_s")
+        return near
+
+    # --- the gate --------------------------------------------------------------------------------
+
+    async def _near_sketches(self, query: SemanticQuery) -> Sequence[Neighbor] | Lookup:
+        """Return the entries with the nearest sketches, or a miss if none is near enough."""
+        query.sketch = self.entries.sketch(query.text)
+        if query.sketch is None:
+            return query.refuse("too-long")
+        near = await self._near(query.sketch, query)
+        if near and not self._passes(near[0], query):
+            return miss("below-threshold", veto="threshold")
+        return near or miss("empty-partition")
+
+    def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
+        """Tell whether a question is worth encoding. A few that are not pass the gate, too."""
+        query.promise = nearest.similarity
+        if nearest.similarity >= self.policy.gate(query.context):
+            query.gated = GateOutcome.PASSED
+        elif query.gated is None:
+            sampled = self.draw() < GATE_SAMPLE
+            query.gated = GateOutcome.SAMPLED if sampled else GateOutcome.STOPPED
+        return query.gated is not GateOutcome.STOPPED
+
+    def _report_gate(self, query: SemanticQuery, lookup: Lookup) -> None:
+        gated = query.gated
+        if gated is None:
+            return
+        served, sampled = lookup.entry is not None, gated is GateOutcome.SAMPLED
+        if query.encoding is not None:
+            self.policy.note_encoded(query.context, query.promise, sampled=sampled, served=served)
+        if served and sampled:
+            gated = GateOutcome.FOUND
+        self.replica.observers.notify(Gated(outcome=gated))
+
+    # --- encodings -------------------------------------------------------------------------------
+
+    async def _encode(self, query: SemanticQuery) -> Encoding | None:
+        """Return the question's encoding, or None if it does not come in time."""
+        if query.encoding is None:
+            with anyio.CancelScope(deadline=query.encoded_by):
+                query.encoding = await self.encoder.encode(
+                    query.text, tenant=query.context.tenant, promise=query.promise
+                )
+            query.add_time("encode_s")
+            if query.encoding is None:
+                self.entries.note_busy(query.text)
+        return query.encoding
+
+    async def _encode_near(self, near: Sequence[Neighbor], query: SemanticQuery) -> None:
+        """Encode the nearest entries that have no vector: few of them now, some more later."""
+        ids = self._unencoded(near, query)
+        if not ids:
+            return
+        now = ids[:ENCODED_AT_ONCE]
+        unknown = [id for id in now if self.replica.hot.get(id) is None]
+        read = await self.replica.read(unknown) if unknown else {}
+        query.add_time("lookup_s")
+        for id in now:
+            entry = self.replica.hot.get(id) or read.get(id)
+            if entry is not None:
+                await self._encode_entry(entry, query)
+        self.entries.want(self._unencoded(near, query)[:ENCODED_NEAR], query.context.tenant)
+
+    def _unencoded(self, near: Sequence[Neighbor], query: SemanticQuery) -> list[str]:
+        """Return the entries without a vector whose sketches reach the gate, the nearest first."""
+        if query.sketch is None:
+            return []
+        least = min(self.policy.gate(query.context), near[0].similarity)
+        return [
+            neighbor.id
+            for neighbor in near
+            if neighbor.similarity >= least
+            and not self.replica.has_vector(neighbor.id)
+            and neighbor.id in self.replica.index
+        ]
+
+    async def _encode_entry(self, entry: Entry, query: SemanticQuery) -> Entry | None:
+        """Return an entry with its parse; None if it cannot be encoded, or not in time."""
+        if query.encodings_left <= 0:
+            return None
+        query.encodings_left -= 1
+        encoded = None
+        with anyio.CancelScope(deadline=query.encoded_by):
+            encoded = await self.entries.encode(entry, query.context.tenant, promise=query.promise)
+        query.add_time("encode_s")
+        return encoded
+
+    async def _parsed(self, entry: Entry, query: SemanticQuery) -> Entry | None:
+        """Return an entry with a parse that the policy can read; None if it is not made in time."""
+        if entry.key.query is None or self.entries.is_encoded(entry):
+            return entry
+        encoded = await self._encode_entry(entry, query)
+        if encoded is None:
+            self.entries.want((entry.id,), query.context.tenant)
+        return encoded
+
+    # --- the decision ----------------------------------------------------------------------------
+
+    async def _match(
+        self, compared: ComparedNeighbors, prepared: P, query: SemanticQuery
+    ) -> Lookup:
         """Judge the first neighbour that no guard vetoes.
 
         The store is read at most once, for the neighbours that the hot tier lacks. If all are
-        vetoed, the miss reports the nearest neighbour, and the nearest is judged for its label.
+        vetoed, the miss reports the nearest neighbour, and the nearest is judged for its label. A
+        neighbour is not judged while a nearer one is not encoded.
         """
-        similar = [neighbor for neighbor in near if neighbor.similarity >= self.policy.minimum]
+        waiting = self._unencoded(compared.near, query)
+        similar = compared.similar(self.policy.minimum)
+        if not similar and not waiting:
+            return miss("below-threshold", compared.best, "threshold")
         vetoed: _VetoedNeighbor[P] | None = None
-        read: Mapping[str, Entry] | None = None
-        hot, deletions = self.replica.hot, self.replica.deletions
         histories = HistoryComparer(
-            self.encoder, self.policy, query.key, query.context, self._wait_s(query.context)
+            self.encoder,
+            self.policy,
+            query.key,
+            query.context,
+            self._wait_s(query.context),
         )
-        for rank, neighbor in enumerate(similar):
-            entry = hot.get(neighbor.id)
-            if entry is None:
-                if read is None:
-                    query.add_time("match_s")
-                    ids = [each.id for each in similar[rank:] if each.id not in hot]
-                    read = await self.replica.read(ids)
-                    query.add_time("lookup_s")
-                entry = read.get(neighbor.id)
+        read = ReadAhead(self.replica, [compared.near[rank].id for _, rank in similar], query)
+        deletions = self.replica.deletions
+        for similarity, rank in similar:
+            ranked = compared.ranked(query.context, rank, similarity)
+            entry = await read.entry(ranked.neighbor.id)
             if entry is None:
                 continue
-            ranked = RankedNeighbor(query.context, near, rank)
+            nearer = bool(waiting) and rank > compared.rank_of(waiting[0])
+            entry = None if nearer else await self._parsed(entry, query)
+            if entry is None:
+                return miss("unencoded", similarity)
             refusal, candidate = self._refuse(entry, prepared, query.accept)
             if refusal is None and not await histories.same(entry.key):
                 # The texts of such a pair say nothing about its answers: it gives no label.
@@ -228,9 +300,9 @@ class SemanticSearch(Generic[P]):
                 return lookup if vetoed is None or lookup.entry else vetoed.report(lookup)
             vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal)
         if vetoed is None:
-            return miss("gone")
+            return miss("unencoded" if waiting else "gone")
         if vetoed.candidate is None:
-            return miss("veto", vetoed.ranked.neighbor.similarity, vetoed.veto)
+            return miss("veto", vetoed.ranked.similarity, vetoed.veto)
         return self._judge(vetoed.entry, prepared, vetoed.candidate, vetoed.ranked, vetoed.veto)
 
     def _refuse(self, entry: Entry, prepared: P, accept: Accept) -> tuple[str | None, P | None]:
@@ -238,7 +310,7 @@ class SemanticSearch(Generic[P]):
         refusal = accept(entry)
         if refusal is not None:
             return refusal, None
-        if entry.evidence_version != self.policy.version:
+        if entry.evidence_version != self.policy.parse_version:
             return "evidence-version", None
         try:
             candidate = self.policy.unpack(entry.evidence)
@@ -270,6 +342,20 @@ class SemanticQuery:
     key: CacheKey
     accept: Accept
     context: MatchContext
+    encoded_by: float
+    """No encoding is waited for longer."""
+    entries_by: float
+    """No entry on its way into the index is waited for longer."""
+    promise: float = 0.0
+    """The similarity of the nearest sketch: the most promising questions are encoded first."""
+    sketch: bytes | None = None
+    encoding: Encoding | None = None
+    encodings_left: int = ENCODED_AT_ONCE
+    """The number of entries that may still be encoded while the request waits."""
+    gated: GateOutcome | None = None
+    """The gate's decision about the question; None: it never came to the gate."""
+    refused: bool = False
+    """The question itself cannot be compared, whatever is stored."""
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
@@ -279,11 +365,90 @@ class SemanticQuery:
         """The text that is compared by meaning."""
         return self.key.query or ""
 
+    def refuse(self, reason: str) -> Lookup:
+        """Return a miss whose reason is the question itself."""
+        self.refused = True
+        return miss(reason)
+
     def add_time(self, name: str) -> None:
         """Add the time since the last call, or since the start, to a field."""
         now = time.perf_counter()
         self.spent[name] += now - self._counted_until
         self._counted_until = now
+
+
+class ComparedNeighbors(NamedTuple):
+    """Neighbours of a question, and the similarities of their encodings as far as they have one."""
+
+    near: Sequence[Neighbor]
+    """The most similar first: by their sketches, or by their encodings without a table."""
+    encoded: list[tuple[float, int]]
+    """The similarity and the rank in ``near`` of each that is encoded, the most similar first."""
+
+    @classmethod
+    def of(cls, near: Sequence[Neighbor], replica: Replica, vector: bytes) -> ComparedNeighbors:
+        """Compare the vectors of neighbours with the question's."""
+        if replica.table is None:
+            return cls(near, [(each.similarity, rank) for rank, each in enumerate(near)])
+        known = [
+            (rank, row)
+            for rank, each in enumerate(near)
+            if len(row := replica.vectors.get(each.id, b"")) == len(vector)
+        ]
+        rows = np.frombuffer(b"".join(row for _, row in known), "<f2").astype(np.float32)
+        asked = np.frombuffer(vector, "<f2").astype(np.float32)
+        similarities = (rows.reshape(-1, len(asked)) @ asked).tolist()
+        encoded = [
+            (min(similarity, LARGEST_COSINE), rank)
+            for similarity, (rank, _) in zip(similarities, known, strict=True)
+        ]
+        return cls(near, sorted(encoded, key=lambda each: -each[0]))
+
+    @property
+    def best(self) -> float | None:
+        """The similarity of the nearest neighbour that is encoded."""
+        return self.encoded[0][0] if self.encoded else None
+
+    def similar(self, minimum: float) -> list[tuple[float, int]]:
+        """Return similarity and rank of those that are worth judging, the most similar first."""
+        return [each for each in self.encoded[:MOST_JUDGED] if each[0] >= minimum]
+
+    def rank_of(self, id: str) -> int:
+        """Return the rank of a neighbour."""
+        return next(rank for rank, each in enumerate(self.near) if each.id == id)
+
+    def ranked(self, context: MatchContext, rank: int, similarity: float) -> RankedNeighbor:
+        """Return the question to the policy about one neighbour."""
+        return RankedNeighbor(context, self.near, rank, similarity)
+
+
+@dataclass(slots=True, eq=False)
+class ReadAhead:
+    """Returns entries in the order of ``ids``. The first one that is not hot makes it read all."""
+
+    replica: Replica
+    ids: Sequence[str]
+    query: SemanticQuery
+    _read: Mapping[str, Entry] | None = None
+
+    async def entry(self, id: str) -> Entry | None:
+        """Return an entry, or None if it has left the store. Raises StoreError."""
+        entry = self.replica.hot.get(id)
+        if entry is not None:
+            return entry
+        if self._read is None:
+            self.query.add_time("match_s")
+            wanted = [
+                each for each in self.ids[self.ids.index(id) :] if each not in self.replica.hot
+            ]
+            self._read = await self.replica.read(wanted)
+            self.query.add_time("lookup_s")
+        return self._read.get(id)
+
+
+def _cosine(one: bytes, other: bytes) -> float:
+    rows = np.frombuffer(one + other, "<f2").astype(np.float32).reshape(2, -1)
+    return float(rows[0] @ rows[1])
 
 
 class _VetoedNeighbor(NamedTuple, Generic[P]):
@@ -296,7 +461,7 @@ class _VetoedNeighbor(NamedTuple, Generic[P]):
 
     def report(self, judged: Lookup) -> Lookup:
         """Return a miss with this neighbour's reason and the label's pair of ``judged``."""
-        return miss("veto", self.ranked.neighbor.similarity, self.veto, judged.pair)
+        return miss("veto", self.ranked.similarity, self.veto, judged.pair)
 
 
 def miss(
@@ -307,54 +472,3 @@ def miss(
 ) -> Lookup:
     """Return a miss and its reason."""
     return Lookup(outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto, pair=pair)
-
-
-@dataclass(slots=True, eq=False)
-class HistoryComparer(Generic[P]):
-    """Compares the histories of conversations for one lookup: words first, then encodings.
-
-    All comparisons together wait at most ``left_s`` for encodings.
-    """
-
-    encoder: PromptEncoder
-    policy: MatchPolicy[P]
-    key: CacheKey
-    context: MatchContext
-    left_s: float
-    left: int = MOST_ENCODINGS
-
-    async def same(self, other: CacheKey) -> bool:
-        """Tell whether the other key's history means the same. Raises EncoderError."""
-        if other.partition == self.key.partition:
-            return True
-        found = self.policy.compare(self.key.history, other.history, self.context.max_error)
-        if found.conflict is not None:
-            return False
-        began = anyio.current_time()
-        try:
-            with anyio.move_on_after(max(0.0, self.left_s)):
-                for turn in found.unmatched:
-                    if not await self._has_counterpart(turn):
-                        return False
-                return True
-            return False
-        finally:
-            self.left_s -= anyio.current_time() - began
-
-    async def _has_counterpart(self, turn: UnmatchedTurn) -> bool:
-        """Tell whether one of a turn's counterparts means the same."""
-        self.left -= 1 + len(turn.counterparts)
-        if self.left < 0:
-            return False
-        tenant = self.context.tenant
-        mine = await self.encoder.encode(turn.text, tenant=tenant)
-        parsed = self.policy.prepare(turn.text, mine)
-        for text in turn.counterparts:
-            theirs = await self.encoder.encode(text, tenant=tenant)
-            if not (mine.complete and theirs.complete):
-                continue
-            if float(mine.sentence @ theirs.sentence) < LEAST_SIMILARITY:
-                continue
-            if self.policy.reworded(parsed, self.policy.prepare(text, theirs)):
-                return True
-        return False

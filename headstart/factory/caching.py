@@ -14,10 +14,11 @@ from headstart.policies.patience import SHORTEST_S
 if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.embeddings.sketch import Sketcher
     from headstart.factory.context import BuildContext
     from headstart.interfaces import MatchPolicy, Store
     from headstart.observe import Observers
-    from headstart.settings import CacheSettings
+    from headstart.settings import CacheSettings, EncoderSettings
 
 
 def make_store(cache: CacheSettings, observers: Observers) -> Store:
@@ -43,8 +44,7 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
     from headstart.embeddings.encoder_worker import EncoderWorker, spare_threads
 
     chosen = settings.encoder
-    path = None if chosen.model == "default" else Path(chosen.model)
-    make = partial(OnnxEncoder, path, max_tokens=chosen.max_tokens)
+    make = partial(OnnxEncoder, _encoder_folder(chosen), max_tokens=chosen.max_tokens)
     worker = EncoderWorker(
         await asyncio.to_thread(make),
         threads=chosen.threads or spare_threads(),
@@ -53,6 +53,16 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
     build.stack.push_async_callback(worker.aclose)
     await worker.warm()
     return worker
+
+
+def _encoder_folder(chosen: EncoderSettings) -> Path | None:
+    return None if chosen.model == "default" else Path(chosen.model)
+
+
+def _load_sketcher(chosen: EncoderSettings) -> Sketcher | None:
+    from headstart.embeddings.sketch import load_sketcher
+
+    return load_sketcher(_encoder_folder(chosen), max_tokens=chosen.max_tokens)
 
 
 async def open_cache(
@@ -68,11 +78,16 @@ async def open_cache(
     from headstart.embeddings.index import FaissIndex
 
     fixed_ms = settings.encoder.max_wait_ms
+    sketcher = (
+        None if encoder is None else await asyncio.to_thread(_load_sketcher, settings.encoder)
+    )
+    vectors = sketcher or encoder
     cache = SemanticCache(
         store,
-        FaissIndex(encoder.dimension if encoder is not None else 1),
+        FaissIndex(1 if vectors is None else vectors.dimension),
         encoder,
         policy,
+        sketcher=sketcher,
         hot_bytes=settings.cache.hot_bytes,
         max_wait_s=SHORTEST_S if fixed_ms is None else fixed_ms / 1000,
         clock=clock,

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import numpy as np
 
-from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
-from headstart.embeddings.semantic_search import LEAST_SIMILARITY, MOST_ENCODINGS, NEIGHBORS
+from headstart.decisions import (
+    GATE_SAMPLE,
+    Label,
+    LabelSource,
+    MatchContext,
+    Neighbor,
+    RankedNeighbor,
+)
+from headstart.embeddings.histories import LEAST_SIMILARITY, MOST_ENCODINGS
+from headstart.embeddings.semantic_search import MOST_JUDGED, NEIGHBORS
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
@@ -122,6 +130,8 @@ class PreparedPrompt(NamedTuple, Generic[P]):
     vector: NDArray[np.float32]
     parse: P
     usable: bool
+    sketch: NDArray[np.float32] | None = None
+    """None: the encoder has no table of sketches, so neighbours are found by their vectors."""
 
 
 class AskedPrompt(Protocol):
@@ -226,6 +236,7 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         version=run.policy.version,
         features=verdict.features,
         veto=verdict.veto,
+        sketch=verdict.sketch,
         served=served,
         stored=not served,
         drawn=rate,
@@ -253,19 +264,17 @@ def _learn_null(number: int, again: R, first: R, run: ReplayRun[P, R]) -> None:
 
 
 class _Group(Generic[P, R]):
-    """The stored prompts of one group, searched exhaustively."""
+    """The stored prompts of one group, searched exhaustively. All of them are encoded."""
 
     def __init__(self) -> None:
-        self._vectors: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        self._vectors = _GrowingRows()
+        self._sketches = _GrowingRows()
         self._stored: list[tuple[int, R, P]] = []
 
     def add(self, number: int, row: R, prepared: PreparedPrompt[P]) -> None:
-        size = len(self._stored)
-        if size == len(self._vectors):
-            grown = np.empty((max(64, 2 * size), len(prepared.vector)), np.float32)
-            grown[:size] = self._vectors[:size] if size else 0
-            self._vectors = grown
-        self._vectors[size] = prepared.vector
+        self._vectors.add(prepared.vector)
+        if prepared.sketch is not None:
+            self._sketches.add(prepared.sketch)
         self._stored.append((number, row, prepared.parse))
 
     def ask(self, row: R, prepared: PreparedPrompt[P], run: ReplayRun[P, R]) -> PlayedPrompt[R]:
@@ -275,20 +284,29 @@ class _Group(Generic[P, R]):
         teaches, too. A neighbour of another conversation is never judged: the two texts do not
         decide whether the answers are the same.
         """
-        policy = run.policy
-        near = self._nearest(prepared.vector)
-        similar = [found for found in near if found[1] >= policy.minimum]
-        if not similar:
+        policy, sketch = run.policy, prepared.sketch
+        rows = self._vectors if sketch is None else self._sketches
+        near = rows.nearest(prepared.vector if sketch is None else sketch)
+        sampled = sketch is not None and bool(near) and near[0][1] < policy.gate(MatchContext())
+        if not near or (sampled and run.draw() >= GATE_SAMPLE):
             return PlayedPrompt(
                 row, served=False, refusal="threshold" if near else "nothing-stored"
             )
-        vetoes = self._walk(row, prepared, [place for place, _ in similar], run)
-        rank = len(vetoes) - 1 if vetoes[-1] is None else 0
-        if vetoes[rank] == HISTORY:
+        similar = self._similar(near, prepared, policy.minimum)
+        if not similar:
+            return PlayedPrompt(row, served=False, refusal="threshold")
+        vetoes = self._walk(row, prepared, [near[rank][0] for _, rank in similar], run)
+        judged = len(vetoes) - 1 if vetoes[-1] is None else 0
+        if vetoes[judged] == HISTORY:
             return PlayedPrompt(row, served=False, refusal=HISTORY)
+        similarity, rank = similar[judged]
         number, neighbor, parse = self._stored[near[rank][0]]
-        nearby = RankedNeighbor(MatchContext(), [self._neighbor(*found) for found in near], rank)
-        verdict = policy.judge(prepared.parse, parse, nearby, vetoes[rank])
+        neighbors = [self._neighbor(*found) for found in near]
+        nearby = RankedNeighbor(MatchContext(), neighbors, rank, similarity)
+        verdict = policy.judge(prepared.parse, parse, nearby, vetoes[judged])
+        if sketch is not None:
+            served = verdict.serve
+            policy.note_encoded(MatchContext(), near[0][1], sampled=sampled, served=served)
         return PlayedPrompt(
             row,
             served=verdict.serve,
@@ -297,7 +315,7 @@ class _Group(Generic[P, R]):
             place=number,
             verdict=verdict,
             right=run.truth(row, neighbor),
-            veto=vetoes[rank],
+            veto=vetoes[judged],
         )
 
     def _walk(
@@ -315,14 +333,47 @@ class _Group(Generic[P, R]):
                 break
         return vetoes
 
-    def _nearest(self, vector: NDArray[np.float32]) -> list[tuple[int, float]]:
-        if not self._stored:
+    def _similar(
+        self, near: Sequence[tuple[int, float]], prepared: PreparedPrompt[P], minimum: float
+    ) -> list[tuple[float, int]]:
+        """Return similarity and rank of those worth judging, the most similar encodings first."""
+        similarities = self._vectors.among([place for place, _ in near], prepared.vector)
+        encoded = sorted(
+            zip(similarities, range(len(near)), strict=True), key=lambda each: -each[0]
+        )
+        return [each for each in encoded[:MOST_JUDGED] if each[0] >= minimum]
+
+    def _neighbor(self, place: int, similarity: float) -> Neighbor:
+        return Neighbor(id=str(self._stored[place][0]), similarity=similarity)
+
+
+class _GrowingRows:
+    """Vectors of length 1, by place."""
+
+    def __init__(self) -> None:
+        self._rows: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        self._size = 0
+
+    def add(self, row: NDArray[np.float32]) -> None:
+        size = self._size
+        if size == len(self._rows):
+            grown = np.empty((max(64, 2 * size), len(row)), np.float32)
+            grown[:size] = self._rows[:size] if size else 0
+            self._rows = grown
+        self._rows[size] = row
+        self._size += 1
+
+    def nearest(self, row: NDArray[np.float32]) -> list[tuple[int, float]]:
+        """Return places and similarities, the most similar first."""
+        if not self._size:
             return []
-        similarities = self._vectors[: len(self._stored)] @ vector
+        similarities = self._rows[: self._size] @ row
         count = min(NEIGHBORS, len(similarities))
         best = np.argpartition(-similarities, count - 1)[:count]
         ordered = best[np.argsort(-similarities[best])].tolist()
         return [(place, float(similarities[place])) for place in ordered]
 
-    def _neighbor(self, place: int, similarity: float) -> Neighbor:
-        return Neighbor(id=str(self._stored[place][0]), similarity=similarity)
+    def among(self, places: Sequence[int], row: NDArray[np.float32]) -> list[float]:
+        """Return the similarities of some places."""
+        similarities: list[float] = (self._rows[list(places)] @ row).tolist()
+        return similarities

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, gener
 
 from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
-from headstart.observe import DRY_RUN, Committed, Encoded, Labelled, Served, StageFailed
+from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class PrometheusObserver:
         )
         self._hits = counter("hits", "Requests answered from the cache.", "kind")
         self._misses = counter("misses", "Requests whose lookup found no answer.", "reason")
+        self._gated = counter("gated", "Questions by what their sketch decided.", "outcome")
         self._bypasses = counter("bypasses", "Requests that bypassed the cache.", "reason")
         self._not_stored = counter(
             "answers_not_stored", "Fresh answers that are not stored.", "reason"
@@ -190,6 +191,8 @@ class PrometheusObserver:
             self._stored_bytes.inc(observation.bytes)
         elif isinstance(observation, StageFailed):
             self._stage_errors.labels(observation.stage).inc()
+        elif isinstance(observation, Gated):
+            self._gated.labels(observation.outcome.value).inc()
         elif isinstance(observation, Labelled):
             self._labels.labels(observation.source.value, _JUDGED[observation.same]).inc()
         elif observation.alarm:

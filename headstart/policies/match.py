@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headstart.decisions import Rule, Verdict
 from headstart.errors import ConfigError
 from headstart.policies.conversation_match import compare_histories
+from headstart.policies.gate import MARGIN, Gates, gate_of
 from headstart.policies.guards.parse import PARSE_VERSION, pack_parse, unpack_parse
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.ratchet.features import VERSION, measure, pack_features
@@ -20,7 +21,7 @@ from headstart.settings import static_threshold
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from headstart.decisions import HistoryComparison, RankedNeighbor
+    from headstart.decisions import HistoryComparison, MatchContext, RankedNeighbor
     from headstart.policies.guards.parse import Parse
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
@@ -36,6 +37,7 @@ class GuardedMatch:
 
     prepare = staticmethod(parse_prompt)
     """Parses a prompt once, for all its neighbours."""
+    parse_version = f"parse-{PARSE_VERSION}"
     pack = staticmethod(pack_parse)
     unpack = staticmethod(unpack_parse)
 
@@ -44,6 +46,7 @@ class GuardedMatch:
         if unknown:
             raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
         enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+        self._gates = Gates()
         self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
         self._soft = tuple(pair for pair in enabled if pair[0] in soft)
 
@@ -58,6 +61,12 @@ class GuardedMatch:
     def any_veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires, soft or not, or None."""
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
+
+    def note_encoded(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        """Count a question that was encoded, for the gate of its domain."""
+        self._gates.note(context, similarity, sampled=sampled, served=served)
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
         """Tell whether no guard objects to one turn of a conversation in place of another."""
@@ -88,6 +97,10 @@ class StaticMatch(GuardedMatch):
         """The threshold. No neighbour below it is worth loading."""
         return self._threshold
 
+    def gate(self, context: MatchContext) -> float:
+        """Return the least similarity of sketches of a question that is worth encoding."""
+        return self._threshold - MARGIN - self._gates.of(context).lowered
+
     def compare(
         self,
         one: Sequence[Turn],
@@ -105,7 +118,7 @@ class StaticMatch(GuardedMatch):
         veto: str | None = None,
     ) -> Verdict:
         """Serve a neighbour that no guard vetoed and that is similar enough."""
-        similarity = nearby.neighbor.similarity
+        similarity = nearby.similarity
         if veto is None and similarity < self._threshold:
             veto = "threshold"
         return Verdict(
@@ -156,6 +169,12 @@ class VerifiedMatch(GuardedMatch):
         self.version = version_of(guards)
         self._domain_of = domain_of
 
+    def gate(self, context: MatchContext) -> float:
+        """Return the least similarity of sketches of a question that is worth encoding."""
+        domain = self._domain_of(context.domain)
+        record = self._gates.of(context)
+        return gate_of(domain.sketch_labels, record, domain.noise, domain.least_served)
+
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
     ) -> HistoryComparison:
@@ -169,24 +188,24 @@ class VerifiedMatch(GuardedMatch):
     ) -> Verdict:
         """Measure the pair and apply the rule of the domain. The features are always returned."""
         domain = self._domain_of(nearby.context.domain)
-        neighbor = nearby.neighbor
         features = measure(query, candidate, nearby, domain.entry_record, veto)
-        score = domain.score(features, neighbor.id)
+        score = domain.score(features, nearby.neighbor.id)
         threshold = domain.threshold(nearby.context.max_error)
         rule = domain.rule
-        reached = neighbor.similarity if rule is Rule.COLD_START else score
+        reached = nearby.similarity if rule is Rule.COLD_START else score
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
             veto = self.soft_veto(query, candidate) or _unrelated(query, candidate)
         return Verdict(
             serve=veto is None,
-            similarity=neighbor.similarity,
+            similarity=nearby.similarity,
             veto=veto,
             rule=rule,
             score=score,
             threshold=threshold,
             features=pack_features(features),
+            sketch=None if nearby.encoded is None else nearby.neighbors[0].similarity,
         )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from headstart.decisions import MatchContext, Outcome
 from headstart.embeddings.cache import SemanticCache
+from headstart.embeddings.entry_encoder import MOST_PARSED
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
-from headstart.embeddings.semantic_search import MOST_PARSED
 from headstart.errors import EncoderError
 from headstart.types import Put
 from support.caches import House, accept, key, make_cache, until
@@ -321,6 +321,7 @@ class CountingPolicy(FakeMatchPolicy):
     """Notes what it was asked to parse."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.parsed: list[str] = []
 
     def prepare(self, text: str, encoding: Encoding) -> str:

@@ -98,6 +98,38 @@ def test_where_nothing_can_be_told_apart_nothing_is_served() -> None:
     assert domain.status().cold_start_serves == 0.0
 
 
+def test_the_least_similarity_follows_new_labels() -> None:
+    domain = taught(1500)
+    before = domain.least_served
+    assert before is not None
+    assert 0.6 < before < 0.72
+    for number in range(3000):
+        strength = 2.0 + number % 10 / 10
+        domain.apply(label(number, strength, True))
+        domain.apply(label(number, strength - 1.2, False))
+    assert (domain.least_served or 0.0) > before + 0.05
+
+
+def test_a_domain_that_serves_nothing_has_no_least_similarity() -> None:
+    assert Domain(PROMISE).least_served is None
+    domain = Domain(PROMISE)
+    for number in range(1600):
+        domain.apply(label(number, number % 3, number % 2 == 0))
+    assert (domain.rule, domain.threshold()) == (Rule.LEARNED, None)
+    assert domain.least_served is None
+
+
+def test_labels_are_counted_by_the_nearest_sketch() -> None:
+    domain = Domain(PROMISE)
+    for veto, same in ((None, True), ("number", True), ("threshold", True), (None, False)):
+        domain.apply(label(0, 1.0, same, sketch=0.65, veto=veto))
+    domain.apply(label(1, 1.0, True))
+    domain.apply(label(2, 1.0, None, sketch=0.65))
+    assert [*domain.sketch_labels.compared] == [0, 0, 0, 4, 0, 0]
+    assert [*domain.sketch_labels.same] == [0, 0, 0, 2, 0, 0]
+    assert Domain.restore(PROMISE, domain.snapshot()).sketch_labels == domain.sketch_labels
+
+
 def test_two_that_apply_the_same_labels_are_the_same() -> None:
     assert taught(777).snapshot() == taught(777).snapshot()
 

@@ -14,23 +14,32 @@ from headstart.types import CacheKey, Turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headstart.decisions import MatchContext
+
 ANGLES = {
     "north": 0, "northward": 5, "northish": 10, "northeast": 30, "east": 90, "not north": 1,
     "endless": 0,
 }  # fmt: skip
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ByAngle:
     """Serves above a threshold, but vetoes prompts that say "not"."""
 
     version = "test"
+    parse_version = "test"
 
     def __init__(self, minimum: float = 0.9, threshold: float = 0.9) -> None:
         self.minimum = minimum
         self.threshold = threshold
+        self.sampled_hits = 0
+
+    def gate(self, context: MatchContext) -> float:
+        return self.minimum
+
+    def note_encoded(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        self.sampled_hits += served and sampled
 
     def prepare(self, text: str, encoding: Encoding) -> str:
         return text

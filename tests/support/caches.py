@@ -11,7 +11,15 @@ from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex
 from headstart.observe import StageFailed
 from headstart.types import CacheKey, Entry
-from support.fakes import DIMENSION, FakeEncoder, FakeMatchPolicy, FaultyStore, Recorder
+from support.fakes import (
+    DIMENSION,
+    SKETCH_DIMENSION,
+    FakeEncoder,
+    FakeMatchPolicy,
+    FakeSketcher,
+    FaultyStore,
+    Recorder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -29,12 +37,15 @@ def make_cache(
     hot_bytes: int = 1 << 20,
     max_wait_s: float = 60.0,
     touch_s: float = 1.0,
+    sketcher: FakeSketcher | None = None,
+    policy: FakeMatchPolicy | None = None,
 ) -> SemanticCache:
     return SemanticCache(
         store,
         index,
         encoder,
-        FakeMatchPolicy(),
+        policy or FakeMatchPolicy(),
+        sketcher=sketcher,
         hot_bytes=hot_bytes,
         max_wait_s=max_wait_s,
         clock=clock,
@@ -53,12 +64,14 @@ class House:
         hot_bytes: int = 1 << 20,
         max_wait_s: float = 60.0,
         touch_s: float = 1.0,
+        sketcher: FakeSketcher | None = None,
     ) -> None:
         self.now = 1000.0
         self.store = store
-        self.index = FaissIndex(DIMENSION)
+        self.index = FaissIndex(DIMENSION if sketcher is None else SKETCH_DIMENSION)
         self.encoder = FakeEncoder()
         self.recorder = Recorder()
+        self.policy = FakeMatchPolicy()
         self.cache = make_cache(
             store,
             self.index,
@@ -68,6 +81,8 @@ class House:
             hot_bytes=hot_bytes,
             max_wait_s=max_wait_s,
             touch_s=touch_s,
+            sketcher=sketcher,
+            policy=self.policy,
         )
 
     @property

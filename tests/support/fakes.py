@@ -17,21 +17,45 @@ from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.decisions import Label, RankedNeighbor
+    from numpy.typing import NDArray
+
+    from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.observe import Observation
     from headstart.types import Logged, Record, Turn, VectorRow
 
 DIMENSION = 8
+SKETCH_DIMENSION = 4
 
 
 def encode_angle(text: str) -> Encoding:
-    """Encode ``"words@degrees"``: the cosine of two prompts is that of the angle between them."""
-    radians = math.radians(float(text.partition("@")[2]))
-    sentence = np.zeros(DIMENSION, np.float32)
-    sentence[:2] = math.cos(radians), math.sin(radians)
+    """Encode ``"words@degrees"``: the cosine of two prompts is that of the angle between them.
+
+    In ``"words@degrees~others"`` the others are the angle of the sketch.
+    """
+    sentence = _at(text.partition("@")[2].partition("~")[0], DIMENSION)
     return Encoding(
         sentence=sentence, tokens=sentence[None, :], spans=((0, len(text)),), complete=True
     )
+
+
+def _at(degrees: str, dimension: int) -> NDArray[np.float32]:
+    vector = np.zeros(dimension, np.float32)
+    radians = math.radians(float(degrees))
+    vector[:2] = math.cos(radians), math.sin(radians)
+    return vector
+
+
+class FakeSketcher:
+    """A table of sketches at the angles that prompts name."""
+
+    def __init__(self, namespace: str = "table") -> None:
+        self.namespace = namespace
+
+    def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
+        if text.startswith("long"):
+            return None
+        _, _, angles = text.partition("@")
+        return _at(angles.rpartition("~")[2], SKETCH_DIMENSION)
 
 
 class FakeEncoder:
@@ -47,12 +71,16 @@ class FakeEncoder:
         """Who asked for them."""
         self.error: EncoderError | None = None
         self.complete = True
+        self.recent: dict[str, Encoding] = {}
         self.turn = anyio.Event()
         """Encodings wait for it."""
         self.turn.set()
         self.background_turn = anyio.Event()
         """Those in the background wait for it too."""
         self.background_turn.set()
+
+    def peek(self, text: str) -> Encoding | None:
+        return self.recent.get(text)
 
     def is_full(self, tenant: str) -> bool:
         return tenant in self.full
@@ -74,7 +102,23 @@ class FakeMatchPolicy:
     """Serves from a cosine of 0.9 on, unless one prompt alone says ``not``."""
 
     version = "fake-1"
+    parse_version = "fake-1"
     minimum = 0.5
+
+    def __init__(self) -> None:
+        self.least = 0.8
+        """The gate."""
+        self.hits: list[bool] = []
+        """The hits: whether they were found below the gate."""
+
+    def gate(self, context: MatchContext) -> float:
+        return self.least
+
+    def note_encoded(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        if served:
+            self.hits.append(sampled)
 
     def prepare(self, text: str, encoding: Encoding) -> str:
         return text
@@ -102,7 +146,7 @@ class FakeMatchPolicy:
     def judge(
         self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
-        similarity = nearby.neighbor.similarity
+        similarity = nearby.similarity
         if veto is None and similarity < 0.9:
             veto = "threshold"
         return Verdict(serve=veto is None, similarity=similarity, veto=veto)

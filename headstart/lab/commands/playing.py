@@ -63,13 +63,16 @@ def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
 def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
     """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
     from headstart.embeddings.encoder import OnnxEncoder
+    from headstart.embeddings.sketch import load_sketcher
 
-    encoder = OnnxEncoder()
+    encoder, sketcher = OnnxEncoder(), load_sketcher()
 
     @cache
     def prepare(text: str) -> PreparedPrompt[Parse]:
         encoding = encoder.encode(text)
-        return PreparedPrompt(encoding.sentence, parse_prompt(text, encoding), encoding.complete)
+        sketch = None if sketcher is None else sketcher.sketch(text)
+        parse = parse_prompt(text, encoding)
+        return PreparedPrompt(encoding.sentence, parse, encoding.complete, sketch)
 
     for text in tracked([text for text in dict.fromkeys(texts) if text is not None], "Encoding"):
         prepare(text)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import UnlabelledPair
-    from headstart.embeddings.semantic_search import PromptEncoder
+    from headstart.embeddings.histories import PromptEncoder
     from headstart.interfaces import Store
     from headstart.middleware.learning.audits import CpuBudget
     from headstart.middleware.learning.domains import Domains
@@ -364,6 +364,7 @@ class Learner:
             similarity=verdict.similarity,
             version=self._version,
             features=verdict.features,
+            sketch=verdict.sketch,
             veto=verdict.veto,
             served=sample.served,
             stored=stored,

@@ -13,6 +13,7 @@ import numpy as np
 
 from headstart.decisions import LabelSource, Rule
 from headstart.errors import HeadstartError
+from headstart.policies.gate import SketchLabels
 from headstart.policies.ratchet.cold_start import (
     Tripwire,
     Trust,
@@ -55,9 +56,11 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.policies.ratchet.features import EntryRecord
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.ratchet.settings import JudgeNoise, Promise
 
 SNAPSHOT_FORMAT = 1
+RARELY_SERVED = 0.01
+"""The share of the hits that may be less similar than ``Domain.least_served``."""
 
 
 class SnapshotError(HeadstartError, ValueError):
@@ -87,6 +90,7 @@ class _Snapshot(_SnapshotHead):
     since_update: int
     counts: Counts
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
+    sketches: SketchLabels = SketchLabels()
     tripwire: Tripwire | None = None
     """None in snapshots that were written before near misses were counted."""
 
@@ -108,6 +112,7 @@ def dump_snapshot(state: State, entries: EntryRecords, version: str) -> bytes:
             since_update=state.since_update,
             counts=state.counts,
             entries=entries.rows(),
+            sketches=state.sketches,
             tripwire=state.tripwire,
         )
     )
@@ -138,6 +143,7 @@ def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[St
             learned_pairs=envelope.learned_pairs,
             since_update=envelope.since_update,
             counts=envelope.counts,
+            sketches=envelope.sketches,
             tripwire=envelope.tripwire or Tripwire(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -237,6 +243,7 @@ class Domain:
         self.version = version
         self._entries = EntryRecords()
         self._state = initial_state()
+        self._least: tuple[Curve, float | None] | None = None
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redrawn(self._state, promise)
@@ -292,6 +299,33 @@ class Domain:
         if self.rule is Rule.COLD_START:
             return cold_start_threshold(target, self.trust)
         return self._learned_threshold(target)
+
+    @property
+    def sketch_labels(self) -> SketchLabels:
+        """The labels by the similarity of the question's nearest sketch."""
+        return self._state.sketches
+
+    @property
+    def noise(self) -> JudgeNoise:
+        """The errors of the judge, as far as they are known."""
+        return noise_of(self._state, self.promise)
+
+    @property
+    def least_served(self) -> float | None:
+        """The lowest similarity of a hit now, but for one hit in a hundred.
+
+        None while there is no learned rule, or none that serves anything.
+        """
+        threshold = self.threshold()
+        if self.rule is Rule.COLD_START or threshold is None:
+            return None
+        curve = self._state.curve
+        if self._least is None or self._least[0] is not curve:
+            scores, _ = memory_scores(self._state.model, self._state.memory, self.noise)
+            served = self._state.memory.similarity[scores >= threshold]
+            least = float(np.quantile(served, RARELY_SERVED)) if len(served) else None
+            self._least = curve, least
+        return self._least[1]
 
     def _learned_threshold(self, target: float) -> float | None:
         curve = self._state.curve
@@ -361,6 +395,7 @@ class Domain:
             principal=_hashed(label.principal),
         )
         self._count_near_miss(label)
+        self._count_sketch(label)
         self._state, residual, weight = learn(
             self._state, row, self.promise, vetoed=_by_guard(label.veto)
         )
@@ -381,6 +416,13 @@ class Domain:
         if is_near_miss(label.similarity, self.promise.max_error):
             tripwire = self._state.tripwire.taught(same=label.same)
             self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
+
+    def _count_sketch(self, label: Label) -> None:
+        """Count a label for the gate. A pair that a guard vetoed could not have been a hit."""
+        if label.sketch is not None:
+            same = bool(label.same) and not _by_guard(label.veto)
+            sketches = self._state.sketches.taught(label.sketch, same=same)
+            self._state = msgspec.structs.replace(self._state, sketches=sketches)
 
     def status(self) -> DomainStatus:
         """Return the state of the domain. It takes about as long as a threshold update."""

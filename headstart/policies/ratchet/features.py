@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Neighbor, RankedNeighbor
     from headstart.policies.guards.parse import Parse
 
-VERSION = f"verified-1.{PARSE_VERSION}"
+VERSION = f"verified-2.{PARSE_VERSION}"
 """Change it whenever a feature or a guard changes meaning: older labels are then of no use."""
 
 _PRIOR: Mapping[str, float] = {
@@ -68,7 +68,7 @@ def measure(
     veto: str | None,
 ) -> NDArray[np.float64]:
     """Return the features f64[d], rounded to fp16: a stored label must give the same score."""
-    similarity = nearby.neighbor.similarity
+    similarity = nearby.similarity
     spread = -log(1.005 - min(similarity, 1.0)) - 1.6
     margin, vote, size = _agreement(nearby, record)
     row = (
@@ -78,7 +78,7 @@ def measure(
         vote,
         size,
         *_words(query, candidate),
-        _crowd(nearby.neighbors, similarity),
+        _crowd(nearby.neighbors, nearby.neighbor.similarity),
         spread * margin,
         *_late_interaction(query, candidate),
         float(sorted(query.quantities) != sorted(candidate.quantities)),
@@ -107,7 +107,11 @@ def unpack_features(packed: bytes) -> NDArray[np.float64]:
 def _agreement(
     nearby: RankedNeighbor, record: Callable[[str], EntryRecord]
 ) -> tuple[float, float, float]:
-    """Return margin, vote and size of the candidate's answer group among the neighbours."""
+    """Return margin, vote and size of the candidate's answer group among the neighbours.
+
+    They rest on the similarities by which the neighbours were found. So they do not depend on the
+    neighbours that happen to be encoded already.
+    """
     own = record(nearby.neighbor.id)
     similarity = nearby.neighbor.similarity
     rival = ours = total = 0.0

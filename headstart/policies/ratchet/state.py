@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
+from headstart.policies.gate import SketchLabels
 from headstart.policies.ratchet.cold_start import Tripwire, Trust
 from headstart.policies.ratchet.evidence import Alarm
 from headstart.policies.ratchet.features import PRIOR_MEAN
@@ -139,6 +140,7 @@ class State(msgspec.Struct, frozen=True):
     since_update: int = 0
     counts: Counts = Counts()
     tripwire: Tripwire = Tripwire()
+    sketches: SketchLabels = SketchLabels()
 
     @property
     def remembered(self) -> int:

@@ -1,0 +1,278 @@
+"""Encodes stored entries late: when a question comes near, or in idle time after that.
+
+An entry is stored with its sketch alone, unless its prompt was encoded for the lookup. Most prompts
+never come near another one, and are never encoded. ``run`` encodes what ``want`` names and writes
+what was encoded to the store, so that other processes and restarts have it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from headstart.embeddings.histories import PromptEncoder
+from headstart.embeddings.index import pack_vector
+from headstart.embeddings.replica import report_failure
+from headstart.errors import StageError
+from headstart.interfaces import P
+from headstart.types import Put, Sketch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headstart.decisions import Encoding
+    from headstart.embeddings.replica import Replica
+    from headstart.interfaces import MatchPolicy
+    from headstart.types import Entry, VectorRow
+
+T = TypeVar("T")
+
+MOST_PARSED = 256
+"""The number of parses that are kept until an answer is stored: about 5 KB each, at most 30 KB."""
+MOST_SKETCHED = 1024
+"""The number of sketches that are kept until an answer is stored."""
+SKETCHED_AT_ONCE = 256
+"""The number of old entries that are sketched together."""
+MOST_WANTED = 1000
+"""The number of entries that may wait for their encoding. The oldest wish is dropped."""
+
+
+class RecentEncoder(PromptEncoder, Protocol):
+    """An encoder's worker that remembers its last encodings."""
+
+    def peek(self, text: str) -> Encoding | None:
+        """Return the encoding of a text that was encoded lately."""
+
+
+class PromptSketcher(Protocol):
+    """The part of a table of sketches that the cache uses."""
+
+    @property
+    def namespace(self) -> str:
+        """Sketches of another namespace are not comparable."""
+
+    def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
+        """Return a vector of length 1, or 0 for a text without words.
+
+        None: the text cannot be encoded as a whole.
+        """
+
+
+class EmbeddedEntry(NamedTuple):
+    """An entry, and what an index needs to find it. Without both it serves exact lookups only."""
+
+    entry: Entry
+    vector: bytes | None = None
+    sketch: Sketch | None = None
+
+
+class EntryEncoder(Generic[P]):
+    """Makes sketches, vectors and parses of prompts, each once.
+
+    Without a ``sketcher`` each entry is encoded when it is stored. Only the event loop uses it.
+    """
+
+    def __init__(
+        self,
+        encoder: RecentEncoder,
+        sketcher: PromptSketcher | None,
+        policy: MatchPolicy[P],
+        replica: Replica,
+    ) -> None:
+        self._encoder = encoder
+        self._sketcher = sketcher
+        self._policy = policy
+        self._replica = replica
+        self._parsed: dict[str, P] = {}
+        self._sketched: dict[str, bytes | None] = {}
+        self._busy: OrderedDict[str, None] = OrderedDict()
+        self._wanted: OrderedDict[str, str] = OrderedDict()
+        self._unwritten: dict[str, Put] = {}
+        self._work = replica.late_work
+
+    # --- prompts ---------------------------------------------------------------------------------
+
+    def sketch(self, text: str) -> bytes | None:
+        """Return the sketch of a prompt as a row; None if it cannot be encoded as a whole."""
+        if self._sketcher is None:
+            return None
+        if text not in self._sketched:
+            _keep(self._sketched, text, self._sketch(text), MOST_SKETCHED)
+        return self._sketched[text]
+
+    def _sketch(self, text: str) -> bytes | None:
+        sketch = None if self._sketcher is None else self._sketcher.sketch_whole(text)
+        return None if sketch is None or not sketch.any() else pack_vector(sketch)
+
+    def parse(self, text: str, encoding: Encoding) -> P:
+        """Return the policy's parse of a prompt.
+
+        A prompt that missed is stored soon, so its parse is needed twice.
+        """
+        if text not in self._parsed:
+            _keep(self._parsed, text, self._policy.prepare(text, encoding), MOST_PARSED)
+        return self._parsed[text]
+
+    def note_busy(self, text: str) -> None:
+        """Note that a lookup did not wait for an encoding: its entry is encoded in idle time."""
+        _keep(self._busy, text, None, MOST_WANTED)
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    async def embed(self, entry: Entry, text: str, tenant: str) -> EmbeddedEntry:
+        """Return a new entry with its sketch, or with its vector.
+
+        It has both if its prompt is encoded already. It has none if the tenant's queue is full, the
+        encoder fails or the text is too long.
+        """
+        encoding = self._encoder.peek(text)
+        try:
+            if self._sketcher is None and encoding is None:
+                if self._encoder.is_full(tenant):
+                    return EmbeddedEntry(entry)
+                encoding = await self._encoder.encode(text, background=True, tenant=tenant)
+            embedded = EmbeddedEntry(entry)
+            if encoding is not None:
+                embedded = self._with_vector(entry, text, encoding)
+            if self._sketcher is None or (row := self.sketch(text)) is None:
+                return embedded
+        except StageError as error:
+            report_failure(self._replica.observers, error)
+            return EmbeddedEntry(entry)
+        if encoding is None and text in self._busy:
+            self.want((entry.id,), tenant)
+        return embedded._replace(sketch=Sketch(table=self._sketcher.namespace, row=row))
+
+    def is_encoded(self, entry: Entry) -> bool:
+        """Tell whether an entry has a vector of this encoder and a parse of this policy."""
+        return (
+            entry.evidence_version == self._policy.parse_version
+            and entry.encoder == self._replica.namespace
+        )
+
+    async def encode(
+        self, entry: Entry, tenant: str, *, background: bool = False, promise: float = 0.0
+    ) -> Entry | None:
+        """Encode a stored entry; return it with its parse, or None if it cannot be encoded.
+
+        Raises EncoderError.
+        """
+        text, deletions = entry.key.query, self._replica.deletions
+        if text is None:
+            return None
+        encoding = await self._encoder.encode(
+            text, background=background, tenant=tenant, promise=promise
+        )
+        embedded = self._with_vector(entry, text, encoding)
+        if embedded.vector is None:
+            await self._replica.forget((entry.id,))
+            return None
+        self._replica.amend(embedded.entry, embedded.vector, deletions)
+        sketch = None
+        if self._sketcher is not None and (row := self.sketch(text)) is not None:
+            sketch = Sketch(table=self._sketcher.namespace, row=row)
+        self._unwritten[entry.id] = Put(
+            entry=embedded.entry, vector=embedded.vector, sketch=sketch, amends=True
+        )
+        self._wanted.pop(entry.id, None)
+        self._work.set()
+        return embedded.entry
+
+    def want(self, ids: Iterable[str], tenant: str) -> None:
+        """Have entries encoded in idle time. Those that are wanted first come first."""
+        for id in ids:
+            _keep(self._wanted, id, tenant, MOST_WANTED)
+            self._work.set()
+
+    def _with_vector(self, entry: Entry, text: str, encoding: Encoding) -> EmbeddedEntry:
+        if not encoding.complete:
+            return EmbeddedEntry(entry)
+        vector = pack_vector(encoding.sentence)
+        embedded = msgspec.structs.replace(
+            entry,
+            evidence=self._policy.pack(self.parse(text, encoding)),
+            evidence_version=self._policy.parse_version,
+            encoder=self._encoder.namespace,
+        )
+        return EmbeddedEntry(embedded, vector)
+
+    # --- the background --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sketch and encode what is to be, a few at a time, and write it, until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self.flush()
+            if self._replica.unsketched:
+                await self._sketch_some()
+                self._work.set()
+            if self._wanted:
+                id, tenant = self._wanted.popitem(last=False)
+                await self._encode_wanted(id, tenant)
+                self._work.set()
+
+    async def flush(self) -> None:
+        """Write the entries that were encoded since the last call. A failure is reported."""
+        unwritten, self._unwritten = self._unwritten, {}
+        if not unwritten:
+            return
+        try:
+            await self._replica.store.append(tuple(unwritten.values()))
+        except StageError as error:
+            report_failure(self._replica.observers, error)
+
+    async def _sketch_some(self) -> None:
+        """Sketch entries of earlier versions, off the event loop, and write the sketches."""
+        replica = self._replica
+        rows = {row.id: row for row in islice(replica.unsketched, SKETCHED_AT_ONCE)}
+        try:
+            entries = await replica.read(tuple(rows))
+            puts = await to_thread.run_sync(self._with_sketches, rows, entries)
+            await replica.store.append(puts)
+        except StageError as error:
+            report_failure(replica.observers, error)
+            await anyio.sleep(replica.retry_s)
+            return
+        for _ in rows:
+            replica.unsketched.popleft()
+        sketched = (msgspec.structs.replace(rows[put.entry.id], sketch=put.sketch) for put in puts)
+        await replica.add(tuple(sketched))
+
+    def _with_sketches(
+        self, rows: Mapping[str, VectorRow], entries: Mapping[str, Entry]
+    ) -> list[Put]:
+        """Return the entries whose prompts are known and can be encoded as a whole."""
+        puts = []
+        for id, entry in entries.items():
+            text = entry.key.query
+            row = None if text is None else self._sketch(text)
+            if row is not None and self._sketcher is not None:
+                sketch = Sketch(table=self._sketcher.namespace, row=row)
+                vector = rows[id].vector
+                puts.append(Put(entry=entry, vector=vector, sketch=sketch, amends=True))
+        return puts
+
+    async def _encode_wanted(self, id: str, tenant: str) -> None:
+        """Encode an entry, unless it is encoded or gone. A failure is reported."""
+        try:
+            entry = self._replica.hot.get(id) or (await self._replica.read((id,))).get(id)
+            if entry is not None and not (self.is_encoded(entry) and self._replica.has_vector(id)):
+                await self.encode(entry, tenant, background=True)
+        except StageError as error:
+            report_failure(self._replica.observers, error)
+
+
+def _keep(kept: dict[str, T], text: str, value: T, most: int) -> None:
+    """Keep a value; drop the oldest beyond ``most``."""
+    kept[text] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]

@@ -1,0 +1,146 @@
+"""The gate: the similarity of sketches from which a question is worth encoding.
+
+It is learned from labels, by the similarity of the nearest sketch. A range of similarities is open
+until labels show that hardly any of its questions has the answer of its neighbour. Under the
+learned rule the gate is also at most ``MARGIN`` below the lowest similarity that is served: this is
+the error of a sketch. What the gate costs is measured: a small share of the questions below it
+passes. If too many hits are found in that way, the gate is lowered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from headstart.decisions import GATE_SAMPLE
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from headstart.decisions import MatchContext
+    from headstart.policies.ratchet.settings import JudgeNoise
+
+LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
+"""The ranges in which labels are counted: from 0.3 to 0.9. Above, every question is encoded."""
+HIGHEST = LOWEST + RANGES * WIDTH
+WORTH = 0.02
+"""A range is closed below this share of equal answers: an encoding costs a hundredth of a call."""
+UNKNOWN = 0.5
+"""A range without labels counts as if it had so many equal answers."""
+UNLABELLED = 0.25
+"""The weight of a question that passed and gave no label, as one with another answer."""
+FORGET_AT = 400
+"""When a range has so many labels, all its counts are halved: traffic changes."""
+MARGIN = 0.22
+"""A hit's nearest sketch is rarely further below its similarity (``docs/encoder.md``)."""
+MOST_LOST = 0.02
+"""The gate is lowered when it costs a larger share of the hits."""
+ENOUGH_FOUND = 2
+"""One hit below the gate may be chance."""
+WINDOW = 5000
+"""After so many hits the count starts anew."""
+STEP = 0.05
+"""The distance by which the gate is lowered at a time."""
+MOST_DOMAINS = 4096
+
+
+def range_of(similarity: float) -> int | None:
+    """Return the range of a similarity; None: it is above or below all ranges."""
+    place = int((similarity - LOWEST) / WIDTH) if similarity >= LOWEST else -1
+    return place if 0 <= place < RANGES else None
+
+
+class SketchLabels(Frozen, frozen=True, array_like=True):
+    """The labels of a domain by the range of the nearest sketch."""
+
+    compared: tuple[float, ...] = (0.0,) * RANGES
+    same: tuple[float, ...] = (0.0,) * RANGES
+    """Those with equal answers that no guard vetoed."""
+
+    def taught(self, similarity: float, *, same: bool) -> SketchLabels:
+        """Count one more label."""
+        place = range_of(similarity)
+        if place is None:
+            return self
+        compared, equal = list(self.compared), list(self.same)
+        if compared[place] >= FORGET_AT:
+            compared[place], equal[place] = compared[place] / 2, equal[place] / 2
+        compared[place] += 1
+        equal[place] += same
+        return SketchLabels(compared=tuple(compared), same=tuple(equal))
+
+
+class GateRecord(Frozen, frozen=True):
+    """What this process has seen at the gate of a domain."""
+
+    passed: tuple[float, ...] = (0.0,) * RANGES
+    """The questions that were encoded, by the range of their nearest sketch."""
+    hits: float = 0.0
+    """Hits whose sketches reached the gate, since the gate was last changed."""
+    found: int = 0
+    """Hits below the gate that came through the sample."""
+    lowered: float = 0.0
+    """The distance by which the gate was lowered."""
+
+    @property
+    def lost(self) -> float:
+        """The estimated share of all hits that the gate costs."""
+        lost = self.found / GATE_SAMPLE
+        return lost / (self.hits + lost) if lost else 0.0
+
+    def noted(self, similarity: float, *, sampled: bool, served: bool) -> GateRecord:
+        """Return the record with one more question that was encoded."""
+        passed, place = self.passed, range_of(similarity)
+        if place is not None:
+            seen = passed[place] + 1
+            seen = seen / 2 if seen >= FORGET_AT / UNLABELLED else seen
+            passed = (*passed[:place], seen, *passed[place + 1 :])
+        hits, found = self.hits + (served and not sampled), self.found + (served and sampled)
+        record = GateRecord(passed=passed, hits=hits, found=found, lowered=self.lowered)
+        if found >= ENOUGH_FOUND and record.lost > MOST_LOST:
+            return GateRecord(passed=passed, lowered=self.lowered + STEP)
+        if hits < WINDOW:
+            return record
+        lowered = self.lowered if found else max(self.lowered - STEP, 0.0)
+        return GateRecord(passed=passed, lowered=lowered)
+
+
+def gate_of(
+    labels: SketchLabels, record: GateRecord, noise: JudgeNoise, least_served: float | None
+) -> float:
+    """Return the gate of a domain.
+
+    ``least_served`` is the lowest similarity that its learned rule serves, if it has one.
+    """
+    gate = HIGHEST
+    counts = zip(labels.compared, labels.same, record.passed, strict=True)
+    for place, (compared, same, passed) in reversed(list(enumerate(counts))):
+        errors = noise.false_agree * compared
+        equal = (same - errors) / (1 - noise.false_agree - noise.false_disagree)
+        share = (max(equal, 0.0) + UNKNOWN) / (max(compared, UNLABELLED * passed) + 1)
+        if share < WORTH:
+            break
+        gate = LOWEST + place * WIDTH
+    if least_served is not None:
+        gate = max(gate, min(least_served - MARGIN, HIGHEST))
+    return max(gate - record.lowered, LOWEST)
+
+
+class Gates:
+    """The records of the domains that were used last."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, GateRecord] = OrderedDict()
+
+    def of(self, context: MatchContext) -> GateRecord:
+        """Return the record of a request's domain."""
+        return self._records.get(context.domain) or GateRecord()
+
+    def note(
+        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+    ) -> None:
+        """Count a question that was encoded."""
+        record = self.of(context).noted(similarity, sampled=sampled, served=served)
+        self._records[context.domain] = record
+        self._records.move_to_end(context.domain)
+        if len(self._records) > MOST_DOMAINS:
+            self._records.popitem(last=False)

@@ -1,0 +1,323 @@
+"""Lookups in two steps: sketches decide what is encoded, and entries are encoded late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from headstart.decisions import MatchContext, Outcome
+from headstart.embeddings.index import pack_vector
+from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR
+from headstart.errors import EncoderError
+from headstart.observe import Gated, GateOutcome
+from headstart.types import Put, VectorRow
+from support.caches import House, accept, key, running, until
+from support.fakes import FakeSketcher, FaultyStore, encode_angle, make_entry
+
+if TYPE_CHECKING:
+    from headstart.decisions import Lookup, RankedNeighbor, Verdict
+
+pytestmark = pytest.mark.anyio
+
+
+def sketching(
+    store: FaultyStore | None = None, *, table: str = "table", max_wait_s: float = 60.0
+) -> House:
+    return House(store or FaultyStore(), sketcher=FakeSketcher(table), max_wait_s=max_wait_s)
+
+
+@pytest.fixture
+async def house() -> House:
+    house = sketching()
+    await house.cache.open()
+    return house
+
+
+async def put(house: House, id: str, text: str) -> None:
+    await house.cache.put(make_entry(id, query=text), text)
+
+
+async def find(house: House, text: str) -> Lookup:
+    return await house.cache.find_semantic(key(text), accept)
+
+
+def encoded(house: House) -> list[str]:
+    return [text for text, _ in house.encoder.encoded]
+
+
+def gated(house: House) -> list[GateOutcome]:
+    return [seen.outcome for seen in house.recorder.seen if isinstance(seen, Gated)]
+
+
+async def rows(house: House) -> dict[str, VectorRow]:
+    return {row.id: row async for page in house.store.scan() for row in page}
+
+
+# --- the gate ----------------------------------------------------------------------------------
+
+
+async def test_a_question_that_is_near_nothing_is_a_miss_and_nothing_is_encoded(
+    house: House,
+) -> None:
+    house.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    await put(house, "a", "one@0")
+    lookup = await find(house, "uno@0~80")
+    assert (lookup.outcome, lookup.reason, lookup.veto, lookup.similarity) == (
+        Outcome.MISS, "below-threshold", "threshold", None,
+    )  # fmt: skip
+    assert encoded(house) == []
+    assert gated(house) == [GateOutcome.STOPPED]
+
+
+async def test_a_near_question_is_encoded_and_so_is_the_entry(house: House) -> None:
+    await put(house, "a", "one@0~20")
+    lookup = await find(house, "uno@10~0")
+    assert lookup.entry is not None
+    assert lookup.entry.id == "a"
+    assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
+    assert encoded(house) == ["uno@10~0", "one@0~20"]
+    assert gated(house) == [GateOutcome.PASSED]
+    assert house.policy.hits == [False]
+
+
+async def test_an_entry_is_encoded_once(house: House) -> None:
+    await put(house, "a", "one@0")
+    for number in range(3):
+        assert (await find(house, f"{number}@1")).entry is not None
+    assert encoded(house) == ["0@1", "one@0", "1@1", "2@1"]
+
+
+async def test_the_neighbour_with_the_nearest_encoding_answers(house: House) -> None:
+    await put(house, "nearest sketch", "one@20~0")
+    await put(house, "nearest encoding", "two@1~20")
+    lookup = await find(house, "uno@0")
+    assert lookup.entry is not None
+    assert lookup.entry.id == "nearest encoding"
+
+
+async def test_the_policy_sees_the_sketches_of_all_and_the_encoding_of_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[RankedNeighbor] = []
+    judge = house.policy.judge
+
+    def note(query: str, candidate: str, nearby: RankedNeighbor, veto: str | None) -> Verdict:
+        asked.append(nearby)
+        return judge(query, candidate, nearby, veto)
+
+    monkeypatch.setattr(house.policy, "judge", note)
+    for number in range(5):
+        await put(house, f"{number}", f"{number}@{0 if number == 1 else 25}~{10 * number}")
+    await find(house, "uno@0")
+    await find(house, "dos@0")
+    ranked = asked[-1]
+    assert [each.id for each in ranked.neighbors] == ["0", "1", "2", "3", "4"]
+    cosines = [encode_angle(f"@{10 * number}").sentence[0] for number in range(5)]
+    assert [each.similarity for each in ranked.neighbors] == pytest.approx(cosines, abs=1e-3)
+    assert ranked.neighbor.id == "1"
+    assert ranked.similarity == pytest.approx(1.0, abs=1e-3)
+
+
+async def test_a_sampled_question_below_the_gate_may_be_a_hit(house: House) -> None:
+    house.cache._search.draw = lambda: 0.0  # type: ignore[union-attr]
+    await put(house, "a", "one@0~80")
+    lookup = await find(house, "uno@0")
+    assert lookup.entry is not None
+    assert house.policy.hits == [True]
+    assert (await find(house, "uno@40~0")).entry is None
+    assert gated(house) == [GateOutcome.FOUND, GateOutcome.SAMPLED]
+
+
+async def test_a_prompt_that_cannot_be_encoded_as_a_whole_is_never_encoded(house: House) -> None:
+    await put(house, "a", "one@0")
+    await put(house, "b", "long@0")
+    assert (await find(house, "long@0")).reason == "too-long"
+    assert encoded(house) == []
+    assert house.index.size() == 1
+    assert house.cache.peek_exact("b") is not None
+
+
+# --- entries that are not encoded yet ----------------------------------------------------------
+
+
+async def test_few_entries_are_encoded_while_a_request_waits_and_some_later() -> None:
+    house = sketching()
+    async with running(house.cache):
+        for number in range(20):
+            await put(house, f"{number:02}", f"{number}@0~{10 + 1.25 * number}")
+        first = await find(house, "uno@60~0")
+        assert first.entry is None
+        now = [text for text, background in house.encoder.encoded if not background]
+        nearest = [f"{number}@0~{10 + 1.25 * number}" for number in range(ENCODED_AT_ONCE)]
+        assert now == ["uno@60~0", *nearest]
+        await until(lambda: len(house.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR)
+        await anyio.wait_all_tasks_blocked()
+    assert len(house.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR
+
+
+async def test_no_worse_neighbour_answers_while_a_nearer_one_is_not_encoded() -> None:
+    house = sketching()
+    async with running(house.cache):
+        await put(house, "far", "far@20~20")
+        assert (await find(house, "dos@20~20")).entry is not None
+        for number in range(ENCODED_AT_ONCE + 1):
+            await put(house, f"{number}", f"{number}@{50 - number}~{number}")
+        house.encoder.background_turn = anyio.Event()
+        lookup = await find(house, "uno@10~0")
+        assert (lookup.reason, lookup.entry, lookup.pair) == ("unencoded", None, None)
+        house.encoder.background_turn.set()
+        await until(lambda: len(house.cache._replica.vectors) == 4)
+        again = await find(house, "uno@10~0")
+        assert again.entry is not None
+        assert again.entry.id == "far"
+
+
+async def test_a_new_entry_takes_the_encoding_of_its_lookup(house: House) -> None:
+    house.encoder.recent["one@0"] = encode_angle("one@0")
+    await put(house, "a", "one@0")
+    assert (await rows(house))["a"].vector == pack_vector(encode_angle("one@0").sentence)
+    assert (await find(house, "uno@1")).entry is not None
+    assert encoded(house) == ["uno@1"]
+
+
+async def test_a_late_vector_reaches_the_store_other_nodes_and_a_restart() -> None:
+    store = FaultyStore()
+    here, there = sketching(store), sketching(store)
+    async with running(there.cache), running(here.cache):
+        await put(here, "a", "one@0")
+        await until(lambda: "a" in there.index)
+        assert there.cache.peek_exact("a") is None
+        await there.cache.find_exact(key("one@0", exact="a"), accept)
+        assert (await find(here, "uno@1")).entry is not None
+        await until(lambda: "a" in there.cache._replica.vectors)
+        assert (await find(there, "dos@1")).entry is not None
+        assert encoded(there) == ["dos@1"]
+    again = sketching(store)
+    await again.cache.open()
+    assert (await find(again, "tres@1")).entry is not None
+    assert encoded(again) == ["tres@1"]
+    assert (await store.stats()).entries == 1
+
+
+async def test_a_late_vector_does_not_bring_back_a_deleted_entry() -> None:
+    house = sketching()
+    async with running(house.cache):
+        await put(house, "a", "one@0")
+        house.encoder.turn = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(find, house, "uno@1")
+            await until(lambda: house.encoder.encoded)
+            await house.cache.invalidate(["a"])
+            house.encoder.turn.set()
+        await anyio.wait_all_tasks_blocked()
+        assert (await house.store.stats()).entries == 0
+        assert (await find(house, "uno@1")).reason == "empty-partition"
+    assert house.cache._replica.vectors == {}
+
+
+async def test_what_a_busy_encoder_left_out_is_encoded_in_idle_time() -> None:
+    house = sketching(max_wait_s=0.01)
+    async with running(house.cache):
+        await put(house, "a", "one@0")
+        house.encoder.turn = anyio.Event()
+        assert (await find(house, "uno@1")).reason == "encoder-busy"
+        house.encoder.turn.set()
+        await put(house, "b", "uno@1")
+        await until(lambda: "b" in house.cache._replica.vectors)
+        assert house.encoder.encoded[-1] == ("uno@1", True)
+
+
+async def test_an_encoder_that_fails_makes_a_miss_and_the_entry_waits(house: House) -> None:
+    await put(house, "a", "one@0")
+    house.encoder.error = EncoderError("broken")
+    assert (await find(house, "uno@1")).reason == "encoder-error"
+    house.encoder.error = None
+    assert (await find(house, "uno@1")).entry is not None
+
+
+async def test_a_cancelled_lookup_leaves_the_entry_to_the_next(house: House) -> None:
+    await put(house, "a", "one@0")
+    house.encoder.turn = anyio.Event()
+    with anyio.move_on_after(0.01):
+        await find(house, "uno@1")
+    house.encoder.turn.set()
+    assert (await find(house, "uno@1")).entry is not None
+
+
+# --- entries on their way ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "waits"), [("uno@1", True), ("far@80", False)])
+async def test_only_a_near_question_waits_for_an_entry_on_its_way(
+    house: House, asked: str, waits: bool
+) -> None:
+    house.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    arrived = house.cache.expect(key("one@0"))
+    found: list[Lookup] = []
+
+    async def ask() -> None:
+        found.append(await find(house, asked))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert (found == []) is waits
+        await put(house, "a", "one@0")
+        arrived()
+    assert (found[0].entry is not None) is waits
+
+
+# --- stores of earlier versions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["", "older table"])
+async def test_an_entry_without_a_sketch_of_this_table_is_sketched_from_its_question(
+    table: str,
+) -> None:
+    store = FaultyStore()
+    older = House(store) if not table else sketching(store, table=table)
+    await older.cache.open()
+    await put(older, "a", "one@0")
+    house = sketching(store)
+    async with running(house.cache):
+        await until(lambda: "a" in house.index)
+        assert (await find(house, "uno@1")).entry is not None
+        assert encoded(house) == (["uno@1", "one@0"] if table else ["uno@1"])
+        await until(lambda: house.store.calls.count("append") > 1)
+    row = (await rows(house))["a"]
+    assert row.sketch is not None
+    assert row.sketch.table == "table"
+    assert row.vector == pack_vector(encode_angle("one@0").sentence)
+
+
+async def test_an_entry_with_the_parse_of_another_version_is_encoded_again(house: House) -> None:
+    await put(house, "a", "one@0")
+    assert (await find(house, "uno@1")).entry is not None
+    await house.cache.aclose()
+    newer = sketching(house.store)
+    newer.policy.parse_version = "fake-2"
+    await newer.cache.open()
+    assert (await find(newer, "uno@1")).entry is not None
+    assert encoded(newer) == ["uno@1", "one@0"]
+    assert (await find(newer, "dos@1")).entry is not None
+    assert encoded(newer) == ["uno@1", "one@0", "dos@1"]
+
+
+async def test_a_question_goes_in_the_name_of_its_tenant(house: House) -> None:
+    await put(house, "a", "one@0")
+    await house.cache.find_semantic(key("uno@1"), accept, MatchContext(tenant="bob"))
+    assert house.encoder.tenants == ["bob", "bob"]
+
+
+async def test_a_sketch_alone_is_what_the_store_gets_at_first(house: House) -> None:
+    await put(house, "a", "one@0")
+    row = (await rows(house))["a"]
+    assert (row.vector, row.sketch is not None) == (None, True)
+    assert house.encoder.encoded == []
+    stored = await house.store.find("a")
+    assert stored is not None
+    assert (stored.evidence, stored.encoder) == (b"", "")
+    await house.store.append([Put(entry=make_entry("b"))])
+    assert set(await rows(house)) == {"a"}

@@ -1,0 +1,176 @@
+"""The gate: which questions are worth encoding, and what it costs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from headstart.decisions import GATE_SAMPLE, Encoding, MatchContext, Neighbor, RankedNeighbor
+from headstart.policies.gate import (
+    ENOUGH_FOUND,
+    FORGET_AT,
+    HIGHEST,
+    LOWEST,
+    MARGIN,
+    MOST_LOST,
+    STEP,
+    WINDOW,
+    GateRecord,
+    SketchLabels,
+    gate_of,
+)
+from headstart.policies.guards.table import parse_prompt
+from headstart.policies.match import StaticMatch, VerifiedMatch
+from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.features import NAMES, measure
+from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise, Promise
+
+CONTEXT = MatchContext(domain="d")
+NOTHING = SketchLabels()
+
+
+def labelled(counts: dict[float, tuple[int, int]]) -> SketchLabels:
+    """Return labels by similarity: how many, and how many of them had equal answers."""
+    labels = NOTHING
+    for similarity, (compared, same) in counts.items():
+        for number in range(compared):
+            labels = labels.taught(similarity, same=number < same)
+    return labels
+
+
+def gate(
+    labels: SketchLabels = NOTHING,
+    record: GateRecord | None = None,
+    noise: JudgeNoise = EXACT_JUDGE,
+    least_served: float | None = None,
+) -> float:
+    return gate_of(labels, record or GateRecord(), noise, least_served)
+
+
+def noted(record: GateRecord, *, sampled: bool) -> GateRecord:
+    return record.noted(0.95, sampled=sampled, served=True)
+
+
+def after(record: GateRecord, hits: int, found: int) -> GateRecord:
+    for number in range(hits + found):
+        record = noted(record, sampled=number < found)
+    return record
+
+
+def test_what_is_not_known_is_encoded() -> None:
+    assert gate() == LOWEST
+
+
+def test_a_range_without_equal_answers_is_closed_with_all_below_it() -> None:
+    assert gate(labelled({0.55: (20, 0)})) == LOWEST
+    assert gate(labelled({0.55: (25, 0)})) == pytest.approx(0.6)
+    assert gate(labelled({0.55: (25, 1)})) == LOWEST
+    assert gate(labelled({0.55: (25, 0), 0.85: (25, 0)})) == pytest.approx(HIGHEST)
+    assert gate(labelled({0.95: (100, 0), 0.1: (100, 0)})) == LOWEST
+
+
+def test_equal_answers_that_only_the_judge_s_errors_explain_do_not_count() -> None:
+    labels = labelled({0.55: (50, 6)})
+    assert gate(labels) == LOWEST
+    assert gate(labels, noise=JudgeNoise(false_agree=0.13)) == pytest.approx(0.6)
+
+
+def test_questions_that_give_no_labels_close_a_range_later() -> None:
+    record = GateRecord()
+    for _ in range(90):
+        record = record.noted(0.55, sampled=False, served=False)
+    assert gate(record=record) == LOWEST
+    for _ in range(15):
+        record = record.noted(0.55, sampled=False, served=False)
+    assert gate(record=record) == pytest.approx(0.6)
+    assert gate(labelled({0.55: (5, 3)}), record) == LOWEST
+
+
+def test_a_range_opens_again_when_its_answers_are_equal() -> None:
+    labels = labelled({0.55: (10 * FORGET_AT, 0)})
+    assert gate(labels) == pytest.approx(0.6)
+    for _ in range(20):
+        labels = labels.taught(0.55, same=True)
+    assert gate(labels) == LOWEST
+
+
+def test_a_learned_rule_has_its_gate_below_what_it_serves() -> None:
+    assert gate(least_served=0.8) == pytest.approx(0.8 - MARGIN)
+    assert gate(labelled({0.75: (25, 0)}), least_served=0.8) == pytest.approx(0.8)
+    assert gate(least_served=0.4) == LOWEST
+    assert gate(record=GateRecord(lowered=0.1), least_served=0.8) == pytest.approx(0.7 - MARGIN)
+
+
+def test_hits_below_the_gate_count_for_those_that_were_not_sampled() -> None:
+    record = GateRecord(hits=950, found=1)
+    assert record.lost == pytest.approx(1 / GATE_SAMPLE / (950 + 1 / GATE_SAMPLE))
+    assert GateRecord(hits=950).lost == 0.0
+    assert GateRecord().lost == 0.0
+
+
+def test_a_gate_that_costs_too_much_is_lowered_step_by_step() -> None:
+    record = after(GateRecord(), hits=100, found=0)
+    assert noted(record, sampled=True).lowered == 0.0  # one may be chance
+    for step in range(1, 4):
+        record = after(record, hits=0, found=ENOUGH_FOUND)
+        assert (record.hits, record.found) == (0, 0)
+        assert record.lowered == pytest.approx(step * STEP)
+
+
+def test_a_gate_that_costs_little_stays_and_rises_again_if_it_costs_nothing() -> None:
+    hits = int(ENOUGH_FOUND / GATE_SAMPLE / MOST_LOST)
+    record = GateRecord(hits=hits, found=ENOUGH_FOUND - 1, lowered=0.1)
+    assert noted(record, sampled=True).lowered == 0.1
+    assert after(GateRecord(lowered=0.1), hits=WINDOW, found=0).lowered == pytest.approx(0.1 - STEP)
+    assert after(GateRecord(lowered=0.1), hits=WINDOW, found=1).lowered == 0.1
+
+
+@pytest.mark.parametrize(("lost", "lowered"), [(0.10, True), (0.001, False)])
+def test_the_measured_loss_decides(lost: float, lowered: bool) -> None:
+    random.seed(7)
+    record = GateRecord()
+    for _ in range(20_000):
+        if random.random() >= lost:
+            record = noted(record, sampled=False)
+        elif random.random() < GATE_SAMPLE:
+            record = noted(record, sampled=True)
+    assert (record.lowered > 0.05) is lowered
+
+
+def test_each_domain_has_its_own_record() -> None:
+    match = StaticMatch(0.9)
+    before = match.gate(CONTEXT)
+    for _ in range(ENOUGH_FOUND):
+        match.note_encoded(CONTEXT, 0.5, sampled=True, served=True)
+    assert match.gate(CONTEXT) == pytest.approx(before - STEP)
+    assert match.gate(MatchContext(domain="other")) == before == pytest.approx(0.9 - MARGIN)
+
+
+def test_a_verified_match_asks_the_domain_of_the_request() -> None:
+    domain = Domain(Promise())
+    match = VerifiedMatch(Promise(), lambda _: domain)
+    for _ in range(110):
+        match.note_encoded(CONTEXT, 0.55, sampled=False, served=False)
+    assert match.gate(CONTEXT) == pytest.approx(0.6)
+    assert match.gate(MatchContext(domain="other")) == LOWEST
+
+
+def test_what_the_neighbours_say_does_not_depend_on_their_encodings() -> None:
+    rows = np.eye(1, 8, dtype=np.float32)
+    encoding = Encoding(rows[0], rows, ((0, 3),), complete=True)
+    parsed = parse_prompt("how do I open an account", encoding)
+    near = [Neighbor(id="a", similarity=0.8), Neighbor(id="b", similarity=0.75)]
+    domain = Domain(Promise())
+
+    def features(encoded: float) -> dict[str, float]:
+        ranked = RankedNeighbor(CONTEXT, near, 0, encoded)
+        row = measure(parsed, parsed, ranked, domain.entry_record, None)
+        return dict(zip(NAMES, row.tolist(), strict=True))
+
+    far, close = features(0.7), features(0.95)
+    assert {name for name in NAMES if far[name] != close[name]} == {
+        "similarity", "similarity-margin",
+    }  # fmt: skip
+    assert far["margin"] == pytest.approx(5 * 0.05, abs=1e-3)
