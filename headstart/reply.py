@@ -35,7 +35,7 @@ class Reply:
 
     __slots__ = (
         "_generators", "closing", "headers", "is_plain", "is_stream", "pieces", "status",
-        "storable", "transcript", "transforms", "upstream",
+        "storable", "transcript", "transforms", "upstream", "usual_speed",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,8 @@ class Reply:
         """The body, once. Reading raises UpstreamError when the answer breaks off."""
         self.transforms = transforms
         self.storable = True
+        self.usual_speed: Callable[[], float | None] | None = None
+        """Returns the usual tokens per second of this upstream with this model, if known."""
         self.is_stream, self.is_plain = form_of_body(headers)
         """Whether the body is a stream of events, and whether it is not compressed: then it can be
         read as it is."""

@@ -14,6 +14,7 @@ from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnrea
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
 from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 from headstart.types import Ended, Finished, Piece, Started, TextDelta, ToolCallDelta, UsageReported
@@ -308,3 +309,62 @@ async def test_a_continuation_that_tells_another_tale_is_no_rescue() -> None:
         with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
             await read(reply)
     assert other.open == 0
+
+
+def dripping(*words: str, every_s: float = 1.0) -> list[Step]:
+    """Return an answer whose pieces come one by one, with pauses."""
+    return [step for piece in spoken(*words) for step in (every_s, piece)]
+
+
+async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> Rescued:
+    """Return a rescue whose first upstream is known to be fast."""
+    key = UpstreamModel(actors[0].name, "m")
+    house.conditions.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
+    members = [house.target(each, stall_s=30.0) for each in actors]
+    strategy = AttemptGroup(
+        "route",
+        members,
+        Strategy(strategy="fallback", retries=0),
+        extra=ExtraBudget(0.0, 0.0),
+        retrying=RetryBudget(),
+        draw=lambda: 0.0,
+        clock=lambda: UNIX,
+    )
+    return Rescued(strategy, DIALECTS)
+
+
+WORDS = [f"word {n}, " for n in range(60)]
+
+
+async def test_a_stream_that_drips_is_overtaken_by_another_upstream() -> None:
+    house, loop = House(), asyncio.get_running_loop()
+    slow, fast = Actor("a", [dripping(*WORDS)]), Actor("b", [spoken(*WORDS, id="up-2")])
+    began = loop.time()
+    async with await (await known(house, slow, fast)).send(chat_call()) as reply:
+        assert await read(reply) == "".join(WORDS)
+        assert (reply.storable, reply.transforms) == (False, ("rescued",))
+    assert loop.time() - began < 20
+    assert house.roles() == [("b", "rescue"), ("a", "first")]
+    assert (slow.open, fast.open) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [[spoken("Something else entirely.", *WORDS)], [[UpstreamUnreachable("down")]]],
+)
+async def test_a_slow_stream_goes_on_where_nobody_overtakes_it(other: list[Any]) -> None:
+    house = House()
+    slow, second = Actor("a", [dripping(*WORDS)]), Actor("b", other)
+    async with await (await known(house, slow, second)).send(chat_call()) as reply:
+        assert await read(reply) == "".join(WORDS)
+        assert (reply.storable, reply.transforms) == (True, ())
+    assert len(second.calls) == 1
+
+
+async def test_a_slow_reader_is_no_slow_upstream() -> None:
+    house = House()
+    first, second = Actor("a", [spoken(*WORDS)]), Actor("b", [spoken(*WORDS)])
+    async with await (await known(house, first, second)).send(chat_call()) as reply:
+        async for _ in reply.pieces:
+            await asyncio.sleep(1.0)
+    assert second.calls == []

@@ -13,6 +13,7 @@ from headstart.policies.routing.measures import (
     ENOUGH,
     OUTPUT_TOKENS,
     Measures,
+    Pace,
     UpstreamModel,
     bucket_of,
 )
@@ -227,3 +228,15 @@ def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_call
     measures.gaps(A, [0.02] * 200)
     assert measures.stall_limit_s(A) == 5.0
     assert measures.stall_limit_s(A, calls_tools=True) == 30.0
+
+
+def test_a_stream_lags_if_it_drips_and_not_if_it_pauses_or_is_a_little_slow() -> None:
+    def lags(tokens: float, waits: list[float]) -> bool:
+        pace = Pace(50.0)
+        return any([pace.lags(tokens, each) for each in waits])
+
+    assert lags(2.0, [1.0] * 12)
+    assert not lags(10.0, [1.0] * 12)
+    assert not lags(1.0, [0.1] * 20 + [9.0] + [0.1] * 20), "it thinks"
+    assert not lags(1.0, [4.0] * 4), "so few pieces are a silence"
+    assert not lags(0.0, [1.0] * 12), "pings say nothing"

@@ -188,6 +188,10 @@ class Recording:
         if self._permit.probe or self._permit.insisted:
             self._state.breaker.succeeded(self._permit, now)
 
+    def usual_speed(self) -> float | None:
+        """Return the tokens per second of earlier calls to this upstream and model."""
+        return self._states.measures.tokens_per_s(self.key)
+
     def learn_gaps(self) -> None:
         """Learn the gaps between the pieces so far."""
         if not self.call.relayed:

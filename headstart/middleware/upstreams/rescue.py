@@ -10,9 +10,16 @@ import msgspec
 
 from headstart.attempts import AttemptRole, Tokens
 from headstart.dialects.registry import form_of
-from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError
+from headstart.errors import (
+    HeadstartError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
 from headstart.middleware.request_edits import with_document
 from headstart.policies.output.continuation import continuing
+from headstart.policies.routing.failures import FailureKind
+from headstart.policies.routing.measures import Pace
 from headstart.policies.routing.splice import OVERLAP, PrefillSplice, RestartSplice
 from headstart.reply import AnswerWithheld
 from headstart.transcript import CHARACTERS_PER_TOKEN
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from headstart.transcript import Transcript
     from headstart.types import Call, StreamEvent
 
+RESCUED = "rescued"
 _REPEATABLE = (Started, TextDelta, ReasoningDelta, UsageReported)
 """Events that a second answer may follow: nothing half-shown but text and reasoning."""
 
@@ -93,6 +101,8 @@ _NOBODY: Mapping[str, Prefill] = {}
 class Rescued:
     """Stands around a route's strategy. Once a call, an answer that broke off is begun anew.
 
+    So is a stream that is far slower than its upstream usually is, if another one can go on.
+
     It also delivers an answer that was withheld, since nobody gave a better one. ``prefill`` tells
     by name which upstreams go on from a last assistant message; the others do not.
     """
@@ -143,10 +153,23 @@ class Rescued:
 
         Raises the error that broke the answer off where no other answer can follow.
         """
+        now = asyncio.get_running_loop().time
+        pace, asked = self._pace(reply, call), now()
         try:
             async for piece in pieces:
+                came = now()
                 yield piece
+                if pace is not None and pace.lags(_said(piece), came - asked):
+                    pace = None
+                    async with aclosing(self._overtaking(reply, shown, call, dialect)) as rest:
+                        async for news in rest:
+                            yield news
+                    if RESCUED in reply.transforms:
+                        return
+                asked = now()
         except UpstreamError as error:
+            if RESCUED in reply.transforms:
+                raise
             broken = error
         else:
             return
@@ -156,6 +179,37 @@ class Rescued:
                     yield piece
         except UpstreamError as error:
             raise broken from (None if error is broken else error)
+
+    def _pace(self, reply: Reply, call: Call) -> Pace | None:
+        """Return what tells a slow stream; None if nobody else could go on, or nothing is known."""
+        request = call.request
+        if request is None or not request.stream or reply.usual_speed is None:
+            return None
+        if not self._inner.names - call.avoid - {reply.upstream}:
+            return None
+        speed = reply.usual_speed()
+        return None if speed is None else Pace(speed)
+
+    async def _overtaking(
+        self, reply: Reply, shown: Transcript, call: Call, dialect: Dialect
+    ) -> AsyncGenerator[Piece]:
+        """Yield the rest of a slow answer as another upstream says it.
+
+        Yields nothing where nobody else goes on from there: then the slow answer goes on.
+        """
+        before = reply.transforms, reply.storable
+        slow = UpstreamTimeout(
+            f"upstream {reply.upstream} is far slower than usual", kind=FailureKind.STALLED
+        )
+        async with aclosing(self._rest(reply, shown, slow, call, dialect)) as rest:
+            try:
+                first = await anext(rest)
+            except (UpstreamError, StopAsyncIteration):
+                reply.transforms, reply.storable = before
+                return
+            yield first
+            async for piece in rest:
+                yield piece
 
     async def _rest(
         self,
@@ -173,7 +227,7 @@ class Rescued:
         second, splice = await self._second(reply.upstream, shown, call)
         if second is None:
             raise broken
-        reply.transforms = (*reply.transforms, "rescued")
+        reply.transforms = (*reply.transforms, RESCUED)
         reply.storable = False
         async with second:
             if splice is None:
@@ -263,6 +317,12 @@ def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
         avoid=avoid,
         log=call.log.branch(),
     )
+
+
+def _said(piece: Piece) -> float:
+    """Return the tokens of a piece's text, by estimate."""
+    texts = (e.text for e in piece.events if isinstance(e, TextDelta | ReasoningDelta))
+    return sum(map(len, texts)) / CHARACTERS_PER_TOKEN
 
 
 def _recorded(transcript: Transcript, data: bytes, events: tuple[StreamEvent, ...]) -> Piece:

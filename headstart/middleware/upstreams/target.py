@@ -209,6 +209,7 @@ class TargetCall:
             await self._close(error)
             raise
         self._recording.first(self._time())
+        reply.usual_speed = self._recording.usual_speed
         reply.pieces, reply.closing = self, self._close
         return reply
 

@@ -304,6 +304,45 @@ _STALL_LIMIT_S = 5.0
 _PATIENT_STALL_LIMIT_S = 30.0
 
 
+SLOW_FACTOR = 10.0
+"""A stream that is slower than usual by this factor lags."""
+_SLOW_WINDOW_S = 10.0
+"""The seconds of waiting over which the speed of a stream is judged."""
+_SLOW_PIECES = 5
+"""A stream with fewer pieces in this time has paused: the limits for silence are for that."""
+_LONGEST_WAIT = 0.5
+"""The share of this time that a single wait may take."""
+
+
+class Pace:
+    """Tells when a stream that is alive lags far behind the usual speed of its upstream.
+
+    Only the seconds count in which the upstream was waited for: a slow reader is no slow upstream.
+    """
+
+    __slots__ = ("_longest_s", "_pieces", "_tokens", "_usual", "_waited_s")
+
+    def __init__(self, tokens_per_s: float) -> None:
+        self._usual = tokens_per_s
+        self._pieces = 0
+        self._tokens = self._waited_s = self._longest_s = 0.0
+
+    def lags(self, tokens: float, waited_s: float) -> bool:
+        """Take in a piece with so many tokens; return whether the last window was far too slow."""
+        self._pieces += tokens > 0
+        self._tokens += tokens
+        self._waited_s += waited_s
+        self._longest_s = max(self._longest_s, waited_s)
+        if self._waited_s < _SLOW_WINDOW_S:
+            return False
+        slow = self._tokens * SLOW_FACTOR < self._usual * self._waited_s
+        steady = self._longest_s <= _LONGEST_WAIT * self._waited_s
+        late = slow and steady and self._pieces >= _SLOW_PIECES
+        self._pieces = 0
+        self._tokens = self._waited_s = self._longest_s = 0.0
+        return late
+
+
 def bucket_of(prompt_tokens: int) -> int:
     """Return the bucket of a prompt's length, 0 for the shortest."""
     return bisect_left(BUCKETS, prompt_tokens)
