@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MODEL = "gpt-4o"
 LINES = 1000
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
 
 HEADROOM = """
 import json, sys, time
@@ -69,7 +71,7 @@ def article_recall(folder: Path) -> float:
         html = gzip.decompress(page.read_bytes()).decode(errors="replace")
         ((sent, _),) = ours([html], "balanced")
         words = set(truth[page.name.partition(".")[0]]["articleBody"].split())
-        kept.append(len(words & set(sent.split())) / len(words))
+        kept.append(len(words & set(_LINK.sub(r"\1", sent).split())) / len(words))
     return sum(kept) / len(kept)
 
 

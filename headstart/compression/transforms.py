@@ -74,7 +74,7 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "minify": 0.3,
     "html": 0.2,
     "progress": 0.2,
-    "log": 0.6,
+    "log": 0.8,
     "space": 0.1,
     "comments": 3.0,
     "duplicate": 0.3,

@@ -233,7 +233,8 @@ def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_call
 def test_a_stream_lags_if_it_drips_and_not_if_it_pauses_or_is_a_little_slow() -> None:
     def lags(tokens: float, waits: list[float]) -> bool:
         pace = Pace(50.0)
-        return any([pace.lags(tokens, each) for each in waits])
+        told = [pace.lags(tokens, each) for each in waits]
+        return any(told)
 
     assert lags(2.0, [1.0] * 12)
     assert not lags(10.0, [1.0] * 12)
