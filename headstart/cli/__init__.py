@@ -27,6 +27,7 @@ MORE = {
     "evaluate": "Judge the match policy on labelled pairs or a stream.",
     "replay": "Play a log against several match policies.",
     "audit": "Show the error rate of hits that audits prove.",
+    "cache": "Show, move, delete and prepare the answers of a store.",
     "reload": "Let a running server read its configuration again.",
     "explain": "Show why a request was, or was not, a hit.",
     "encoder": "Inspect the encoder, or export another model.",

@@ -51,7 +51,7 @@ class MemoryStore(RecordStore):
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
         self._labelled = 0
         self._documents: dict[str, bytes] = {}
-        self._secret = secrets.token_bytes(32)
+        self._secret = self._new_secret or secrets.token_bytes(32)
 
     async def open(self) -> None:
         """Do nothing: there is nothing to open."""

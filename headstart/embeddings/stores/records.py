@@ -212,6 +212,8 @@ class StoreOptions(TypedDict, total=False):
     clock: Callable[[], float]
     """Returns Unix seconds; default: the system's clock."""
     observer: Observer | None
+    new_secret: bytes | None
+    """The secret of a store that has none yet; None: a random one."""
 
 
 class RecordStore(ABC):
@@ -223,7 +225,9 @@ class RecordStore(ABC):
         limits: StoreLimits | None = None,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
         observer: Observer | None = None,
+        new_secret: bytes | None = None,
     ) -> None:
+        self._new_secret = new_secret
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer or Observers()

@@ -429,7 +429,7 @@ class RedisStore(RecordStore):
     async def _begin(self) -> tuple[bytes, bytes, bytes]:
         """Return schema, secret and the log's end; make them if they are missing."""
         found: tuple[bytes, bytes, bytes] = await self._run(
-            OPEN, SCHEMA_VERSION, secrets.token_bytes(32)
+            OPEN, SCHEMA_VERSION, self._new_secret or secrets.token_bytes(32)
         )
         return found
 

@@ -79,7 +79,13 @@ class SQLiteStore(RecordStore):
     async def open(self) -> None:
         """Open or create the file and start both threads. Raises ConfigError."""
         writing, reading = self._connections = await run_sync(
-            partial(open_file, self._path, on_corrupt=self._on_corrupt, busy_s=self._busy_s)
+            partial(
+                open_file,
+                self._path,
+                on_corrupt=self._on_corrupt,
+                busy_s=self._busy_s,
+                new_secret=self._new_secret,
+            )
         )
         writer = SQLiteWriter(writing, self._limits, self._clock)
         self._writer = BatchWorker("headstart-store-writer", writer.commit, tick_s=TICK_S)

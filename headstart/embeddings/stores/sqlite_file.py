@@ -83,7 +83,7 @@ class _CorruptFileError(Exception):
 
 
 def open_file(
-    path: Path, *, on_corrupt: OnCorrupt, busy_s: float
+    path: Path, *, on_corrupt: OnCorrupt, busy_s: float, new_secret: bytes | None = None
 ) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """Open or create a store's file; return a connection for writing and one for reading.
 
@@ -92,7 +92,7 @@ def open_file(
     renamed and an empty file is made.
     """
     try:
-        return _open_pair(path, busy_s)
+        return _open_pair(path, busy_s, new_secret)
     except _CorruptFileError as error:
         if on_corrupt == "fail":
             raise ConfigError(
@@ -103,19 +103,21 @@ def open_file(
         aside = _move_aside(path)
     logger.warning("the store %s was damaged: moved to %s, starting empty", path, aside)
     try:
-        return _open_pair(path, busy_s)
+        return _open_pair(path, busy_s, new_secret)
     except _CorruptFileError as error:
         raise ConfigError(f"cache.store: {path} cannot be used ({error})") from error.__cause__
 
 
-def _open_pair(path: Path, busy_s: float) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _open_pair(
+    path: Path, busy_s: float, new_secret: bytes | None
+) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     with contextlib.ExitStack() as opened, _explained(path):
         _create(path)
         writer = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
         _refuse_foreign(writer, path)
         _enter_wal(writer, busy_s)
         _check(writer)
-        _migrate(writer)
+        _migrate(writer, new_secret or secrets.token_bytes(32))
         reader = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
         reader.execute("PRAGMA query_only = ON")
         opened.pop_all()
@@ -170,7 +172,7 @@ def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
         return
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, new_secret: bytes) -> None:
     """Make the missing tables. Raises sqlite3.Error if the file cannot be written."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -178,7 +180,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
         for statement in chain.from_iterable(MIGRATIONS[version:]):
             connection.execute(statement)
         if version == 0:
-            connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
+            connection.execute("INSERT INTO secret VALUES (?)", (new_secret,))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         # It is always written: a read-only file fails here, and not at the first entry.
         # A newer process may have migrated the file in between: its version stays.

@@ -28,12 +28,14 @@ def open_store(
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
     observer: Observer | None = None,
     on_corrupt: OnCorrupt = "fail",
+    new_secret: bytes | None = None,
 ) -> Store:
     """Return the store of a URL. Its method ``open`` makes the connection.
 
     The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``redis://`` or
     ``rediss://``, or it has a scheme of an installed distribution (``interfaces.STORES``).
-    ``ttl_s`` is the life of entries that have no end of their own. Raises ConfigError, which never
+    ``ttl_s`` is the life of entries that have no end of their own, ``new_secret`` the secret of a
+    store of the package that has none yet. Raises ConfigError, which never
     quotes the URL, because a URL may hold a password.
     """
     limits = StoreLimits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
@@ -42,18 +44,23 @@ def open_store(
     if url == "memory:":
         from headstart.embeddings.stores.memory import MemoryStore
 
-        return MemoryStore(limits=limits, clock=clock, observer=observer)
+        return MemoryStore(limits=limits, clock=clock, observer=observer, new_secret=new_secret)
     if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
         from headstart.embeddings.stores.sqlite import SQLiteStore
 
         path = Path(rest.removeprefix("///")).expanduser()
         return SQLiteStore(
-            path, limits=limits, clock=clock, observer=observer, on_corrupt=on_corrupt
+            path,
+            limits=limits,
+            clock=clock,
+            observer=observer,
+            on_corrupt=on_corrupt,
+            new_secret=new_secret,
         )
     if scheme in {"redis", "rediss"}:
         from headstart.embeddings.stores.redis import RedisStore
 
-        return RedisStore(url, limits=limits, clock=clock, observer=observer)
+        return RedisStore(url, limits=limits, clock=clock, observer=observer, new_secret=new_secret)
     offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
     if len(offered) > 1:
         names = ", ".join(sorted(offered))

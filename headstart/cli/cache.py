@@ -1,0 +1,505 @@
+"""``headstart cache``: look at a store, move it, delete from it, and warm a running server."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import anyio
+import click
+import msgspec
+
+from headstart.cli import data_sources
+from headstart.cli.data_sources import existing_store
+from headstart.cli.options import (
+    COUNT,
+    FILE,
+    JSON,
+    OLD_FILE,
+    argument,
+    command,
+    config_field,
+    flag,
+    option,
+    parse_duration,
+    print_json,
+    store_field,
+)
+from headstart.config.loading import load_settings
+from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
+from headstart.errors import ConfigError, HeadstartError
+from headstart.settings import masked_url
+from headstart.types import Delete, Entry, Frozen, Put, VectorRow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    import aiohttp
+
+    from headstart.interfaces import Store
+
+FORMAT = 1
+AT_ONCE = 256
+"""Entries or labels that are read or written together."""
+
+
+@click.group(epilog="\b\nExample:\n  headstart cache stats")
+def cache() -> None:
+    """Show, move, delete and prepare the answers of a store."""
+
+
+def _url(store: str | None, config: Path | None) -> str:
+    return store or load_settings(config, os.environ).cache.store
+
+
+def _progress(done: int, what: str, *, last: bool = False) -> None:
+    """Show how far a command is, on a terminal in one line; else only at the end."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{done:,} {what}", nl=last, err=True)
+    elif last:
+        click.echo(f"{done:,} {what}", err=True)
+
+
+# --- stats ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StatsOptions:
+    """The options of ``headstart cache stats``."""
+
+    config: Path | None = config_field()
+    store: str | None = store_field()
+    as_json: bool = flag(JSON, "--json")
+
+
+class StoreSummary(Frozen, omit_defaults=False):
+    """What a store holds. Times are in Unix seconds."""
+
+    entries: int
+    bytes: int
+    labels: int
+    oldest: float | None
+    newest: float | None
+    models: dict[str, int]
+    tags: dict[str, int]
+    scopes: int
+
+
+@command(StatsOptions)
+def stats(options: StatsOptions) -> None:
+    """Count the entries and labels of a store, by model and tag.
+
+    Examples:
+      headstart cache stats
+      headstart cache stats --store redis://127.0.0.1:6379/0 --json
+    """
+    found = anyio.run(_summarise, _url(options.store, options.config))
+    if options.as_json:
+        return print_json(found)
+    click.echo(
+        f"{found.entries:,} entries of {found.scopes:,} scopes, {found.bytes / 1e6:,.1f} MB, "
+        f"{found.labels:,} labels"
+    )
+    if found.oldest is not None and found.newest is not None:
+        now = time.time()  # noqa: TID251 - the composition root
+        click.echo(f"  from {_age(now - found.oldest)} to {_age(now - found.newest)} old")
+    for title, counts in (("model", found.models), ("tag", found.tags)):
+        for name, number in sorted(counts.items(), key=lambda item: -item[1])[:20]:
+            click.echo(f"  {title:6} {name}: {number:,}")
+    return None
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} seconds"
+
+
+async def _summarise(url: str) -> StoreSummary:
+    models, tags, scopes = Counter[str](), Counter[str](), set[str]()
+    oldest = newest = None
+    async with existing_store(url) as store:
+        size = await store.stats()
+        async for entries in store.entries():
+            for entry in entries:
+                models[entry.origin.model] += 1
+                tags.update(entry.tags)
+                scopes.add(entry.key.scope)
+                oldest = entry.created if oldest is None else min(oldest, entry.created)
+                newest = entry.created if newest is None else max(newest, entry.created)
+        labels = 0
+        async for page in _labels(store):
+            labels += len(page)
+    return StoreSummary(
+        entries=size.entries,
+        bytes=size.bytes,
+        labels=labels,
+        oldest=oldest,
+        newest=newest,
+        models=dict(models),
+        tags=dict(tags),
+        scopes=len(scopes),
+    )
+
+
+async def _labels(store: Store) -> AsyncIterator[list[Label]]:
+    cursor = ""
+    while page := await store.labels(cursor):
+        cursor = page[-1][0]
+        yield [label for _, label in page]
+
+
+# --- export and import ----------------------------------------------------------------------
+
+
+class _Head(Frozen, tag="headstart"):
+    """The first line of an export."""
+
+    format: int
+    secret: bytes
+    """The store's: the names of scopes and the keys of entries depend on it."""
+
+
+class _Labelled(Frozen, tag="label"):
+    """A label."""
+
+    label: Label
+
+
+_Line = _Head | Put | _Labelled
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The options of ``headstart cache export``."""
+
+    file: Path = argument("FILE", FILE)
+    config: Path | None = config_field()
+    store: str | None = store_field()
+
+
+@command(ExportOptions)
+def export(options: ExportOptions) -> None:
+    """Write the entries and labels of a store to FILE, for `headstart cache import`.
+
+    FILE gets one JSON object a line, with questions and answers in the clear and the store's
+    secret; only its owner may read it. A server may use the store meanwhile.
+
+    Examples:
+      headstart cache export cache.jsonl
+      headstart cache export cache.jsonl --store sqlite:///headstart.db
+    """
+    url = _url(options.store, options.config)
+    try:
+        descriptor = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{options.file} cannot be made: {error.strerror}") from error
+    with os.fdopen(descriptor, "wb") as file:
+        entries, labels = anyio.run(_export, url, file)
+    click.echo(f"{entries:,} entries and {labels:,} labels were written to {options.file}")
+
+
+async def _export(url: str, file: IO[bytes]) -> tuple[int, int]:
+    def write(line: _Line) -> None:
+        file.write(msgspec.json.encode(line) + b"\n")
+
+    entries = labels = 0
+    async with existing_store(url) as store:
+        write(_Head(format=FORMAT, secret=await store.secret()))
+        vectors: dict[str, VectorRow] = {}
+        async for rows in store.scan():
+            vectors.update((row.id, row) for row in rows)
+        async for page in store.entries():
+            for entry in page:
+                write(_put(entry, vectors.pop(entry.id, None)))
+            entries += len(page)
+            _progress(entries, "entries")
+        async for batch in _labels(store):
+            for label in batch:
+                write(_Labelled(label=label))
+            labels += len(batch)
+    _progress(entries, "entries", last=True)
+    return entries, labels
+
+
+def _put(entry: Entry, row: VectorRow | None) -> Put:
+    if row is None:
+        return Put(entry=entry)
+    return Put(entry=entry, vector=row.vector, sketch=row.sketch)
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """The options of ``headstart cache import``."""
+
+    file: Path = argument("FILE", OLD_FILE)
+    config: Path | None = config_field()
+    store: str | None = store_field()
+
+
+@command(ImportOptions)
+def import_(options: ImportOptions) -> None:
+    """Read FILE, which `headstart cache export` wrote, into a store.
+
+    A new store takes over the secret of the old one: the names of callers depend on it. Into a
+    store that has another secret nothing is imported, because no caller could find the entries.
+    Entries that have expired meanwhile, or that the store has already, are left out.
+
+    Examples:
+      headstart cache import cache.jsonl --store redis://127.0.0.1:6379/0
+    """
+    url = _url(options.store, options.config)
+    if url == "memory:":
+        raise ConfigError("cache.store: a store in memory ends with its server")
+    with options.file.open("rb") as file:
+        entries, known, labels = anyio.run(_import, url, file)
+    click.echo(
+        f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
+        f"{known:,} entries were left out"
+    )
+
+
+async def _import(url: str, file: IO[bytes]) -> tuple[int, int, int]:
+    from headstart.embeddings.stores.store_urls import open_store
+
+    lines = _read(file)
+    head = next(lines, None)
+    if not isinstance(head, _Head) or head.format != FORMAT:
+        raise ConfigError("the file was not written by: headstart cache export")
+    entries = known = labels = 0
+    store = open_store(url, new_secret=head.secret)
+    await store.open()
+    try:
+        if await store.secret() != head.secret:
+            raise ConfigError(
+                "cache.store: this store has another secret, so no caller would find the entries; "
+                "name a store that does not exist yet"
+            )
+        for puts, read in _batches(lines):
+            fresh = await _fresh(store, puts)
+            if fresh:
+                await store.append(fresh)
+            if read:
+                await store.label(read)
+            entries += len(fresh)
+            known += len(puts) - len(fresh)
+            labels += len(read)
+            _progress(entries + known, "entries")
+    finally:
+        await store.aclose()
+    _progress(entries + known, "entries", last=True)
+    return entries, known, labels
+
+
+def _read(file: IO[bytes]) -> Iterator[_Line]:
+    decoder = msgspec.json.Decoder(_Line)
+    for number, line in enumerate(file, 1):
+        try:
+            yield decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"line {number} of the file cannot be read: {error}") from error
+
+
+def _batches(lines: Iterator[_Line]) -> Iterator[tuple[list[Put], list[Label]]]:
+    puts: list[Put] = []
+    labels: list[Label] = []
+    for line in lines:
+        if isinstance(line, Put):
+            puts.append(line)
+        elif isinstance(line, _Labelled):
+            labels.append(line.label)
+        if len(puts) + len(labels) >= AT_ONCE:
+            yield puts, labels
+            puts, labels = [], []
+    yield puts, labels
+
+
+async def _fresh(store: Store, puts: list[Put]) -> list[Put]:
+    """Return the entries that live and that the store lacks, also under another id."""
+    now = time.time()  # noqa: TID251 - the composition root
+    fresh = []
+    for put in puts:
+        lives = put.entry.expires is None or put.entry.expires > now
+        if lives and await store.find(put.entry.key.exact) is None:
+            fresh.append(put)
+    return fresh
+
+
+# --- invalidate -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InvalidateOptions:
+    """The options of ``headstart cache invalidate``."""
+
+    id: tuple[str, ...] = option((), "Entries with this id.", metavar="ID", multiple=True)
+    tag: str | None = option(None, "Entries with this tag.", metavar="TAG")
+    model: str | None = option(None, "Entries of this model.", metavar="NAME")
+    scope: str | None = option(None, "First hex digits of a scope.", metavar="HEX")
+    partition: str | None = option(None, "First hex digits of a partition.", metavar="HEX")
+    older: str | None = option(
+        None, "Entries older than 90s, 30m, 12h, 7d or 2w.", metavar="DURATION"
+    )
+    all: bool = flag("All entries.")
+    dry_run: bool = flag("Count them, and delete nothing.")
+    config: Path | None = config_field()
+    store: str | None = store_field()
+
+
+@command(InvalidateOptions)
+def invalidate(options: InvalidateOptions) -> None:
+    """Delete the entries that fit all given options, also from running servers.
+
+    A server that uses the store hears of it within a second.
+
+    Examples:
+      headstart cache invalidate --tag manual-v1
+      headstart cache invalidate --model gpt-4o --older 7d --dry-run
+    """
+    chosen = (options.tag, options.model, options.scope, options.partition, options.older)
+    if not (options.all or options.id or any(chosen)):
+        raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
+    deleted = anyio.run(_invalidate, _url(options.store, options.config), options)
+    click.echo(f"{deleted:,} entries {'would be' if options.dry_run else 'were'} deleted")
+
+
+async def _invalidate(url: str, options: InvalidateOptions) -> int:
+    age_s = None if options.older is None else parse_duration(options.older)
+    before = None if age_s is None else time.time() - age_s  # noqa: TID251 - the composition root
+    deleted = 0
+    async with existing_store(url) as store:
+        ids = [
+            entry.id
+            async for page in store.entries()
+            for entry in page
+            if _fits(entry, options, before)
+        ]
+        for start in range(0, len(ids), AT_ONCE):
+            batch = tuple(ids[start : start + AT_ONCE])
+            if not options.dry_run:
+                await store.append([Delete(ids=batch)])
+            deleted += len(batch)
+            _progress(deleted, "entries")
+    _progress(deleted, "entries", last=True)
+    return deleted
+
+
+def _fits(entry: Entry, options: InvalidateOptions, before: float | None) -> bool:
+    return (
+        (not options.id or entry.id in options.id)
+        and (options.tag is None or options.tag in entry.tags)
+        and (options.model is None or options.model == entry.origin.model)
+        and entry.key.scope.startswith(options.scope or "")
+        and entry.key.partition.startswith(options.partition or "")
+        and (before is None or entry.created < before)
+    )
+
+
+# --- warm -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WarmOptions:
+    """The options of ``headstart cache warm``."""
+
+    file: Path = argument("FILE", OLD_FILE)
+    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    path: str = option("/v1/chat/completions", "Path of the requests.", metavar="PATH")
+    key_env: str | None = option(
+        None, "Variable with the caller's key: its callers share the answers.", metavar="NAME"
+    )
+    concurrency: int = option(4, "Requests at the same time.", COUNT)
+
+
+@command(WarmOptions)
+def warm(options: WarmOptions) -> None:
+    """Send the requests of FILE to a running server, so that it has their answers later.
+
+    FILE has one JSON object a line: a request body, or a line of a log with `request`. What the
+    server does not know it asks the provider, which costs what it costs. Send them with the key of
+    the callers who shall get the answers, unless all callers share.
+
+    Examples:
+      headstart cache warm questions.jsonl --key-env OPENAI_API_KEY
+      headstart cache warm headstart-record-2026-11-21.jsonl --concurrency 16
+    """
+    bodies = list(_bodies(options.file))
+    outcomes = anyio.run(_warm, options, bodies)
+    failed = outcomes.pop("failed", 0)
+    for name, number in sorted(outcomes.items()):
+        click.echo(f"{number:,} {name.lower()}")
+    if failed:
+        raise HeadstartError(f"{failed:,} of {len(bodies):,} requests failed")
+
+
+def _bodies(file: Path) -> Iterator[bytes]:
+    """Yield the request bodies of a file. Raises ConfigError."""
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{file}, line {number}: {error}") from error
+        request = row.get("request", row)
+        request = request.get("body", request) if isinstance(request, dict) else request
+        if not isinstance(request, dict):
+            raise ConfigError(f"{file}, line {number}: it has no request")
+        yield msgspec.json.encode(request)
+
+
+async def _warm(options: WarmOptions, bodies: list[bytes]) -> Counter[str]:
+    outcomes = Counter[str]()
+    waiting = iter(bodies)
+
+    async def send(session: aiohttp.ClientSession) -> None:
+        for body in waiting:
+            outcomes[await _ask(session, options.path, body)] += 1
+            _progress(outcomes.total(), f"of {len(bodies):,} requests")
+
+    async with _session(options) as session, anyio.create_task_group() as senders:
+        for _ in range(min(options.concurrency, len(bodies))):
+            senders.start_soon(send, session)
+    _progress(outcomes.total(), f"of {len(bodies):,} requests", last=True)
+    return outcomes
+
+
+@asynccontextmanager
+async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
+    import aiohttp
+
+    headers = {"content-type": "application/json"}
+    if options.key_env is not None:
+        key = os.environ.get(options.key_env)
+        if not key:
+            raise ConfigError(f"the variable {options.key_env} is not set")
+        headers["authorization"] = f"Bearer {key}"
+    timeout = aiohttp.ClientTimeout(total=600.0)
+    async with aiohttp.ClientSession(options.url, headers=headers, timeout=timeout) as session:
+        yield session
+
+
+async def _ask(session: aiohttp.ClientSession, path: str, body: bytes) -> str:
+    """Return what became of one request."""
+    import aiohttp
+
+    try:
+        async with session.post(path, data=body) as response:
+            await response.read()
+            if response.status != 200:
+                return "failed"
+            return response.headers.get("x-cache", "answered without a cache")
+    except (aiohttp.ClientError, TimeoutError):
+        return "failed"
+
+
+for each in (stats, export, invalidate, warm):
+    cache.add_command(each)
+cache.add_command(import_, "import")
