@@ -82,10 +82,15 @@ class _WatchedConnection(ResponseHandler):
 
     Such bytes answer nothing that was asked. The client library would take them for the answer to
     the next call, which may be another caller's.
+
+    It bounds the silence of the provider (``read_timeout``) with one timer, which looks again when
+    the silence began later. The client library sets and clears a timer for each piece.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
+        self._silent_until = 0.0
+        """When the silence becomes too long, in the loop's time."""
         self.idle = False
         self._has_news: Callable[[], bool] = bool
         """Asks the system for bytes, or an end, that the event loop has not seen yet."""
@@ -111,6 +116,23 @@ class _WatchedConnection(ResponseHandler):
         body = self._payload
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
+
+    def _reschedule_timeout(self) -> None:
+        limit_s, timer = self._read_timeout, self._read_timeout_handle
+        self._silent_until = until = self._loop.time() + (limit_s or 0.0)
+        if limit_s and timer is not None and timer.when() <= until:
+            return  # the timer will look again
+        self._drop_timeout()
+        if limit_s:
+            self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
+
+    def _on_read_timeout(self) -> None:
+        self._read_timeout_handle = None
+        if self._loop.time() < self._silent_until:
+            until = self._silent_until
+            self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
+        else:
+            super()._on_read_timeout()
 
     def close(self) -> None:
         """Close the connection, and drop what is unsent after CLOSE_S.

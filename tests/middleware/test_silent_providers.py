@@ -1,0 +1,82 @@
+"""The limit on a provider's silence: it begins anew with each piece, and ends the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.errors import UpstreamTimeout
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.settings import UpstreamSettings
+from headstart.types import Call
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headstart.reply import Reply
+
+pytestmark = pytest.mark.anyio
+
+READ_S = 0.8
+PIECES = 25
+GAP_S = 0.05
+"""All pieces together take longer than ``READ_S``, and each comes long before it."""
+CALL = Call(
+    id="call", method="GET", path=b"/", query_string=b"", headers=(), body=b"", dialect="",
+    endpoint="relay", editable=False,
+)  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def provider(*, ends: bool) -> AsyncIterator[HTTPUpstream]:
+    """A provider that sends its pieces one by one, and then ends its answer or falls silent."""
+    over = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(PIECES):
+            await asyncio.sleep(GAP_S)
+            writer.write(b"1\r\nx\r\n")
+        if ends:
+            writer.write(b"0\r\n\r\n")
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = "http://{}:{}".format(*server.sockets[0].getsockname())
+    upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, read_s=READ_S))
+    try:
+        yield upstream
+    finally:
+        await upstream.aclose()
+        over.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_an_answer_may_last_longer_than_a_silence() -> None:
+    async with provider(ends=True) as upstream, await upstream.send(CALL) as reply:
+        assert b"".join([piece.data async for piece in reply.pieces]) == b"x" * PIECES
+
+
+async def test_a_provider_that_falls_silent_is_waited_for_as_long_as_a_silence_may_last() -> None:
+    loop = asyncio.get_running_loop()
+    came: list[tuple[bytes, float]] = []
+
+    async def read_all(reply: Reply) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            async for piece in reply.pieces:
+                last = piece.data, loop.time()
+                came.append(last)
+
+    async with provider(ends=False) as upstream, await upstream.send(CALL) as reply:
+        with pytest.raises(UpstreamTimeout):
+            await read_all(reply)
+        waited_s = loop.time() - came[-1][1]
+    assert b"".join([data for data, _ in came]) == b"x" * PIECES
+    assert waited_s >= READ_S / 2  # not at the time that an earlier piece had set
