@@ -42,7 +42,7 @@ COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --
 	--no-emit-index-url --no-emit-find-links --no-header
 
 lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)
-	$(COMPILE) $(ARGS) --extra dev pyproject.toml --output-file requirements-dev.txt
+	$(COMPILE) $(ARGS) --extra dev --extra google pyproject.toml --output-file requirements-dev.txt
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt pyproject.toml - --output-file requirements.txt
 
 test-export:  ## export an encoder with torch for real (a large download)

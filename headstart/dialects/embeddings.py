@@ -48,7 +48,7 @@ def read_vectors(body: bytes, count: int) -> Vectors | None:
             return None
         packed = {msgspec.json.decode(row["index"], type=int): _pack(row) for row in rows}
         return Vectors(head, [packed[index] for index in range(count)])
-    except (*UNDECODABLE, KeyError):
+    except (*UNDECODABLE, KeyError, ValueError):  # ValueError: no base64
         return None
 
 
@@ -81,10 +81,7 @@ def _pack(row: dict[str, msgspec.Raw]) -> bytes:
 def _pack_vector(text: bytes) -> tuple[int, bytes]:
     if text.startswith(b'"'):
         encoded = msgspec.json.decode(text, type=str)
-        try:
-            decoded = b64decode(encoded, validate=True)
-        except ValueError:
-            return _AS_IT_CAME, text
+        decoded = b64decode(encoded, validate=True)
         return (_BASE64, decoded) if b64encode(decoded).decode() == encoded else (_AS_IT_CAME, text)
     if b"." not in text:  # whole numbers, as of a quantised vector
         return _AS_IT_CAME, text

@@ -165,7 +165,9 @@ async def start_engine(
             recorder=recorder,
             conversations=conversations,
         )
-        held = None if conversations is None else _make_held(conversations, engine, access)
+        held = (
+            None if conversations is None else _make_held(conversations, engine, access, observers)
+        )
         relay = (
             None
             if router is None
@@ -288,13 +290,15 @@ def _make_conversations(parts: Parts) -> Conversations | None:
 
 
 def _make_held(
-    conversations: Conversations, engine: Engine, access: AccessControl
+    conversations: Conversations, engine: Engine, access: AccessControl, observer: Observers
 ) -> HeldResponses | None:
     """Return what answers for kept answers; None if no dialect names any."""
     for dialect in DIALECTS.values():
         if dialect.names_answers:
             return HeldResponses(
                 conversations,
+                observer=observer,
+                clock=clock,
                 access=access,
                 owner=engine.owner,
                 dialect=dialect,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from headstart.decisions import Outcome
 from headstart.dialects.responses_chains import OWN, listed, page, read_answer, read_raws
 from headstart.errors import HeadstartError, InvalidRequest, RequestError, UnknownReference
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import JSON, NO_STORE, error_response, send_whole
+from headstart.observe import Served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Scope, Send
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
+    from headstart.observe import Observer
 
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
 """Some servers take paths in other spellings, too."""
@@ -28,6 +32,8 @@ _BELOW = re.compile(rb"/v1/+responses(/.*)?", re.IGNORECASE)
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
 """The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
 looked at."""
+HELD = "held"
+"""The reason in the books of what was answered here."""
 PAGE = 20
 LARGEST_PAGE = 100
 
@@ -43,6 +49,8 @@ class HeldResponses:
         self,
         conversations: Conversations,
         *,
+        observer: Observer,
+        clock: Callable[[], float],
         access: AccessControl,
         owner: Callable[[Scope], str | None],
         dialect: Dialect,
@@ -53,28 +61,42 @@ class HeldResponses:
         self._owner = owner
         self._dialect = dialect
         self._new_id = new_id
+        self._observer = observer
+        self._clock = clock
 
     async def answer(self, scope: Scope, send: Send) -> bool:
         """Answer a request, or return False if it is to be relayed."""
         match = _PATH.fullmatch(raw_path(scope))
         if match is None or scope["method"] == "OPTIONS":
             return False
+        request_id, began, at = self._new_id(), time.perf_counter(), self._clock()
+        status, code, caller = 200, None, ""
         try:
+            caller = self._access.admit(scope)
             id = unquote(match[1].decode("latin-1"))
             document = await self._document(scope, id, match[2])
         except (RequestError, HeadstartError) as error:
-            status, headers, body = error_response(error, self._dialect, self._new_id())
+            status, headers, body = error_response(error, self._dialect, request_id)
+            code = getattr(error, "code", "error")
             await send_whole(send, status, headers, body)
-            return True
-        if document is None:
-            return False
-        headers = [
-            (b"content-type", JSON),
-            (b"content-length", b"%d" % len(document)),
-            (b"cache-status", b"headstart; hit; detail=held"),
-            NO_STORE,
-        ]
-        await send_whole(send, 200, headers, document)
+        else:
+            if document is None:
+                return False
+            await send_whole(send, status, _headers(document, request_id), document)
+        self._observer.notify(
+            Served(
+                id=request_id,
+                at=at,
+                endpoint=self._dialect.paths[0],
+                outcome=Outcome.RELAY,
+                status=status,
+                stream=False,
+                total_s=time.perf_counter() - began,
+                caller=caller,
+                reason=HELD,
+                error=code,
+            )
+        )
         return True
 
     def checks(self, path: bytes) -> bool:
@@ -87,7 +109,6 @@ class HeldResponses:
 
     async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
         """Return the answer's body; None: the provider has it. Raises UnknownReference."""
-        self._access.admit(scope)
         owner = self._owner(scope)
         turn = None if owner is None else await self._conversations.find(owner, id)
         if turn is None or owner is None:
@@ -125,6 +146,16 @@ class HeldResponses:
         if found is None:
             raise InvalidRequest("after: no item of this list has this id")
         return msgspec.json.encode(found)
+
+
+def _headers(document: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", JSON),
+        (b"content-length", b"%d" % len(document)),
+        (b"cache-status", b"headstart; hit; detail=" + HELD.encode()),
+        (b"x-headstart-request-id", request_id.encode()),
+        NO_STORE,
+    ]
 
 
 def _not_found(id: str) -> UnknownReference:

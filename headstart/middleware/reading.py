@@ -25,7 +25,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.dialects.dialect import Dialect, FrameCutter, UpstreamDialect
     from headstart.types import Headers, StreamEvent
@@ -302,6 +302,7 @@ class EventStream:
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
+        self._has_lines = dialect.cutter is None
         self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
         self._decoder = dialect.decoder()
         self._join = join
@@ -372,9 +373,16 @@ class EventStream:
                 self.error = self.error or event
         return False
 
-    def rest(self) -> bytes:
-        """Return what came after the last whole frame."""
-        return self._frames.rest()
+    def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
+        """Return what came after the last whole frame, and the frames that the end completes.
+
+        A carriage return waits for the next byte: a line feed would belong to it. Raises
+        UpstreamProtocolError.
+        """
+        rest = self._frames.rest()
+        if self.ended or not self._has_lines or not rest.endswith(b"\r"):
+            return rest, []
+        return rest, [*self.feed(b":")]  # a comment begins
 
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
@@ -419,8 +427,17 @@ class StreamReader(BodyReader):
 
     def feed(self, data: bytes) -> Piece:
         """Decode the frames that are whole."""
-        events = [event for _, found in self._stream.feed(data) for event in found]
-        return Piece(data, tuple(events))
+        return Piece(data, _events_of(self._stream.feed(data)))
+
+    def end(self) -> Piece:
+        """Return the events that only the end completes."""
+        return Piece(b"", _events_of(self._stream.finish()[1]))
+
+
+def _events_of(
+    frames: Iterable[tuple[bytes, tuple[StreamEvent, ...]]],
+) -> tuple[StreamEvent, ...]:
+    return tuple([event for _, found in frames for event in found])
 
 
 class FrameReader(BodyReader):
@@ -469,7 +486,14 @@ class FrameReader(BodyReader):
 
     def end(self) -> Piece:
         """Return the error, or what is left: a last frame that nothing ended."""
-        return self._error if self.failed else Piece(self._stream.rest())
+        if self.failed:
+            return self._error
+        rest, found = self._stream.finish()
+        error = self._stream.error
+        if error is not None:
+            self._fail(rest, _events_of(found), error)
+            return self._error
+        return Piece(rest, _events_of(found))
 
     def _fail(self, raw: bytes, found: tuple[StreamEvent, ...], error: ErrorReported) -> None:
         self.failed = True

@@ -20,6 +20,8 @@ from headstart.transcript import CHARACTERS_PER_TOKEN, Transcript
 from headstart.types import Ended, ErrorReported, Finished, Piece, Started, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.types import Completion, StreamEvent
 
@@ -102,8 +104,17 @@ class _Translated:
         """The events of the frame that reported one."""
 
     def read(self, data: bytes) -> tuple[StreamEvent, ...]:
+        return self._canonical_events(self.stream.feed(data))
+
+    def finish(self) -> tuple[StreamEvent, ...]:
+        """Return the events that only the stream's end completes."""
+        return self._canonical_events(self.stream.finish()[1])
+
+    def _canonical_events(
+        self, frames: Iterable[tuple[bytes, tuple[StreamEvent, ...]]]
+    ) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
-        for _, read in self.stream.feed(data):
+        for _, read in frames:
             found = self._canonical.read(read)
             if error_in(found) is not None:
                 self.error = found
@@ -153,10 +164,13 @@ class Reencoder(_TranslatingReader):
 
     def end(self) -> Piece:
         """Return the error, or the terminal event where it is still to come."""
-        events: tuple[StreamEvent, ...] = self._stream.error
+        last = () if self._stream.error else self._stream.finish()
+        for event in last:
+            self._follow(event)
+        events = (*last, *self._stream.error)
         whole = bool(self._finished) and all(self._finished.values())
-        if not events and whole and not self._said_end:
-            events = (Ended(),)
+        if not self._stream.error and whole and not self._said_end:
+            events = (*events, Ended())
         return Piece(self._encoder.feed(events), events)
 
     def _follow(self, event: StreamEvent) -> None:
@@ -191,9 +205,10 @@ class Folder(_TranslatingReader):
 
     def end(self) -> Piece:
         """Return the body. Raises UpstreamProtocolError for a stream that was cut or too long."""
-        if self.failed:
+        last = () if self.failed else self._stream.finish()
+        if self._stream.error:
             return Piece(self._answer.write_error(self._stream.error), self._stream.error)
-        missing = self._answer.finish()
+        missing = self._answer.finish(last)
         return Piece(self._answer.write(), missing)
 
 
@@ -247,8 +262,12 @@ class _WholeAnswer:
         self._naming = naming
         self._transcript = transcript
 
-    def finish(self) -> tuple[StreamEvent, ...]:
-        """Return the terminal event where it is still to come. Raises UpstreamProtocolError."""
+    def finish(self, last: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
+        """Add the last events, and the terminal event where it is still to come; return these.
+
+        Raises UpstreamProtocolError.
+        """
+        self._transcript.feed(last)
         if self._transcript.ended:
             return ()
         if not self._transcript.finished:

@@ -46,7 +46,8 @@ class Chained:
 
     @property
     def outcomes(self) -> list[str]:
-        return [row.outcome.value for row in self.recorder.seen if isinstance(row, Served)]
+        served = [row for row in self.recorder.seen if isinstance(row, Served)]
+        return [row.outcome.value for row in served if row.reason != "held"]
 
     async def ask(
         self, text: Any, previous: str | None = None, *, key: str = "one", stream: bool = False,
@@ -404,6 +405,9 @@ async def test_held_answers_are_retrieved_listed_and_deleted() -> None:
             await responses.retrieve(turns[0].id)
         with pytest.raises(openai.BadRequestError):
             await gate.ask("c", turns[0].id)
+        rows = [row for row in gate.recorder.seen if isinstance(row, Served)]
+        held = [(row.endpoint, row.status) for row in rows if row.reason == "held"]
+        assert held == [("/v1/responses", status) for status in (200, 200, 200, 200, 400, 200, 404)]
     assert [path for path in provider.paths if path[0] != "POST"] == []
 
 

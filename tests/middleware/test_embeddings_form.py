@@ -38,12 +38,8 @@ def test_numbers_come_back_exactly(vectors: list[list[float]]) -> None:
     assert json.loads(write_vectors(read.items, head=read.head)) == json.loads(body)
 
 
-@given(
-    st.binary(min_size=1, max_size=40)
-    | st.text(min_size=1, max_size=20)
-    | st.lists(st.integers(-128, 127), min_size=1)
-)
-def test_other_forms_come_back_exactly(vector: bytes | str | list[int]) -> None:
+@given(st.binary(min_size=1, max_size=40) | st.lists(st.integers(-128, 127), min_size=1))
+def test_other_forms_come_back_exactly(vector: bytes | list[int]) -> None:
     encoded = base64.b64encode(vector).decode() if isinstance(vector, bytes) else vector
     body = answer(encoded, note="é")
     read = read_vectors(body, 1)
@@ -70,6 +66,9 @@ def test_single_precision_takes_four_bytes_a_number(form: str) -> None:
         b'{"data": [{"index": 1, "embedding": [0.5]}]}',
         b'{"data": [{"index": 0, "embedding": []}]}',
         b'{"data": [{"index": 0, "embedding": ""}]}',
+        b'{"data": [{"index": 0, "embedding": "no base64"}]}',
+        b'{"data": [{"index": 0, "embedding": "AAAAA"}]}',
+        b'{"data": [{"index": 0, "embedding": "\xc3\xa9\xc3\xa9\xc3\xa9"}]}',
         b'{"data": [{"index": 0, "embedding": null}]}',
         b'{"data": [{"index": 0, "embedding": [1.5, "a"]}]}',
         b'{"data": [{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [0.5]}]}',
