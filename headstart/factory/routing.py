@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 from headstart.config.strategies import strategy_of
 from headstart.dialects.registry import DIALECTS, claiming
@@ -232,18 +231,17 @@ class CandidateBuilder:
 
 def socket_upstreams(
     routes: Sequence[RouteSettings], opened: Sequence[Opened], router: Router
-) -> Callable[[bytes, bytes, Headers], Sequence[HTTPUpstream]]:
+) -> Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]]:
     """Return a function that finds the upstreams of a WebSocket, in the order of its route.
 
-    It takes path, query and headers, and raises NoUpstream. The model is that of the query, if it
-    names one.
+    It takes path, model ("": none is named) and headers, and raises NoUpstream. Each upstream is
+    there under each of its keys.
     """
-    https = {each.settings.name: each.http for each in opened}
+    https = {each.settings.name: each.keys for each in opened}
     orders = {route.name: strategy_of(route).members for route in routes}
     rules = tuple(map(route_rule, routes))
 
-    def upstreams(path: bytes, query: bytes, headers: Headers) -> Sequence[HTTPUpstream]:
-        model = dict(parse_qsl(query.decode("latin-1"))).get("model", "")
+    def upstreams(path: bytes, model: str, headers: Headers) -> Sequence[Sequence[HTTPUpstream]]:
         rule = first_rule(rules, model=model, path=path.decode("latin-1"), headers=headers)
         names = router.relayed(claiming(path, headers).name, model, rule.name).names
         return [https[name] for name in orders.get(rule.name) or https if name in names]

@@ -61,10 +61,15 @@ class Opened(NamedTuple):
     """One ``[[upstream]]`` that was opened."""
 
     settings: UpstreamSettings
-    http: HTTPUpstream
-    """The upstream under its first key."""
+    keys: tuple[HTTPUpstream, ...]
+    """The upstream under each of its keys."""
     targets: tuple[Target, ...]
     """One target for each key."""
+
+    @property
+    def http(self) -> HTTPUpstream:
+        """The upstream under its first key."""
+        return self.keys[0]
 
 
 async def open_upstreams(
@@ -129,7 +134,7 @@ def _open(
             price=partial(price_of, chosen),
         )
         targets.append(target)
-    return Opened(chosen, http[0], tuple(targets))
+    return Opened(chosen, tuple(http), tuple(targets))
 
 
 def _credentials(

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""
+_KEY_REFUSED = frozenset({401, 403})
 HANDSHAKE_S = 30.0
 """The longest wait for a provider's answer to the handshake."""
 STOPPING = "this server stops and takes no new WebSockets: connect again"
@@ -65,14 +67,15 @@ _KEY_PROTOCOL = "openai-insecure-api-key."
 class WebSocketRelay:
     """Passes WebSockets on. One with a wrong key never reaches the upstream.
 
-    ``upstreams_for`` picks the upstreams by path, query and headers; it may raise NoUpstream. If
-    one fails, the next one is asked. ``gate`` bounds the number of open ones. ``limits`` has the
-    times and the size of a message.
+    ``upstreams_for`` picks the upstreams, each under its keys, by path, model and headers; it may
+    raise NoUpstream. If one fails, the next one is asked; if it refuses its key, its next key is
+    tried first. ``gate`` bounds the number of open ones. ``limits`` has the times and the size of a
+    message.
     """
 
     def __init__(
         self,
-        upstreams_for: Callable[[bytes, bytes, Headers], Sequence[HTTPUpstream]],
+        upstreams_for: Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]],
         *,
         gate: Gate,
         spawn: Spawn,
@@ -104,7 +107,7 @@ class WebSocketRelay:
         try:
             call = self._call(relayed.id, scope, draining=draining)
             relayed.caller = call.caller
-            upstreams = self._upstreams_for(call.path, call.query_string, call.headers)
+            upstreams = self._upstreams_for(call.path, call.model, call.headers)
             if not self._gate.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
             self._open.add(relayed)
@@ -146,6 +149,7 @@ class WebSocketRelay:
             dialect="",
             endpoint=ENDPOINT,
             caller=caller,
+            model=dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("model", ""),
             editable=False,
         )
 
@@ -244,7 +248,7 @@ class _Relayed:
         if not self._ended.done():
             self._ended.set_result((by, ending))
 
-    async def run(self, upstreams: Sequence[HTTPUpstream], call: Call) -> None:
+    async def run(self, upstreams: Sequence[Sequence[HTTPUpstream]], call: Call) -> None:
         """Relay to the end. Raises RequestError or UpstreamError before the client is accepted."""
         tasks = [self._spawn(self._pass_up), self._spawn(self._connect, upstreams, call)]
         try:
@@ -267,21 +271,37 @@ class _Relayed:
             if self._connected.done() and self._connected.exception() is None:
                 await self._connected.result().close(Ending(GOING_AWAY))
 
-    async def _connect(self, upstreams: Sequence[HTTPUpstream], call: Call) -> None:
-        """Connect to the first upstream that does not fail."""
+    async def _connect(self, upstreams: Sequence[Sequence[HTTPUpstream]], call: Call) -> None:
+        """Connect to the first upstream that does not fail, under the first key that it takes."""
         error: HeadstartError | None = None
-        for upstream in upstreams:
-            self.upstream, began = upstream.name, time.perf_counter()
-            try:
-                return self._connected.set_result(await self._shake_hands(upstream, call))
-            except UpstreamError as failure:
-                error = failure
-                status = failure.status if isinstance(failure, UpstreamRefused) else 0
-                if status and status < 500 and status != 429:
-                    break  # the caller's fault: another upstream would say the same
+        for keys in upstreams:
+            for upstream in keys:
+                try:
+                    return self._connected.set_result(await self._try(upstream, call))
+                except HeadstartError as failure:
+                    error = failure
+                status = error.status if isinstance(error, UpstreamRefused) else 0
+                of_key = status == 429 or (status in _KEY_REFUSED and not upstream.passes_keys)
+                if not isinstance(error, UpstreamError) or (0 < status < 500 and not of_key):
+                    # the caller's fault: another upstream would say the same
+                    return self._connected.set_exception(error)
+                if not of_key:
+                    break
+        assert error is not None  # a router returns at least one upstream
+        self._connected.set_exception(error)
+        return None
+
+    async def _try(self, upstream: HTTPUpstream, call: Call) -> UpstreamSocket:
+        """Connect to an upstream, or note how that failed."""
+        self.upstream, began = upstream.name, time.perf_counter()
+        try:
+            return await self._shake_hands(upstream, call)
+        except UpstreamError as failure:
+            status = failure.status if isinstance(failure, UpstreamRefused) else 0
+            if not status or status >= 500 or status == 429 or not upstream.passes_keys:
                 failed = Attempt(
                     upstream=upstream.name,
-                    model="",
+                    model=call.model,
                     role=AttemptRole.FALLBACK if self.failed else AttemptRole.FIRST,
                     outcome=AttemptOutcome.FAILED,
                     at=began,
@@ -290,12 +310,7 @@ class _Relayed:
                     error=failure.code,
                 )
                 self.failed.append(failed)
-            except HeadstartError as failure:
-                error = failure
-                break
-        assert error is not None  # a router returns at least one upstream
-        self._connected.set_exception(error)
-        return None
+            raise
 
     async def _shake_hands(self, upstream: HTTPUpstream, call: Call) -> UpstreamSocket:
         protocols = upstream_protocols(

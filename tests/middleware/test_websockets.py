@@ -284,6 +284,33 @@ async def test_a_refusal_that_the_caller_caused_is_final() -> None:
     assert (refused.value.response.status_code, second.requests) == (401, [])
 
 
+async def test_an_upstream_gets_its_own_name_of_the_model_that_the_query_names() -> None:
+    provider = Provider()
+    async with before(provider, provider_settings={"models": {"m": "real/one"}}) as gate:
+        for query in ("?model=m", "?a=model&model=m", "?model=other"):
+            async with gate.connect("/v1/realtime" + query):
+                pass
+    assert [request.path.partition("?")[2] for request in provider.requests] == [
+        "model=real%2Fone", "a=model&model=real%2Fone", "model=other",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("refuses", [401, 429])
+async def test_a_key_that_is_refused_gives_way_to_the_next_one(
+    refuses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_ONE", "one")
+    monkeypatch.setenv("KEY_TWO", "two")
+    provider = Provider(refuses=refuses, refused_key="Bearer one")
+    both = {"api_key_env": ["KEY_ONE", "KEY_TWO"]}
+    async with before(provider, provider_settings=both) as gate, gate.connect() as socket:
+        await socket.send("x")
+        assert await socket.recv() == "x"
+    keys = [request.headers["Authorization"] for request in provider.requests]
+    assert keys == ["Bearer one", "Bearer two"]
+    assert [each.status for each in gate.booked[0].attempts] == [refuses]
+
+
 async def test_the_callers_own_key_passes_where_the_operator_has_none() -> None:
     provider = Provider()
     async with before(provider) as gate, gate.connect(additional_headers=KEY):

@@ -38,7 +38,8 @@ async def echo(socket: ServerConnection) -> None:
 class Provider:
     """Keeps the handshakes that came; ``talk`` is its side of each WebSocket.
 
-    ``refuses`` is a status with which it answers handshakes, ``delay_s`` how long it waits first.
+    ``refuses`` is a status with which it answers handshakes: all, or those with ``refused_key``.
+    ``delay_s`` is how long it waits first.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class Provider:
         talk: Callable[[ServerConnection], Awaitable[None]] = echo,
         *,
         refuses: int = 0,
+        refused_key: str | None = None,
         delay_s: float = 0.0,
         **options: Any,
     ) -> None:
         self.talk = talk
         self.refuses = refuses
+        self.refused_key = refused_key
         self.delay_s = delay_s
         self.options = options
         self.requests: list[Request] = []
@@ -61,7 +64,8 @@ class Provider:
     async def _handshake(self, socket: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request)
         await asyncio.sleep(self.delay_s)
-        if not self.refuses:
+        taken = self.refused_key not in (None, request.headers.get("Authorization"))
+        if not self.refuses or taken:
             return None
         response = socket.respond(http.HTTPStatus(self.refuses), '{"error":{"message":"no"}}')
         response.headers["x-request-id"] = "req_provider"
@@ -121,6 +125,7 @@ async def before(
     ca_file: str = "",
     others: Sequence[dict[str, Any]] = (),
     routes: Sequence[dict[str, Any]] = (),
+    provider_settings: dict[str, Any] | None = None,
     **server: Any,
 ) -> AsyncIterator[Before]:
     """Serve both. ``guarded``: with the sidecar's rules for web pages.
@@ -131,6 +136,7 @@ async def before(
         dotted = {f"server.{name}": value for name, value in server.items()}
         dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
         upstream = {"name": "sim", "base_url": (at or base) + path, "dialect": dialect}
+        upstream |= provider_settings or {}
         if ca_file:
             upstream["ca_file"] = ca_file
         if own_key:

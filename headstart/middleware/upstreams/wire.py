@@ -89,6 +89,17 @@ def headers_across(
     return [*kept, ("content-type", "application/json"), ("accept-encoding", "identity")]
 
 
+def _with_model(query: bytes, named: str, real: str) -> bytes:
+    """Return a query with an upstream's own name of the model that it names."""
+    pairs = [
+        b"model=" + quote(real, safe="").encode()
+        if dict(parse_qsl(pair.decode("latin-1"))).get("model") == named
+        else pair
+        for pair in query.split(b"&")
+    ]
+    return b"&".join(pairs)
+
+
 def _key_of(headers: Headers, query: bytes) -> bytes | None:
     """Return the caller's bare key, from whatever header or ``?key=`` it came in."""
     for name, value in headers:
@@ -373,7 +384,10 @@ class RequestWriter:
         client = DIALECTS.get(call.dialect)
         operations = None if client is None else client.operations
         path = None if operations is None else operations.with_model(call.path, real)
-        if real == call.model or not (call.body or path):
+        if real == call.model:
+            return OutgoingRequest(call.path, query, headers, call.body)
+        if not (call.body or path):
+            query = _with_model(query, call.model, real)
             return OutgoingRequest(call.path, query, headers, call.body)
         if path is not None:
             return OutgoingRequest(path, query, headers, call.body, ("model",))
