@@ -30,6 +30,7 @@ from headstart.cli.options import (
     print_json,
     store_field,
 )
+from headstart.cli.request_logs import as_log_lines
 from headstart.config.loading import load_settings
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.errors import ConfigError, HeadstartError
@@ -422,9 +423,10 @@ class WarmOptions:
 def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 
-    FILE has one JSON object a line: a request body, or a line of a log with `request`. What the
-    server does not know it asks the provider, which costs what it costs. Send them with the key of
-    the callers who shall get the answers, unless all callers share.
+    FILE has one JSON object a line: a request body, or a line of a log (Headstart's record,
+    LiteLLM, Langfuse, Helicone). What the server does not know it asks the provider, which costs
+    what it costs. Send them with the key of the callers who shall get the answers, unless all
+    callers share.
 
     Examples:
       headstart cache warm questions.jsonl --key-env OPENAI_API_KEY
@@ -441,7 +443,7 @@ def warm(options: WarmOptions) -> None:
 
 def _bodies(file: Path) -> Iterator[bytes]:
     """Yield the request bodies of a file. Raises ConfigError."""
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(as_log_lines(file.read_bytes().splitlines()), 1):
         if not line.strip():
             continue
         try:

@@ -192,7 +192,8 @@ def test_a_running_server_is_warmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     asked = {"model": "m", "messages": [{"role": "user", "content": "What is a hit?"}]}
     other = {"model": "m", "messages": [{"role": "user", "content": "What is a miss?"}]}
     file = tmp_path / "questions.jsonl"
-    rows = [asked, {"request": asked, "response": {}}, {"request": {"body": other}}]
+    failed = {**asked, "response": {}, "status": "failure"}
+    rows = [asked, {"request": asked, "response": {}}, {"request": {"body": other}}, failed]
     file.write_text("\n\n".join(map(json.dumps, rows)), "utf-8")
     with remote(mode="exact-only", scope="shared") as server:
         run("warm", str(file), "--url", server.url, "--concurrency", "1")

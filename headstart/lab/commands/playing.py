@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from headstart.cli.request_logs import as_log_lines
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
 from headstart.lab.labelled import (
@@ -173,7 +174,7 @@ def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None)
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
-    lines = [line for path in paths for line in path.read_bytes().splitlines()]
+    lines = list(as_log_lines(line for path in paths for line in path.read_bytes().splitlines()))
     whole = [b"" if is_cut_off(line) else line for line in lines]
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))

@@ -1,0 +1,123 @@
+"""Request logs of other tools, line by line: LiteLLM, Langfuse and Helicone.
+
+``LiteLLM`` logs one object for each call (``StandardLoggingPayload``, or a row of its spend logs),
+Langfuse exports observations, of which those of the type GENERATION are calls, and Helicone exports
+requests with both bodies. Calls of OpenAI's chat completions that brought an answer are read.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each line in the shape of our own log.
+
+    It is empty for a call that brought no answer or is no chat. Other lines stay as they are.
+    """
+    for line in lines:
+        try:
+            row = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield line
+            continue
+        convert = next((read for marks, read in _SHAPES if marks <= row.keys()), None)
+        if convert is None:
+            yield line
+        else:
+            found = convert(row)
+            yield b"" if found is None else msgspec.json.encode(found)
+
+
+def _litellm(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("status", "success") != "success":
+        return None
+    given = _document(row.get("model_parameters"))
+    request = {**given, "model": row.get("model"), "messages": _decoded(row["messages"])}
+    return _exchange(request, _decoded(row["response"]), row.get("startTime"))
+
+
+def _langfuse(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("type") != "GENERATION" or row.get("level") == "ERROR":
+        return None
+    asked, answered = _decoded(row["input"]), _decoded(row["output"])
+    if isinstance(asked, dict):
+        asked = asked.get("messages")
+    elif isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    given = _document(row.get("modelParameters"))
+    request = {**given, "model": row.get("model"), "messages": asked}
+    return _exchange(request, answered, row.get("startTime"))
+
+
+def _helicone(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("response_status", 200) != 200:
+        return None
+    request, response = _decoded(row["request_body"]), _decoded(row["response_body"])
+    at = row.get("request_created_at")
+    return _exchange(request, response, at) if isinstance(request, dict) else None
+
+
+_SHAPES = (
+    (frozenset(("request_body", "response_body")), _helicone),
+    (frozenset(("type", "input", "output")), _langfuse),
+    (frozenset(("messages", "response")), _litellm),
+)
+"""The fields that tell a shape, and what reads it."""
+
+
+def _exchange(request: dict[str, Any], response: Any, at: Any) -> dict[str, Any] | None:
+    """Return a line of our own log; None without messages, or without an answer to them."""
+    messages, model = request.get("messages"), request.get("model")
+    response = _completion(response)
+    if not isinstance(messages, list) or not messages or response is None:
+        return None
+    model = model if isinstance(model, str) else "unknown"
+    line = {"request": {**request, "model": model}, "response": {"model": model, **response}}
+    seconds = _seconds(at)
+    return line if seconds is None else {**line, "at": seconds}
+
+
+def _completion(response: Any) -> dict[str, Any] | None:
+    """Return the body of an answer that was logged as body, message or text."""
+    if isinstance(response, str) and response:
+        response = {"role": "assistant", "content": response}
+    if not isinstance(response, dict):
+        return None
+    if "choices" in response:
+        return response
+    if "content" not in response and "tool_calls" not in response:
+        return None
+    message = {"role": "assistant", **response}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def _decoded(value: Any) -> Any:
+    """Return what a text of JSON says; other texts and values stay."""
+    if not isinstance(value, str) or value[:1] not in ("{", "["):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def _document(value: Any) -> dict[str, Any]:
+    found = _decoded(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(at: Any) -> float | None:
+    """Return Unix seconds of a number or an ISO 8601 text; None: it is neither."""
+    if isinstance(at, (int, float)):
+        return float(at)
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except (TypeError, ValueError):
+        return None
