@@ -12,10 +12,12 @@ from itertools import pairwise
 
 from headstart.types import Frozen
 
-_LINE = re.compile(r"^( *)(\d{1,9})(\t|\u2192| ?[|\u2502])", re.MULTILINE)
+_LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
 _MIN_LINES = 5
 _MIN_SHARE = 0.8
 """The smallest share of the lines that have a number."""
+_FIRST_LINES = 40
+"""A listing has a number in one of so many lines."""
 
 
 class Padding(Frozen):
@@ -37,23 +39,27 @@ def strip_padding(text: str) -> PlainListing | None:
 
     None unless the text is a listing with rising numbers and ``pad`` restores it, which is checked.
     """
-    found = _LINE.findall(text)
-    padded = next((each for each in found if each[0]), None)
-    if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * _count_lines(text)):
+    # Line by line: one call over a long text would stop all other threads.
+    lines = text.split("\n")
+    if not any(map(_LINE.match, lines[:_FIRST_LINES])):
         return None
-    if any(int(after[1]) <= int(before[1]) for before, after in pairwise(found)):
+    found = [at.group(0, 1, 2, 3) for line in lines if (at := _LINE.match(line)) is not None]
+    padded = next((each for each in found if each[1]), None)
+    if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * sum(map(bool, lines))):
         return None
-    blanks, number, sign = padded
+    if any(int(after[2]) <= int(before[2]) for before, after in pairwise(found)):
+        return None
+    _, blanks, number, sign = padded
     padding = Padding(width=len(blanks) + len(number), sign=sign)
-    short = re.sub(rf"^ +(?=\d+{re.escape(sign)})", "", text, flags=re.MULTILINE)
+    begins = re.compile(rf" +\d+{re.escape(sign)}")
+    short = "\n".join(line.lstrip(" ") if begins.match(line) else line for line in lines)
     return PlainListing(text=short, padding=padding) if pad(short, padding) == text else None
 
 
 def pad(text: str, padding: Padding) -> str:
     """Return the listing with its blanks."""
-    number = rf"^\d+(?={re.escape(padding.sign)})"
-    return re.sub(number, lambda at: at[0].rjust(padding.width), text, flags=re.MULTILINE)
-
-
-def _count_lines(text: str) -> int:
-    return sum(not line.isspace() for line in text.splitlines() if line)
+    number = re.compile(rf"\d+(?={re.escape(padding.sign)})")
+    return "\n".join(
+        line if (at := number.match(line)) is None else " " * (padding.width - at.end()) + line
+        for line in text.split("\n")
+    )

@@ -154,6 +154,8 @@ _CODE_LINE = re.compile(
     r"|[a-z]{2,7}[lqwb]?\s+[%$\[(#-]?\w[\w%()\[\]+*-]*,\s*[%$\[(#-]?\w[\w%()\[\]+*-]*\s*(?:[;#].*)?$"
 )
 _MIN_CODE_LINES = 0.2
+_LONGEST_LINE = 400
+"""Of a longer line only the beginning and the end are looked at."""
 
 _QUESTION_CHARS = 2000
 
@@ -246,4 +248,6 @@ def is_code(text: str) -> bool:
     if "```" in text or "~~~" in text:
         return True
     lines = [line for raw in text.split("\n") if (line := raw.strip())]
+    half = _LONGEST_LINE // 2
+    lines = [line if len(line) <= _LONGEST_LINE else line[:half] + line[-half:] for line in lines]
     return sum(_CODE_LINE.match(line) is not None for line in lines) > _MIN_CODE_LINES * len(lines)

@@ -30,15 +30,13 @@ _MIN_SHARE = 0.6
 
 def play_back(text: str) -> str:
     """Return the text as a terminal shows it in the end: the last state of each line."""
-    if _OVERWRITES.search(text) is None:
+    if not ("\r" in text or "\x08" in text) or _OVERWRITES.search(text) is None:
         return text
     return "\n".join(map(_last_state, text.split("\n")))
 
 
 def fold_steps(text: str) -> str:
     """Return the text with the first and the last of the lines that one progress bar wrote."""
-    if _BAR.search(text) is None:
-        return text
     out: list[str] = []
     for form, group in groupby(text.split("\n"), key=_step):
         run = list(group)
@@ -51,8 +49,8 @@ def fold_steps(text: str) -> str:
 
 def _step(line: str) -> tuple[str, str] | None:
     """Return the form of a line with a bar, and the total that it counts up to."""
-    bar, done = _BAR.search(line), _DONE.search(line)
-    if bar is None or done is None:
+    done = _DONE.search(line) if "/" in line else None
+    if done is None or _BAR.search(line) is None:
         return None
     return _NUMBER.sub("#", _BAR.sub("~", line)), done[1]
 
