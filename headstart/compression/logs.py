@@ -171,7 +171,7 @@ class _Form(NamedTuple):
 def _read(lines: Sequence[str]) -> list[_Form]:
     forms: dict[str, _Form] = {}
     for number, line in enumerate(lines):
-        parts = _VALUE.split(line)
+        parts = _VALUE.split(line) if line else [""]
         key = "#".join(parts[::2])
         form = forms.get(key)
         if form is None:
@@ -182,7 +182,8 @@ def _read(lines: Sequence[str]) -> list[_Form]:
 
 
 def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -> list[bool]:
-    trouble = [reports_problem(line) for line in lines]
+    told = set(filter(reports_problem, set(lines)))
+    trouble = [line in told for line in lines]
     stays = set(_named(text, lines, query))
     times = _times(lines)
     stays.update(_pauses(range(len(lines)), times, regular=False))
@@ -288,7 +289,7 @@ def _times(lines: Sequence[str]) -> list[float | None]:
     out: list[float | None] = []
     days = before = 0.0
     for line in lines:
-        time = _TIME.search(line, 0, _TIME_WITHIN)
+        time = _TIME.search(line, 0, _TIME_WITHIN) if line else None
         if time is None:
             out.append(None)
             continue
