@@ -498,6 +498,53 @@ def _notes(rng: random.Random) -> Document:
     return Document("notes", text, tuple(asked))
 
 
+# --- what coding agents read ---------------------------------------------------------------------
+
+
+def _listing(rng: random.Random) -> Document:
+    """A file as a reading tool shows it, with numbers before its lines."""
+    sign, first, count = rng.choice(("\u2192", "\t")), rng.randint(1, 1200), rng.randint(20, 200)
+    rows = [f"limit_{n} = {rng.randint(100, 9999)}" for n in range(count)]
+    for at in range(0, count, 7):
+        rows[at] = rng.choice(("", "def check(value):", "    return value < limit"))
+    lines = [f"{number:6}{sign}{row}" for number, row in enumerate(rows, first)]
+    at = rng.choice([n for n in range(count) if n % 7])
+    asked = (
+        Question(
+            f"What is on line {first + at}?",
+            (rf"(?m)^ *{first + at}{sign}{re.escape(rows[at])}$",),
+            topic="value",
+        ),
+        Question("How does the part end?", (re.escape(rows[-1]),), topic="last line"),
+    )
+    return Document("listing", "\n".join(lines), asked)
+
+
+def _build(rng: random.Random) -> Document:
+    """What a build wrote on a terminal, with progress bars and one warning."""
+    end, total = rng.choice(("\r", "\n")), rng.randint(40, 400)
+    steps = [
+        f"Downloading [{'=' * (20 * n // total):20}] {n}/{total} MB {rng.randint(5, 60)} MB/s"
+        for n in range(1, total + 1)
+    ]
+    tests, seconds = rng.randint(20, 900), rng.randint(10, 99)
+    git = "\r".join(f"Receiving objects: {n:3}% ({n * 13}/1300)" for n in range(101))
+    text = "\n".join(
+        (
+            "Cloning into 'app'...", git + ", done.", end.join(steps),
+            f"warning: package left-pad {seconds}.0.1 is deprecated",
+            f"Ran {tests} tests in {seconds}s", "OK", "",
+        )
+    )  # fmt: skip
+    asked = (
+        Question("Was all of it downloaded?", (rf"{total}/{total} MB",), topic="last line"),
+        Question("Was the clone complete?", (r"100% \(1300/1300\), done",), topic="last line"),
+        Question("Which package is old?", (rf"left-pad {seconds}\.0\.1",), topic="value"),
+        Question("How long did the tests take?", (rf"{tests} tests in {seconds}s",), topic="value"),
+    )
+    return Document("build", text, asked)
+
+
 def _page(rng: random.Random) -> Document:
     text, asked = page(rng)
     return Document("page", text, tuple(Question(*each) for each in asked))
@@ -508,4 +555,6 @@ KINDS: dict[str, Callable[[random.Random], Document]] = {
     "page": _page,
     "json": _json,
     "notes": _notes,
+    "listing": _listing,
+    "build": _build,
 }
