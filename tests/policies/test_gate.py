@@ -174,3 +174,19 @@ def test_what_the_neighbours_say_does_not_depend_on_their_encodings() -> None:
         "similarity", "similarity-margin",
     }  # fmt: skip
     assert far["margin"] == pytest.approx(5 * 0.05, abs=1e-3)
+
+
+def test_eight_neighbours_vote_and_the_candidate_is_always_one_of_them() -> None:
+    rows = np.eye(1, 8, dtype=np.float32)
+    encoding = Encoding(rows[0], rows, ((0, 3),), complete=True)
+    parsed = parse_prompt("how do I open an account", encoding)
+    near = [Neighbor(id=str(place), similarity=0.9 - 0.01 * place) for place in range(32)]
+    domain = Domain(Promise())
+
+    def vote(count: int, rank: int) -> float:
+        ranked = RankedNeighbor(CONTEXT, near[:count], rank, 0.9)
+        row = measure(parsed, parsed, ranked, domain.entry_record, None)
+        return float(row[NAMES.index("vote")])
+
+    assert vote(32, 0) == vote(8, 0) < vote(7, 0)
+    assert vote(32, 20) == vote(21, 20) > -0.5
