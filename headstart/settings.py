@@ -387,9 +387,9 @@ class CompressionSettings(Section):
     """``[compression]``: changes of prompts on their way to a provider."""
 
     mode: CompressionMode = "safe"
-    """`off`; `safe`: only changes that can be undone byte for byte; `balanced`: also removes
-    repeated passages, repeated log lines and HTML markup; `aggressive`: also removes text that has
-    nothing to do with the question."""
+    """`off`; `safe`: only changes that can be undone byte for byte; `balanced` (lossy): also
+    removes repeated passages, usual lines of logs and HTML markup; `aggressive` (lossy): also
+    removes text that has nothing to do with the question."""
     dry_run: bool = False
     """Count the possible savings, and send every prompt unchanged."""
     clear_history: bool = False
