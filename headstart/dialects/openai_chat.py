@@ -50,7 +50,7 @@ def _usage_only(events: Sequence[StreamEvent]) -> bool:
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
     """Return the counts of a usage object. DeepSeek names cached tokens in its own way."""
-    prompt, completion = _details(usage, "prompt"), _details(usage, "completion")
+    prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
     cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
     return Tokens(
         prompt=as_count(usage.get("prompt_tokens")),
@@ -61,7 +61,8 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
     )
 
 
-def _details(usage: dict[str, Any], side: str) -> dict[str, Any]:
+def token_details(usage: dict[str, Any], side: str) -> dict[str, Any]:
+    """Return the further counts of a usage object, of its prompt or of its answer."""
     details = usage.get(side + "_tokens_details")
     return details if isinstance(details, dict) else {}
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, SharedForm, Use
+from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, SharedForm, Use
 from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import error_body
-from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_chat import OPENAI_CHAT, token_details
 from headstart.dialects.request_form import (
     PromptMessages,
     RequestForm,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
-    asked, said = _details(usage, "input"), _details(usage, "output")
+    asked, said = token_details(usage, "input"), token_details(usage, "output")
     return Tokens(
         prompt=as_count(usage.get("input_tokens")),
         completion=as_count(usage.get("output_tokens")),
@@ -57,11 +57,6 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
         cache_write=as_count(asked.get("cache_write_tokens")),
         reasoning=as_count(said.get("reasoning_tokens")),
     )
-
-
-def _details(usage: dict[str, Any], side: str) -> dict[str, Any]:
-    details = usage.get(side + "_tokens_details")
-    return details if isinstance(details, dict) else {}
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:
@@ -83,10 +78,6 @@ def _encoder(id: str, created: int, *, include_usage: bool) -> ResponsesEncoder:
 def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
     """Return False: what is only relayed goes where Chat Completions go."""
     return False
-
-
-def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
-    return logprobs
 
 
 def _new_id() -> str:
@@ -404,13 +395,13 @@ def _is_text(part: dict[str, Any]) -> bool:
 OPENAI_RESPONSES = Dialect(
     name=NAME,
     setting="responses",
-    account_headers=frozenset({b"openai-organization", b"openai-project"}),
+    account_headers=OPENAI_CHAT.account_headers,
     models=OPENAI_MODELS,
     path_below_version="/responses",
     text_fields=frozenset({"delta"}),
     reasoning_field=SUMMARY,
     marks_reasoning=True,
-    logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),
+    logprobs=OPENAI_CHAT.logprobs,
     apply_quirks=apply_quirks,
     claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
@@ -422,7 +413,7 @@ OPENAI_RESPONSES = Dialect(
     key=KeyForm(
         fields=_FIELDS,
         canonical=_canonical,
-        headers=frozenset({b"openai-organization", b"openai-project"}),
+        headers=OPENAI_CHAT.key.headers,
         shared=SharedForm(
             OPENAI_CHAT.name, b"/v1/responses", OPENAI_CHAT.paths[0].encode(), _as_chat
         ),
