@@ -81,7 +81,8 @@ def request(case: Case, text: str) -> bytes:
 
 async def cpu_us(server: Running, case: Case, requests: int) -> float:
     """Return the CPU time of one request."""
-    texts = ["the same words"] * requests if case.hit else None
+    # Each API gets its own answers: they could serve each other.
+    texts = [f"the same words for {case.responses}"] * requests if case.hit else None
     bodies = [
         request(case, texts[number] if texts else unique(next(_serial)))
         for number in range(requests)

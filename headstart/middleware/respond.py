@@ -124,9 +124,9 @@ class Responder:
             return (*kept, NO_STORE), answer.body, answer.status
         assert dialect is not None
         assert request is not None
-        told = in_dialect(entry, dialect.name)
-        fitted = fit(told, request)
-        if fitted is told:
+        own = entry.dialect in ("", dialect.name)
+        fitted = fit(answer, request) if own else answer  # another dialect's is one text
+        if fitted is answer:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(fitted)
