@@ -24,7 +24,7 @@ from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
 from headstart.policies.callers import NameMemo, is_secret, is_secret_parameter
-from headstart.reply import form_of_body
+from headstart.reply import EVENT_STREAMS
 from headstart.types import UsageReported
 
 if TYPE_CHECKING:
@@ -151,7 +151,10 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
         raise UpstreamProtocolError("a header of the upstream has control characters")
     if named:
         kept = [pair for pair in kept if pair[0] not in named]
-    is_stream, is_plain = form_of_body(kept)
+    first = dict(kept[::-1])  # of several headers with a name the first one counts
+    kind, encoding = first.get(b"content-type"), first.get(b"content-encoding")
+    is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
+    is_plain = encoding is None or encoding.strip().lower() == b"identity"
     return AnswerHead(status, tuple(kept), is_stream, is_plain)
 
 
