@@ -216,7 +216,7 @@ class Transcript:
             return None
 
     def _add(self, event: Any) -> None:
-        # Not ``match``: a class pattern takes ten times as long where it does not match.
+        # Not ``match``: a class pattern takes four times as long where it does not match.
         kind = type(event)
         if kind is TextDelta or kind is ReasoningDelta or kind is RefusalDelta:
             return self._add_text(event)
