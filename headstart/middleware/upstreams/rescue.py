@@ -157,9 +157,12 @@ class Rescued:
         pace, asked = self._pace(reply, call), now()
         try:
             async for piece in pieces:
+                if pace is None:
+                    yield piece
+                    continue
                 came = now()
                 yield piece
-                if pace is not None and pace.lags(_said(piece), came - asked):
+                if pace.lags(_said(piece), came - asked):
                     pace = None
                     async with aclosing(self._overtaking(reply, shown, call, dialect)) as rest:
                         async for news in rest:
