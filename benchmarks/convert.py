@@ -10,6 +10,7 @@ and CLINC150, so that earlier samples of these can be made again.
 
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
+    naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
                ``*_test.tsv``: the class is the logical form
@@ -66,6 +67,12 @@ def clinc150(path: Path) -> Iterator[Row]:
     for split, rows in splits.items():
         for place, (text, intent) in enumerate(rows):
             yield text, f"{split}-{place}" if intent == "oos" else intent
+
+
+def naturalqa(path: Path) -> Iterator[Row]:
+    """Read ``NQ.json`` of QA-Eval."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        yield row["question"], row["question"]
 
 
 def nlupp(path: Path) -> Iterator[Row]:
@@ -132,8 +139,8 @@ def sick(path: Path) -> Iterator[Pair]:
 
 
 READERS = {
-    "banking77": banking77, "clinc150": clinc150, "nlupp": nlupp, "overnight": overnight,
-    "sgd": sgd, "text2sql": text2sql,
+    "banking77": banking77, "clinc150": clinc150, "naturalqa": naturalqa, "nlupp": nlupp,
+    "overnight": overnight, "sgd": sgd, "text2sql": text2sql,
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})
 PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick}

@@ -1,0 +1,405 @@
+"""What a default miss costs, and which hits load leaves: four kinds of traffic, in one run.
+
+    python benchmarks/convert.py naturalqa NQ.json > questions.jsonl
+    python benchmarks/convert.py clinc150 data_full.json > intents.jsonl
+    python -m benchmarks.traffic questions.jsonl intents.jsonl [--peer NAME=PORT --pid NAME=PID]
+
+``questions``: questions that have little in common. ``frame``: other ones of them in one frame, so
+that all look alike. ``intents``: many wordings of some intents. ``rewordings``: known questions in
+other words; each could be a hit. Each kind goes over 1, 16 and 64 connections to a relay that does
+nothing else, to Headstart with ``exact-only``, to Headstart with its defaults, and to the peers,
+which are started by hand (docs/evidence/peers.md) with the provider that this program names.
+
+A hit is *possible* if Headstart serves it when it may wait for the encoder as long as it takes.
+The second table is an open loop of rewordings before a provider that takes 300 ms: requests come at
+a rate, whether or not the earlier ones have been answered. The rates are shares of the *capacity*:
+of the encodings a second of the server that may wait, when 64 connections ask it.
+
+CPU is the user and system time of the server's process for a request. Compare wall times only
+within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiohttp
+
+from benchmarks.load import Timings, percentile, run_load
+from benchmarks.overhead import chat, relay_to, start
+from headstart.observe import Encoded, Observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.overhead import Running
+    from headstart.observe import Observation
+
+CONNECTIONS = (1, 16, 64)
+KNOWN = 100
+"""The known questions of which there are rewordings."""
+SHARES = (0.25, 0.5, 0.9, 1.5, 3.0)
+SLOW_MS = 300.0
+OPENINGS = ("", "please tell me: ", "Hi, ", "hello! ", "quick question: ", "i want to know ")
+CLOSINGS = ("", "?", " please", " thanks", "? Thank you.", " ... any idea?", "!")
+ENDINGS = sorted(filter(None, CLOSINGS), key=len, reverse=True)
+ENCODINGS = "/encodings"
+
+
+def provider(ttft_ms: float, classes: dict[str, str]) -> Any:
+    """A provider whose answers take so long to begin, and then come at once.
+
+    Prompts of one class, and the rewordings of one question, have the same answer.
+    """
+    from headstart.lab.simulator import Oracle, ProviderProfile, Simulator
+
+    class Answers(Oracle):
+        def truth_of_messages(self, messages: Any, occasion: str = "") -> Any:
+            text = messages[-1].text
+            return self.truth(classes.get(text) or plain(text))
+
+    return Simulator(ProviderProfile(model="bench", ttft_ms=ttft_ms), seed=1, oracle=Answers())
+
+
+def plain(text: str) -> str:
+    """Return the question in a rewording."""
+    text = " ".join(text.split())
+    text = next((text.removeprefix(o) for o in OPENINGS if o and text.startswith(o)), text)
+    text = next((text.removesuffix(c) for c in ENDINGS if text.endswith(c)), text)
+    return text.rstrip("?")
+
+
+class Counter:
+    """Counts the prompts and answers that were encoded."""
+
+    encodings = 0
+
+    def notify(self, observation: Observation) -> None:
+        """Count an encoding."""
+        self.encodings += isinstance(observation, Encoded)
+
+
+def headstart_to(upstream: int, changes: dict[str, Any]) -> Any:
+    """The sidecar with its defaults, a memory store, and trust in the similarity from the start.
+
+    Without the trust no rewording is a hit before some hundreds of requests.
+    """
+    from headstart.config.loading import load_settings
+    from headstart.middleware.asgi import not_found
+    from headstart.mount import build_gateway
+
+    settings = load_settings(
+        None,
+        {},
+        {
+            "cache.store": "memory:",
+            "cache.cold_start": "optimistic",
+            "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
+            **changes,
+        },
+    )
+    counter = Counter()
+    gateway = build_gateway(settings, not_found, observers=Observers([counter]))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path") != ENCODINGS:
+            await gateway(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"%d" % counter.encodings})
+
+    return app
+
+
+@dataclass
+class Kinds:
+    """The prompts of each kind, each once."""
+
+    questions: list[str]
+    intents: list[str]
+    _next: dict[str, Iterator[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Part the questions among the kinds, so that none helps another."""
+        third = len(self.questions) // 3
+        known = self.questions[: min(KNOWN, third)]
+        self.known = known
+        framed = (f"Translate to French: {text}" for text in self.questions[2 * third :])
+        self._next = {
+            "questions": iter(self.questions[third : 2 * third]),
+            "frame": framed,
+            "intents": iter(self.intents),
+            "rewordings": _reworded(known),
+        }
+
+    def draw(self, kind: str, count: int) -> list[str]:
+        """Return prompts that nobody has asked, as many as there are left."""
+        return list(itertools.islice(self._next[kind], count))
+
+
+def _reworded(known: Sequence[str]) -> Iterator[str]:
+    random_ = random.Random(5)
+    asked = set(known)
+    while True:
+        text = random_.choice(known)
+        text = random_.choice(OPENINGS) + text.rstrip("?") + random_.choice(CLOSINGS)
+        words = text.split(" ")
+        place = random_.randrange(len(words))
+        words[place] += " " * random_.randint(0, 3)
+        text = " ".join(words)
+        if text not in asked:
+            asked.add(text)
+            yield text
+
+
+class Server(Protocol):
+    """A process that listens on a port of loopback."""
+
+    port: int
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far."""
+
+
+@dataclass
+class Peer:
+    """A server that somebody else started. Without ``pid`` its CPU time counts as 0."""
+
+    port: int
+    pid: str | None
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far."""
+        if self.pid is None:
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
+        ticks = sum(map(int, fields.split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A measured server."""
+
+    name: str
+    server: Server
+    ours: bool = True
+
+    async def encodings(self) -> int:
+        """Return how many prompts and answers were encoded."""
+        if not self.ours:
+            return 0
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.server.port}{ENCODINGS}") as response,
+        ):
+            return int(await response.text())
+
+
+def bodies(texts: Sequence[str], key: str) -> list[bytes]:
+    """Return the requests for some prompts. Each key has a cache of its own."""
+    return [chat(text, stream=False, key=key) for text in texts]
+
+
+def hits(timings: Timings) -> int:
+    """Return the number of answers from the cache."""
+    return sum(count for verdict, count in timings.verdicts.items() if "hit" in verdict)
+
+
+async def measure(
+    target: Target, kind: str, texts: Sequence[str], connections: int
+) -> dict[str, Any]:
+    """Ask all prompts over so many connections. The encodings that follow count, too."""
+    before, encoded = target.server.cpu_s(), await target.encodings()
+    timings = await run_load(target.server.port, bodies(texts, kind), connections)
+    await asyncio.sleep(1.0)
+    count = len(timings.total_s)
+    return {
+        "target": target.name,
+        "kind": kind,
+        "connections": connections,
+        "requests": count,
+        "cpu_us": (target.server.cpu_s() - before) / count * 1e6,
+        "p50_ms": percentile(timings.total_s, 0.5) * 1e3,
+        "p99_ms": percentile(timings.total_s, 0.99) * 1e3,
+        "encodings": (await target.encodings() - encoded) / count,
+        "hits": hits(timings) / count,
+        "per_s": count / timings.wall_s,
+        "failed": count - timings.statuses.get(200, 0),
+    }
+
+
+async def ask_known(target: Target, kinds: Kinds) -> None:
+    """Store the known questions, and wait until they can be found by meaning."""
+    await run_load(target.server.port, bodies(kinds.known, "rewordings"), 16)
+    await asyncio.sleep(3.0)
+
+
+async def open_loop(target: Target, texts: Sequence[str], per_s: float) -> Timings:
+    """Ask one prompt after the other at a rate, each on its own connection."""
+    found = Timings()
+
+    async def ask(text: str) -> None:
+        one = await run_load(target.server.port, bodies([text], "rewordings"), 1)
+        found.total_s.extend(one.total_s)
+        for verdict, count in one.verdicts.items():
+            found.verdicts[verdict] = found.verdicts.get(verdict, 0) + count
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.TaskGroup() as group:
+        for place, text in enumerate(texts):
+            await asyncio.sleep(max(0.0, began + place / per_s - loop.time()))
+            group.create_task(ask(text))
+    return found
+
+
+async def closed(targets: Sequence[Target], kinds: Kinds, requests: int) -> list[dict[str, Any]]:
+    """Measure each target with each kind, one after the other, with the same prompts."""
+    for target in targets:
+        await ask_known(target, kinds)
+    rows = []
+    for connections in CONNECTIONS:
+        for kind in ("questions", "frame", "intents", "rewordings"):
+            texts = kinds.draw(kind, requests)
+            for target in targets:
+                rows.append(await measure(target, kind, texts, connections))
+                print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return rows
+
+
+async def rates(fast: Target, patient: Target, kinds: Kinds, seconds: float) -> dict[str, Any]:
+    """Ask rewordings at shares of the capacity, before a provider that takes 300 ms."""
+    for target in (fast, patient):
+        await ask_known(target, kinds)
+    alone = await measure(patient, "rewordings", kinds.draw("rewordings", 100), 1)
+    busy = await measure(patient, "rewordings", kinds.draw("rewordings", 400), 64)
+    capacity = busy["per_s"] * max(busy["encodings"], 0.01)
+    rows = []
+    for share in SHARES:
+        per_s = capacity * share
+        texts = kinds.draw("rewordings", max(50, int(per_s * seconds)))
+        timings = await open_loop(fast, texts, per_s)
+        served = hits(timings) / len(texts)
+        rows.append(
+            {
+                "share": share,
+                "per_s": per_s,
+                "hits": served,
+                "of_possible": served / max(alone["hits"], 0.001),
+                "p50_ms": percentile(timings.total_s, 0.5) * 1e3,
+            }
+        )
+        await asyncio.sleep(2.0)
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return {"capacity_per_s": capacity, "possible": alone["hits"], "rates": rows}
+
+
+async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Start the servers and measure."""
+    classes = _prompts(arguments.intents)
+    kinds = Kinds(list(_prompts(arguments.questions)), list(classes))
+    instant, slow = (start(provider, delay_ms, classes) for delay_ms in (0.0, SLOW_MS))
+    print(f"provider: http://127.0.0.1:{instant.port}/v1", file=sys.stderr, flush=True)
+    patient = {"encoder.max_wait_ms": 10_000.0, "cache.audit.mode": "off"}
+    servers = [instant, slow]
+
+    def run(make: Callable[..., Any], *given: Any) -> Running:
+        servers.append(start(make, *given))
+        return servers[-1]
+
+    targets = [
+        Target("relay", run(relay_to, instant.port), ours=False),
+        Target("exact-only", run(headstart_to, instant.port, {"cache.mode": "exact-only"})),
+        Target("default", run(headstart_to, instant.port, {})),
+        Target("may wait", run(headstart_to, instant.port, patient)),
+    ]
+    pids = dict(arguments.pid)
+    for name, port in arguments.peer:
+        targets.append(Target(name, Peer(int(port), pids.get(name)), ours=False))
+    behind = Target("default, 300 ms", run(headstart_to, slow.port, {}))
+    try:
+        rows = await closed(targets, kinds, arguments.requests)
+        opened = await rates(behind, targets[3], kinds, arguments.seconds)
+    finally:
+        for server in servers:
+            server.process.terminate()
+    return {"closed": rows, "open": opened}
+
+
+def _prompts(path: Path) -> dict[str, str]:
+    """Return each prompt with its class."""
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {line["prompt"]: line["class"] for line in lines}
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as text."""
+    possible = {
+        (row["kind"], row["connections"]): row["hits"]
+        for row in figures["closed"]
+        if row["target"] == "may wait"
+    }
+    head = (
+        f"{'traffic':12}{'c':>4} {'target':16}{'CPU us':>8}{'p50 ms':>8}{'p99':>8}{'req/s':>8}"
+        f"{'encodings':>11}{'hits %':>8}{'of possible %':>15}{'failed':>8}"
+    )
+    lines = [head]
+    for row in sorted(figures["closed"], key=lambda row: (row["kind"], row["connections"])):
+        most = possible[row["kind"], row["connections"]]
+        share = f"{row['hits'] / most * 100:.0f}" if most and "relay" not in row["target"] else ""
+        lines.append(
+            f"{row['kind']:12}{row['connections']:>4} {row['target']:16}{row['cpu_us']:>8.0f}"
+            f"{row['p50_ms']:>8.2f}{row['p99_ms']:>8.1f}{row['per_s']:>8.0f}"
+            f"{row['encodings']:>11.2f}{row['hits'] * 100:>8.1f}{share:>15}{row['failed']:>8}"
+        )
+    opened = figures["open"]
+    lines.append(
+        f"\nrewordings at a rate, provider of {SLOW_MS:.0f} ms; capacity "
+        f"{opened['capacity_per_s']:.0f} encodings/s, possible {opened['possible'] * 100:.0f} %"
+    )
+    lines += [
+        f"{row['share']:>5.2f} of capacity {row['per_s']:>7.0f}/s: {row['hits'] * 100:5.1f} % hits,"
+        f" {row['of_possible'] * 100:5.1f} % of possible, p50 {row['p50_ms']:.1f} ms"
+        for row in opened["rates"]
+    ]
+    return "\n".join(lines)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("questions", type=Path, help="lines with a prompt")
+    parser.add_argument("intents", type=Path, help="lines with a prompt")
+    parser.add_argument("--requests", type=int, default=300, help="of a kind, for each server")
+    parser.add_argument("--seconds", type=float, default=6.0, help="at each rate")
+    parser.add_argument("--peer", type=_pair, action="append", default=[], metavar="NAME=PORT")
+    parser.add_argument("--pid", type=_pair, action="append", default=[], metavar="NAME=PID")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    arguments = parser.parse_args()
+    figures = asyncio.run(bench(arguments))
+    print(table(figures))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
