@@ -120,7 +120,13 @@ class NearEnough:
         return 0.0
 
     def note_encoded(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
         """Count nothing."""
 

@@ -177,11 +177,18 @@ class MatchPolicy(Protocol[P]):
         """Return the least similarity of sketches of a question that is worth encoding."""
 
     def note_encoded(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
         """Count a question that was encoded, with the similarity of its nearest sketch.
 
-        ``sampled``: it was below the gate. ``served``: it was a hit.
+        ``sampled``: it was below the gate. ``served``: it was a hit. ``judged``: it had a neighbour
+        of at least the ``minimum``.
         """
 
     def prepare(self, text: str, encoding: Encoding) -> P:

@@ -189,7 +189,10 @@ class SemanticSearch(Generic[P]):
             return
         served, sampled = lookup.entry is not None, gated is GateOutcome.SAMPLED
         if query.encoding is not None:
-            self.policy.note_encoded(query.context, query.promise, sampled=sampled, served=served)
+            judged = lookup.pair is not None or lookup.reason != "below-threshold"
+            self.policy.note_encoded(
+                query.context, query.promise, sampled=sampled, served=served, judged=judged
+            )
         if served and sampled:
             gated = GateOutcome.FOUND
         self.replica.observers.notify(Gated(outcome=gated))

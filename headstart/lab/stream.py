@@ -294,6 +294,10 @@ class _Group(Generic[P, R]):
             )
         similar = self._similar(near, prepared, policy.minimum)
         if not similar:
+            if sketch is not None:
+                policy.note_encoded(
+                    MatchContext(), near[0][1], sampled=sampled, served=False, judged=False
+                )
             return PlayedPrompt(row, served=False, refusal="threshold")
         vetoes = self._walk(row, prepared, [near[rank][0] for _, rank in similar], run)
         judged = len(vetoes) - 1 if vetoes[-1] is None else 0

@@ -87,11 +87,16 @@ class GateRecord(Frozen, frozen=True):
         lost = self.found / GATE_SAMPLE
         return lost / (self.hits + lost) if lost else 0.0
 
-    def noted(self, similarity: float, *, sampled: bool, served: bool) -> GateRecord:
-        """Return the record with one more question that was encoded."""
+    def noted(
+        self, similarity: float, *, sampled: bool, served: bool, judged: bool = True
+    ) -> GateRecord:
+        """Return the record with one more question that was encoded.
+
+        Without a neighbour that is worth judging (``judged``) it counts like a label.
+        """
         passed, place = self.passed, range_of(similarity)
         if place is not None:
-            seen = passed[place] + 1
+            seen = passed[place] + (1.0 if judged else 1 / UNLABELLED)
             seen = seen / 2 if seen >= FORGET_AT / UNLABELLED else seen
             passed = (*passed[:place], seen, *passed[place + 1 :])
         hits, found = self.hits + (served and not sampled), self.found + (served and sampled)
@@ -136,10 +141,16 @@ class Gates:
         return self._records.get(context.domain) or GateRecord()
 
     def note(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
         """Count a question that was encoded."""
-        record = self.of(context).noted(similarity, sampled=sampled, served=served)
+        record = self.of(context).noted(similarity, sampled=sampled, served=served, judged=judged)
         self._records[context.domain] = record
         self._records.move_to_end(context.domain)
         if len(self._records) > MOST_DOMAINS:

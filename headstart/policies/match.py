@@ -63,10 +63,16 @@ class GuardedMatch:
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
 
     def note_encoded(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
         """Count a question that was encoded, for the gate of its domain."""
-        self._gates.note(context, similarity, sampled=sampled, served=served)
+        self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
         """Tell whether no guard objects to one turn of a conversation in place of another."""

@@ -130,6 +130,13 @@ async def test_a_sampled_question_below_the_gate_may_be_a_hit(house: House) -> N
     assert gated(house) == [GateOutcome.FOUND, GateOutcome.SAMPLED]
 
 
+async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(house: House) -> None:
+    await put(house, "a", "one@70~0")
+    assert (await find(house, "uno@0")).reason == "below-threshold"
+    assert (await find(house, "dos@40~0")).reason == "below-threshold"
+    assert house.policy.judged == [False, True]
+
+
 async def test_a_prompt_that_cannot_be_encoded_as_a_whole_is_never_encoded(house: House) -> None:
     await put(house, "a", "one@0")
     await put(house, "b", "long@0")

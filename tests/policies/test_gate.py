@@ -88,6 +88,14 @@ def test_questions_that_give_no_labels_close_a_range_later() -> None:
     assert gate(labelled({0.55: (5, 3)}), record) == LOWEST
 
 
+def test_questions_without_a_neighbour_to_judge_close_a_range_as_labels_do() -> None:
+    record = GateRecord()
+    for number in range(25):
+        assert gate(record=record) == LOWEST, number
+        record = record.noted(0.55, sampled=False, served=False, judged=False)
+    assert gate(record=record) == pytest.approx(0.6)
+
+
 def test_a_range_opens_again_when_its_answers_are_equal() -> None:
     labels = labelled({0.55: (10 * FORGET_AT, 0)})
     assert gate(labels) == pytest.approx(0.6)

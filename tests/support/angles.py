@@ -37,7 +37,13 @@ class ByAngle:
         return self.minimum
 
     def note_encoded(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
         self.sampled_hits += served and sampled
 

@@ -110,13 +110,22 @@ class FakeMatchPolicy:
         """The gate."""
         self.hits: list[bool] = []
         """The hits: whether they were found below the gate."""
+        self.judged: list[bool] = []
+        """Whether encoded questions had a neighbour to judge."""
 
     def gate(self, context: MatchContext) -> float:
         return self.least
 
     def note_encoded(
-        self, context: MatchContext, similarity: float, *, sampled: bool, served: bool
+        self,
+        context: MatchContext,
+        similarity: float,
+        *,
+        sampled: bool,
+        served: bool,
+        judged: bool = True,
     ) -> None:
+        self.judged.append(judged)
         if served:
             self.hits.append(sampled)
 
