@@ -20,6 +20,7 @@ from headstart.dialects.request_form import (
 )
 from headstart.dialects.responses_answers import ResponsesDecoder, decode_body, error_frame
 from headstart.dialects.responses_chains import OWN
+from headstart.dialects.responses_items import contradicts
 from headstart.dialects.responses_requests import (
     LOGPROBS,
     NAME,
@@ -410,6 +411,7 @@ OPENAI_RESPONSES = Dialect(
     names_answers=True,
     known_id=known_id,
     beside_text=beside_text,
+    contradicts=contradicts,
     key=KeyForm(
         fields=_FIELDS,
         canonical=_canonical,

@@ -21,7 +21,9 @@ from headstart.dialects.responses_items import (
     ITEMS,
     RAW,
     RESPONSE_ID,
+    SUMS,
     annotations_of,
+    checksums,
     frame_of,
     parts_of,
     text_of,
@@ -65,6 +67,7 @@ _RESPONSE = frozenset(
         "usage",
         ITEMS,
         RESPONSE_ID,
+        SUMS,
     }
 )
 """Fields of a response that have a place of their own."""
@@ -234,6 +237,8 @@ class ResponsesDecoder:
                 yield from self._say(name, index, number, whole, "text")
             for cited in annotations_of(part):
                 yield _foreign(index, cited.get("type") if isinstance(cited, dict) else None)
+        if sums := checksums(item):
+            yield ExtraDelta(fields={SUMS: {str(index): sums}}, choice=None)
         frame = frame_of(item)
         if frame.get("status") == IN_PROGRESS:
             frame["status"] = "completed"

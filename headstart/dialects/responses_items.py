@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 
@@ -26,6 +27,8 @@ ITEMS = "output_items"
 """The field of ``Completion.extra`` with the frames of items, by their numbers in the output."""
 RESPONSE_ID = "response_id"
 """The field of ``Completion.extra`` with the provider's own id of the answer."""
+SUMS = "text_checksums"
+"""The field of ``Completion.extra`` with the checksums of the whole texts, by numbers of items."""
 RAW = "reasoning_text"
 """The name under which reasoning goes that is no summary."""
 IN_PROGRESS = "in_progress"
@@ -97,6 +100,26 @@ def _part_frame(part: dict[str, Any]) -> dict[str, Any]:
     if isinstance(listed, list):
         frame["logprobs"] = len(listed)
     return frame
+
+
+def checksums(item: dict[str, Any]) -> list[int]:
+    """Return those of the texts of a message."""
+    texts = [text_of(part) for _, _, part in parts_of(item) if part.get("type") == "output_text"]
+    return [crc32(text.encode("utf-8", "surrogatepass")) for text in texts if text]
+
+
+def contradicts(completion: Completion) -> bool:
+    """Tell whether the pieces of a stream made other texts than those that its end told whole."""
+    told = completion.extra.get(SUMS)
+    if not isinstance(told, dict):
+        return False
+    wanted = [each for _, sums in sorted(told.items(), key=_number) for each in sums]
+    texts = [part.text for part in completion.choices[0].parts if isinstance(part, Text)]
+    return wanted != [crc32(text.encode("utf-8", "surrogatepass")) for text in texts]
+
+
+def _number(pair: tuple[str, Any]) -> int:
+    return int(pair[0])
 
 
 class Source:

@@ -23,6 +23,7 @@ from headstart.dialects.responses_items import (
     KINDS,
     RAW,
     RESPONSE_ID,
+    SUMS,
     annotations_of,
     awaits_texts,
     new_item,
@@ -531,7 +532,7 @@ def known_id(completion: Completion) -> str | None:
 
 _REPEATED = frozenset(
     {"background", "max_tool_calls", "previous_response_id", "reasoning", "text", "truncation"}
-).union(_OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID))
+).union(_OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID, SUMS))
 """Fields that say nothing of an answer to a request for text."""
 _MESSAGE = frozenset({"id", "type", "role", "status", "content"})
 

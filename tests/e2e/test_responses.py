@@ -214,6 +214,39 @@ async def test_what_only_the_provider_holds_or_runs_passes_untouched(
     assert [call.body for call in provider.calls] == [body] * 2
 
 
+@pytest.mark.parametrize("whole", ["Sky blue.", "Sky green."])
+async def test_a_stream_that_ends_with_another_text_is_not_stored(whole: str) -> None:
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
+    part = {"type": "output_text", "text": whole, "annotations": []}
+    said = {**item, "content": [part]}
+    response = {"id": "resp_up", "object": "response", "created_at": 1, "model": "m"}
+    place = {"output_index": 0, "content_index": 0, "item_id": "msg_1"}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**response, "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+        *({"type": "response.output_text.delta", **place, "delta": d} for d in ("Sky", " blue.")),
+        {"type": "response.output_text.done", **place, "text": whole},
+        {"type": "response.output_item.done", "output_index": 0, "item": said},
+        {
+            "type": "response.completed",
+            "response": {**response, "status": "completed", "output": [said]},
+        },
+    ]
+    provider = ScriptedUpstream()
+    provider.headers = [(b"content-type", b"text/event-stream")]
+    provider.body = b"".join([b"data: %b\n\n" % json.dumps(each).encode() for each in events])
+    body = {"model": "m", "input": "Sky?", "stream": True}
+    async with proxied(provider, provider=NATIVE, cache=EXACT) as proxy:
+        for _ in range(2):
+            async with proxy.session.post(
+                proxy.url + PATH, json=body, headers=headers_of()
+            ) as response_:
+                reply = await reply_of(response_)
+                assert "checksums" not in reply.body.decode()
+        assert proxy.served[0].not_stored == (None if whole == "Sky blue." else "contradictory")
+    assert len(provider.calls) == (1 if whole == "Sky blue." else 2)
+
+
 async def test_a_stream_passes_byte_for_byte_and_is_replayed_event_for_event() -> None:
     async with sidecar(upstream=NATIVE, cache=EXACT) as gateway:
         fields: dict[str, Any] = {"stream": True, "reasoning": {"effort": "low", "summary": "auto"}}
