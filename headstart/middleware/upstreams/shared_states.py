@@ -11,9 +11,8 @@ import fcntl
 import mmap
 import struct
 import time
-from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -24,7 +23,7 @@ from headstart.policies.routing.rate_limits import RateLimits, SavedLimits
 from headstart.policies.routing.schedule import BUDGET_WINDOW, ExtraBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 _HEAD = struct.Struct("<16sQI?")
 """Name, version (the time of the last change), length of the state, whether it is worth more."""
@@ -109,7 +108,7 @@ class _Cell:
     """The shared state of one object: where it lies, and which version of it the object has."""
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
-        self._table = table
+        self.table = table
         self._name = name
         self._at = -1
         self._version = 0
@@ -117,40 +116,37 @@ class _Cell:
     def refresh(self, shared: _OnSharedState) -> None:
         """Load the state, if another worker has changed it."""
         if self._is_here():
-            (version,) = _VERSION.unpack_from(self._table.memory, self._at + _VERSION_AT)
+            (version,) = _VERSION.unpack_from(self.table.memory, self._at + _VERSION_AT)
             if version == self._version:
                 return
-        with self._table:
-            self._load(shared)
+        with self.table:
+            self.load(shared)
 
-    @contextmanager
-    def changing(self, shared: _OnSharedState) -> Iterator[None]:
-        """Let an object change its state, as the only one of all workers."""
-        with self._table:
-            self._load(shared)
-            yield
-            state = shared.save()
-            if len(state) > SLOT_BYTES - _HEAD.size:
-                return  # too many limits: this worker counts them alone
-            memory, body = self._table.memory, self._at + _HEAD.size
-            memory[body : body + len(state)] = state
-            self._version = time.monotonic_ns()
-            _HEAD.pack_into(
-                memory, self._at, self._name, self._version, len(state), shared.is_worth_more()
-            )
-
-    def _is_here(self) -> bool:
-        return self._at >= 0 and self._table.memory[self._at : self._at + 16] == self._name
-
-    def _load(self, shared: _OnSharedState) -> None:
+    def load(self, shared: _OnSharedState) -> None:
+        """Load the state, if another worker has changed it. Call it with the lock."""
         if not self._is_here():
-            self._at = self._table.place(self._name)
-        memory = self._table.memory
+            self._at = self.table.place(self._name)
+        memory = self.table.memory
         _, version, length, _ = _HEAD.unpack_from(memory, self._at)
         if version not in (0, self._version):
             body = self._at + _HEAD.size
             shared.load(memory[body : body + length])
         self._version = version
+
+    def store(self, shared: _OnSharedState) -> None:
+        """Write the state back. Call it with the lock, after ``load``."""
+        state = shared.save()
+        if len(state) > SLOT_BYTES - _HEAD.size:
+            return  # too many limits: this worker counts them alone
+        memory, body = self.table.memory, self._at + _HEAD.size
+        memory[body : body + len(state)] = state
+        self._version = time.monotonic_ns()
+        _HEAD.pack_into(
+            memory, self._at, self._name, self._version, len(state), shared.is_worth_more()
+        )
+
+    def _is_here(self) -> bool:
+        return self._at >= 0 and self.table.memory[self._at : self._at + 16] == self._name
 
 
 class _OnSharedState:
@@ -189,8 +185,12 @@ def _changes(method: Any) -> Any:
     """Return the method, which changes shared state."""
 
     def change(self: _OnSharedState, *args: Any, **named: Any) -> Any:
-        with self.cell.changing(self):
-            return method(self, *args, **named)
+        cell = self.cell
+        with cell.table:
+            cell.load(self)
+            result = method(self, *args, **named)
+            cell.store(self)
+        return result
 
     return change
 
@@ -345,6 +345,17 @@ class SharedExtra(ExtraBudget):
             return super().spend(usd)
 
 
+class AnswerFacts(TypedDict):
+    """The arguments of ``Measures.answered``."""
+
+    route_or_endpoint: str
+    estimated: int
+    reported: int
+    completion: int
+    decoding_s: float
+    gaps: Sequence[float]
+
+
 class ToldMeasures(Measures):
     """Figures that all workers learn: ``tell`` hands each lesson to the others."""
 
@@ -362,25 +373,22 @@ class ToldMeasures(Measures):
         super().censored(key, prompt_tokens, waited_s, now)
         self._tell("censored", (key, prompt_tokens, waited_s, now))
 
-    def speed(self, key: UpstreamModel, tokens: int, seconds: float, now: float) -> None:
-        """Learn a speed."""
-        super().speed(key, tokens, seconds, now)
-        self._tell("speed", (key, tokens, seconds, now))
-
     def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
         """Learn gaps."""
         super().gaps(key, seconds)
         self._tell("gaps", (key, tuple(seconds)))
 
-    def length(self, route_or_endpoint: str, tokens: int, now: float) -> None:
-        """Learn a length."""
-        super().length(route_or_endpoint, tokens, now)
-        self._tell("length", (route_or_endpoint, tokens, now))
+    def ended(self, key: UpstreamModel, now: float, gaps: Sequence[float] = ()) -> None:
+        """Count the end of a call, and learn its last gaps."""
+        super().ended(key, now, gaps)
+        if gaps:
+            self._tell("gaps", (key, tuple(gaps)))
 
-    def prompt(self, key: UpstreamModel, estimated: int, reported: int, now: float) -> None:
-        """Learn how a provider counts a prompt."""
-        super().prompt(key, estimated, reported, now)
-        self._tell("prompt", (key, estimated, reported, now))
+    def answered(self, key: UpstreamModel, now: float, **facts: Unpack[AnswerFacts]) -> None:
+        """Learn from a whole answer."""
+        super().answered(key, now, **facts)
+        facts["gaps"] = tuple(facts["gaps"])
+        self._tell("answered", (key, now, facts))
 
 
 class ToldAffinities(Affinities):
@@ -397,7 +405,11 @@ class ToldAffinities(Affinities):
             self._tell("served", (affinity, name, now))
 
 
-_LESSONS = ("first", "censored", "speed", "gaps", "prompt")
+_LESSONS: dict[str, Callable[..., None]] = {
+    "first": Measures.first,
+    "censored": Measures.censored,
+    "gaps": Measures.gaps,
+}
 MOST_LESSONS = 1000
 """Lessons that wait to be told; further ones are not."""
 
@@ -421,11 +433,21 @@ class SharedUpstreamStates(UpstreamStates):
         for name, given in msgspec.msgpack.decode(lessons, type=list[tuple[str, list[Any]]]):
             if name == "served":
                 Affinities.served(self.affinities, *given)
-            elif name == "length":
-                Measures.length(self.measures, *given)
-            elif name in _LESSONS:
-                key = UpstreamModel(*given[0])
-                getattr(Measures, name)(self.measures, key, *given[1:])
+                continue
+            key = UpstreamModel(*given[0])
+            if name == "answered":
+                self._learn_answer(key, *given[1:])
+            else:
+                _LESSONS[name](self.measures, key, *given[1:])
+
+    def _learn_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
+        """Learn from an answer that another worker got: its call is none of this worker's."""
+        completion, measures = facts["completion"], self.measures
+        Measures.gaps(measures, key, facts["gaps"])
+        Measures.prompt(measures, key, facts["estimated"], facts["reported"], now)
+        Measures.length(measures, facts["route_or_endpoint"], completion, now)
+        if facts["decoding_s"]:
+            Measures.speed(measures, key, completion, facts["decoding_s"], now)
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""
