@@ -204,7 +204,7 @@ class TextShape(msgspec.Struct, frozen=True):
         if _PLAIN.fullmatch(text) is None:
             return None
         try:
-            return self._saying(text.decode())
+            return replace(self.delta, text=text.decode())
         except UnicodeDecodeError:
             return None
 
@@ -239,14 +239,8 @@ class TextShape(msgspec.Struct, frozen=True):
         if not texts:
             return (), start
         if join:
-            return (self._saying("".join(texts)),), start
-        return tuple([self._saying(text) for text in texts]), start
-
-    def _saying(self, text: str) -> TextDelta | ReasoningDelta:
-        delta = self.delta
-        if type(delta) is TextDelta:  # a copy of the other takes four times as long
-            return TextDelta(text=text, choice=delta.choice, block=delta.block)
-        return replace(delta, text=text)
+            return (replace(self.delta, text="".join(texts)),), start
+        return tuple([replace(self.delta, text=text) for text in texts]), start
 
 
 def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
