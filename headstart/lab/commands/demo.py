@@ -31,7 +31,14 @@ from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut, Status
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
-from headstart.settings import CacheSettings, RouteMatch, RouteSettings, Settings, UpstreamSettings
+from headstart.settings import (
+    CacheSettings,
+    EncoderSettings,
+    RouteMatch,
+    RouteSettings,
+    Settings,
+    UpstreamSettings,
+)
 from headstart.sidecar import build_sidecar
 
 if TYPE_CHECKING:
@@ -233,6 +240,7 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
             Settings(
                 # So few requests are no time to watch near misses first.
                 cache=CacheSettings(store=store, cold_start="optimistic"),
+                encoder=EncoderSettings(max_wait_ms=PATIENCE_S * 1e3),
                 upstream=(upstream, *failing),
                 route=routes(upstream.name),
             )
@@ -263,6 +271,8 @@ SCRIPT = (
     ("a trap: close in words, opposite in meaning", "Don't cancel my subscription"),
 )
 CONCURRENCY = 8
+PATIENCE_S = 10.0
+"""After it the demo goes on, though not all answers are stored."""
 
 
 @dataclass(frozen=True)
@@ -319,12 +329,22 @@ async def _first_screen(console: Console, running: Demo) -> None:
         asked = [group.create_task(running.ask(prompt)) for prompt in NEW]
     for task in asked:
         console.print(_line(task.result()))
-    # Stored answers are encoded in the background; a moment later they can be matched.
-    await asyncio.sleep(0.3)
+    await _kept(running, len(NEW))
     for title, prompt in SCRIPT:
         console.print(f"[bold]{title.capitalize()}[/]")
         console.print(_line(await running.ask(prompt)))
     console.print()
+
+
+async def _kept(running: Demo, entries: int) -> None:
+    """Wait until so many answers are encoded and stored, which happens in the background."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                async with running.session.get(f"{running.admin_url}/stats") as response:
+                    if (await response.json())["now"]["entries"] >= entries:
+                        return
+                await asyncio.sleep(0.05)
 
 
 async def _second_screen(console: Console, running: Demo) -> None:
