@@ -97,7 +97,9 @@ def _file(source: Message, sent: Message, done: Compression, number: int) -> Ite
     if done.restore()[number] != source:
         yield f"message {number} is a file and cannot be restored"
     for (_, text), (_, new) in zip(_texts(source), _texts(sent), strict=True):
-        if [line.lstrip(" ") for line in text.split("\n")] != new.split("\n"):
+        if [line.lstrip(" ") for line in text.split("\n")] != [
+            line.lstrip(" ") for line in new.split("\n")
+        ]:
             yield f"message {number} lost more than blanks before numbers"
 
 
