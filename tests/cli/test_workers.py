@@ -193,6 +193,7 @@ def test_an_answer_that_runs_during_a_reload_ends_whole(tmp_path: Path, free_por
             assert server.admin("reload", "POST")[0] == 200
             rest = reply.read()
             assert (first + rest).rstrip().endswith(b"data: [DONE]")
+            server.until(lambda: json.loads(server.admin("stats")[1])["now"]["entries"] == 1)
             # The connection is kept, and the new gateway has the answer of the old one.
             _, headers = ask(connection, "hi")
             assert headers["x-cache"] == "HIT"
