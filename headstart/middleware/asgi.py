@@ -308,7 +308,7 @@ def behind_gateway(admin: ASGIApp, *, home: bool = False) -> ASGIApp:
         path = raw_path(scope) if scope["type"] == "http" else b""
         if scope["type"] == "lifespan" or path.startswith(ADMIN_PREFIX):
             await admin(scope, receive, send)
-        elif home and path == b"/":
+        elif home and path == b"/" and scope.get("method") == "GET":
             place = scope.get("root_path", "").encode() + ADMIN_PREFIX
             headers = ((b"location", place), (b"content-length", b"0"))
             await send_whole(send, 307, headers, b"")

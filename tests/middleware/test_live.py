@@ -17,6 +17,7 @@ from headstart.middleware.admin_live import MOST_PAGES
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveTotals
 from headstart.observe import Served
 from support.administered import CHATGPT, administered
+from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,3 +184,15 @@ async def _close(pages: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWrite
     for _, writer in pages:
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_the_root_leads_to_the_page_for_a_browser_alone() -> None:
+    async with sidecar_before(RawUpstream()) as url:
+        get = await ask_raw(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head = await ask_raw(
+            url, b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+    assert get.startswith(b"HTTP/1.1 307")
+    assert b"location: /_headstart/\r\n" in get
+    assert head.startswith(b"HTTP/1.1 404")
