@@ -364,10 +364,10 @@ class LearningSettings(Section):
     """``[learning]``: what learning from misses may cost."""
 
     cpu_share: Share = 0.03
-    """Share of one CPU core for comparing the answers of misses with the answers of their
-    neighbours, on average over half a minute. If it does not suffice, Headstart compares a part of
-    the misses, most of all those near the boundary between hit and miss. `0`: only audits and
-    feedback teach."""
+    """Share of one CPU core, in each worker, for comparing the answers of misses with the answers
+    of their neighbours, on average over half a minute. If it does not suffice, Headstart compares a
+    part of the misses, most of all those near the boundary between hit and miss. `0`: only audits
+    and feedback teach."""
 
 
 class RecordSettings(Section):

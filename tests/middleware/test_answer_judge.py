@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
+import numpy as np
 import pytest
 
 from headstart.decisions import Outcome
@@ -26,7 +27,9 @@ from support.scripted import ScriptedUpstream
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+
+    from numpy.typing import NDArray
 
     from headstart.decisions import Encoding
     from headstart.types import Entry
@@ -93,6 +96,39 @@ async def test_words_that_settle_it_are_not_encoded() -> None:
     found = await judge.compare(stored(OSLO), "What of Oslo?", answer(BERGEN))
     assert found.same is False
     assert recorder.seen == []
+
+
+def drawing(cosine: float) -> Callable[[str], NDArray[np.float32]]:
+    """Return a sketcher by which any two texts have this cosine."""
+    sketches = iter([(1.0, 0.0), (cosine, (1 - cosine**2) ** 0.5)])
+    return lambda _: np.array(next(sketches), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "same"), [(0.0, False), (1.0, True)], ids=["far apart", "nearly equal"]
+)
+async def test_sketches_settle_what_no_probable_encoding_would_change(
+    cosine: float, *, same: bool
+) -> None:
+    recorder = Recorder()
+    judge = AnswerJudge(Broken(), recorder, sketch=drawing(cosine))
+    found = await judge.compare(stored(OSLO), "What of Oslo?", answer(NEARLY))
+    assert found.same is same
+    assert recorder.seen == []
+
+
+async def test_what_sketches_leave_open_is_encoded() -> None:
+    recorder = Recorder()
+    judge = AnswerJudge(Broken(), recorder, sketch=drawing(0.6))
+    await judge.compare(stored(OSLO), "What of Oslo?", answer(NEARLY))
+    assert recorder.seen == [StageFailed(stage="encoder", error="EncoderError")]
+
+
+async def test_texts_without_a_known_word_are_encoded() -> None:
+    recorder = Recorder()
+    judge = AnswerJudge(Broken(), recorder, sketch=lambda _: np.zeros(2, np.float32))
+    await judge.compare(stored(OSLO), "What of Oslo?", answer(NEARLY))
+    assert recorder.seen == [StageFailed(stage="encoder", error="EncoderError")]
 
 
 def unsure() -> tuple[str, str]:

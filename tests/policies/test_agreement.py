@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from headstart.policies.agreement.answers import answer_text
 from headstart.policies.agreement.judge import (
     ENCODED_CHARS,
+    SKETCH_COSINE,
+    SKETCH_REACH,
     WITH_COSINE,
     WORDS_ALONE,
     Agreement,
     Method,
     judge,
+    judge_by_sketches,
     texts_to_encode,
 )
 from headstart.policies.agreement.wording import LIKENESS_FEATURES, WITHOUT_COSINE
@@ -371,3 +374,34 @@ def test_every_pair_gets_a_word_and_order_does_not_matter(
 @given(completions, st.none() | st.floats(-1, 1))
 def test_an_answer_agrees_with_itself(one: Completion | RawResponse, cosine: float | None) -> None:
     assert agreement(one, one, cosine=cosine).same is True
+
+
+@given(
+    sketched=st.floats(-1.0, 1.0),
+    error=st.floats(-SKETCH_REACH, SKETCH_REACH),
+    texts=st.sampled_from(
+        [
+            ("Oslo lies at the end of a fjord in Norway.", "The fjord at whose end Oslo lies."),
+            ("Lima is the capital of Peru, a dry city.", "Peru's capital is Lima, on the coast."),
+            ("Bees make honey out of nectar in summer.", "Rome was not built in a day, they say."),
+        ]
+    ),
+)
+def test_sketches_settle_only_what_no_probable_encoding_would_change(
+    sketched: float, error: float, texts: tuple[str, str]
+) -> None:
+    one, other = map(answer, texts)
+    settled = judge_by_sketches(one, other, (), sketched)
+    offset, slope = SKETCH_COSINE
+    cosine = min(max(offset + slope * sketched + error, -1.0), 1.0)
+    if settled is not None:
+        assert settled.same is judge(one, other, (), cosine).same
+
+
+def test_sketches_far_apart_settle_that_texts_differ() -> None:
+    one = answer("Oslo has about seven hundred thousand people and lies at the end of a fjord.")
+    other = answer("Oslo lies at the end of a fjord, and half a million people live in the town.")
+    settled = judge_by_sketches(one, other, (), -0.2)
+    assert settled is not None
+    assert settled.same is False
+    assert judge_by_sketches(one, other, (), 0.6) is None

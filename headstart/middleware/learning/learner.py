@@ -15,7 +15,12 @@ from headstart.decisions import Label, LabelSource, Outcome
 from headstart.errors import EncoderError, HeadstartError, StoreError
 from headstart.middleware.learning.audits import COMPARED
 from headstart.observe import Labelled, StageFailed, logger
-from headstart.policies.agreement.judge import Agreement, judge, texts_to_encode
+from headstart.policies.agreement.judge import (
+    Agreement,
+    judge,
+    judge_by_sketches,
+    texts_to_encode,
+)
 from headstart.policies.vetoes import Veto
 from headstart.types import CacheKey, RawResponse, ToolCall, ulid_time
 
@@ -66,6 +71,7 @@ class AnswerJudge:
     second: SecondOpinion | None = None
     budget: CpuBudget | None = None
     """Gets the CPU time of each comparison, without that of encodings."""
+    sketch: Callable[[str], NDArray[np.float32]] | None = None
     _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
 
     async def compare(
@@ -92,12 +98,21 @@ class AnswerJudge:
         fresh: Completion | RawResponse,
         questions: tuple[str, str | None],
     ) -> Agreement:
-        """Judge by words, and encode the answers only if the words leave a doubt."""
+        """Judge by words, then by sketches, and encode the answers only if a doubt is left."""
         long = answer_size(cached) + answer_size(fresh) > LONG
         agreement: Agreement = await self._run(judge, cached, fresh, questions, None, off_loop=long)
         if not CLEAR[0] < agreement.probability < CLEAR[1]:
             return agreement
-        cosine = await self._cosine(await self._run(texts_to_encode, cached, fresh, off_loop=long))
+        texts = await self._run(texts_to_encode, cached, fresh, off_loop=long)
+        if len(texts) != 2:
+            return agreement
+        if self.sketch is not None:
+            settled: Agreement | None = await self._run(
+                _judge_sketched, self.sketch, texts, (cached, fresh, questions), off_loop=long
+            )
+            if settled is not None:
+                return settled
+        cosine = await self._cosine(texts)
         if cosine is None:
             return agreement
         return await self._run(judge, cached, fresh, questions, cosine, off_loop=long)
@@ -114,7 +129,7 @@ class AnswerJudge:
         return result
 
     async def _cosine(self, texts: tuple[str, ...]) -> float | None:
-        if len(texts) != 2 or self.encoder is None:
+        if self.encoder is None:
             return None
         try:
             one, other = [await self._vector(self.encoder, text) for text in texts]
@@ -132,6 +147,17 @@ class AnswerJudge:
         if len(self._vectors) > MOST_VECTORS:
             self._vectors.popitem(last=False)
         return known
+
+
+def _judge_sketched(
+    sketch: Callable[[str], NDArray[np.float32]],
+    texts: tuple[str, ...],
+    pair: tuple[Completion | RawResponse, Completion | RawResponse, tuple[str, str | None]],
+) -> Agreement | None:
+    one, other = map(sketch, texts)
+    if not (one.any() and other.any()):  # no word of a text is known
+        return None
+    return judge_by_sketches(*pair, float(one @ other))
 
 
 def answer_size(answer: Completion | RawResponse) -> int:
