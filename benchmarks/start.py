@@ -10,6 +10,7 @@ loopback, and shows what memory the process needs with some traffic. Linux only:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -23,7 +24,10 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMMAND = (sys.executable, "-c", "from headstart.cli import main; main()")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -77,53 +81,68 @@ def cost_of(pid: int, began: float) -> Cost:
     return Cost(cpu_s, time.monotonic() - began, rss_kb / 1024)
 
 
-def measure(arguments: list[str], upstream: str, requests: int) -> tuple[Cost, Cost]:
-    """Start a server and send it requests; return its cost when it was ready and at the end."""
+class Server(NamedTuple):
+    """A running ``headstart serve``."""
+
+    pid: int
+    port: int
+
+
+@contextlib.contextmanager
+def running(arguments: list[str], upstream: str, folder: str) -> Iterator[Server]:
+    """Run a server in a folder; it is ready on entry."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--upstream", upstream, "--port", str(port), *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(Path.cwd()), **os.environ},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not is_ready(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise SystemExit("the server did not start")
+            time.sleep(0.01)
+        yield Server(process.pid, port)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(arguments: list[str], upstream: str, requests: int) -> tuple[Cost, Cost]:
+    """Start a server and send it requests; return its cost when it was ready and at the end."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "--upstream", upstream, "--port", str(port), *arguments],
-            cwd=folder,
-            env={"PYTHONPATH": str(Path.cwd()), **os.environ},
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            while not is_ready(port):
-                if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
-                    raise SystemExit("the server did not start")
-                time.sleep(0.01)
-            ready = cost_of(process.pid, began)
-            for number in range(requests):
-                ask(port, f"How do I change setting {number} of my account?")
-            return ready, cost_of(process.pid, began)
-        finally:
-            process.terminate()
-            process.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(arguments, upstream, folder) as server,
+    ):
+        ready = cost_of(server.pid, began)
+        for number in range(requests):
+            status = exchange(server.port, f"How do I change setting {number} of my account?")
+            if status != HTTPStatus.OK:
+                raise SystemExit(f"a request failed with {status}")
+        return ready, cost_of(server.pid, began)
 
 
 def is_ready(port: int) -> bool:
     """Tell whether the server is ready."""
     try:
-        return exchange(port, "GET", "/_headstart/ready") == HTTPStatus.OK
+        return exchange(port) == HTTPStatus.OK
     except OSError:
         return False
 
 
-def ask(port: int, question: str) -> None:
-    """Send a chat request and wait for its answer."""
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": question}]})
-    status = exchange(port, "POST", "/v1/chat/completions", body)
-    if status != HTTPStatus.OK:
-        raise SystemExit(f"a request failed with {status}")
-
-
-def exchange(port: int, method: str, path: str, body: str | None = None) -> int:
-    """Send a request, read its answer and return the status."""
+def exchange(port: int, question: str | None = None) -> int:
+    """Send a chat request, or a probe without a question; return the status of its answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     headers = {"content-type": "application/json", "authorization": "Bearer sk-test"}
-    connection.request(method, path, body, headers)
+    if question is None:
+        connection.request("GET", "/_headstart/ready", headers=headers)
+    else:
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": question}]})
+        connection.request("POST", "/v1/chat/completions", body, headers)
     reply = connection.getresponse()
     reply.read()
     connection.close()
