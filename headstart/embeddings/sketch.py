@@ -7,6 +7,7 @@ tokenisation and a sum, about a fiftieth of an encoding. It knows words, but not
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -142,8 +143,9 @@ def load_sketcher(folder: Path | None = None, *, max_tokens: int | None = None) 
     return Sketcher(card, table, tokenizer, encoder, limit)
 
 
+@functools.lru_cache(maxsize=2)
 def _read_table(folder: Path, card: SketchCard, encoder: ModelCard) -> NDArray[Any]:
-    """Map the table into memory: processes share its pages."""
+    """Map the table into memory, once in a process: processes share its pages."""
     path = folder / TABLE_FILE
     if card.format != FORMAT or card.encoder != encoder.namespace:
         raise ConfigError(

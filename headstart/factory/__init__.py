@@ -128,7 +128,7 @@ async def start_engine(
         states = None if wrapped else await open_conditions(build, states)
         opened, router = ((), None) if states is None else await _open_router(build, states)
         second = make_second_opinion(build, opened)
-        oversight = open_oversight(build, domains, encoder, policy.version, second)
+        oversight = await open_oversight(build, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -80,7 +81,7 @@ def make_second_opinion(build: BuildContext, upstreams: Sequence[Opened]) -> Sec
     )
 
 
-def open_oversight(
+async def open_oversight(
     build: BuildContext,
     domains: Domains | None,
     encoder: EncoderWorker | None,
@@ -90,16 +91,26 @@ def open_oversight(
     """Start learning; return None where the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
+    from headstart.embeddings.sketch import load_sketcher
     from headstart.middleware.learning.audits import Audits, CpuBudget
     from headstart.middleware.learning.learner import AnswerJudge, Learner
     from headstart.middleware.learning.oversight import Oversight
 
+    chosen = build.settings.encoder
+    folder = None if chosen.model == "default" else Path(chosen.model)
+    sketcher = await asyncio.to_thread(load_sketcher, folder, max_tokens=chosen.max_tokens)
     budget = CpuBudget(build.settings.learning.cpu_share, time.monotonic)
     build.observers.add(budget)
     learner = Learner(
         build.store,
         domains,
-        AnswerJudge(encoder, build.observers, second, budget),
+        AnswerJudge(
+            encoder,
+            build.observers,
+            second,
+            budget,
+            sketch=None if sketcher is None else sketcher.sketch,
+        ),
         version=version,
         clock=clock,
         observer=build.observers,
