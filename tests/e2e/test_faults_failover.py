@@ -69,7 +69,7 @@ def paths_of(row: Served) -> list[tuple[str, AttemptRole, AttemptOutcome]]:
 
 @pytest.mark.anyio
 async def test_a_provider_that_recovers_is_asked_again() -> None:
-    down = Spell(to_s=1.5, fault=Status(status=503))
+    down = Spell(to_s=4.0, fault=Status(status=503))
     async with simulated(Provider()) as spare:
         others = ({"name": "spare", "base_url": spare},)
         async with sidecar(

@@ -113,6 +113,8 @@ def _config(app: ASGIApp, options: dict[str, Any]) -> uvicorn.Config:
         "log_config": None,
         "access_log": False,
         "timeout_graceful_shutdown": STOP_TIMEOUT_S,
+        # A client that a busy machine held up for 5 s would send on a connection that just closed.
+        "timeout_keep_alive": 60,
     }
     return uvicorn.Config(app, **(defaults | options))
 
