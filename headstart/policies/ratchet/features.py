@@ -53,7 +53,7 @@ NAMES = tuple(_PRIOR)
 PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 
 _VOTERS = 8
-"""The neighbours that vote. With 32 sketches fewer hits were learned: far ones say little."""
+"""The neighbours that vote."""
 _TEMPERATURE, _SKETCH_TEMPERATURE = 0.05, 0.2
 """The temperature of the neighbours' vote: a neighbour 0.05 less similar counts a third. Sketches
 err by more than this, so their votes are more equal."""
