@@ -221,13 +221,16 @@ _TEXT_REQUEST = frozenset({"model", "input", "instructions", "temperature", "top
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
 _SPOKEN = frozenset({"type", "role", "content", "id", "status"})
 """The fields of a message that has no more than text."""
+_SAID = frozenset({"type", "text", "prompt_cache_breakpoint"})
+"""The fields of its parts."""
 
 
 def _as_chat(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return a request for text as one of Chat Completions; None if it is more than that."""
     if not document.keys() <= _TEXT_REQUEST:
-        beside = [value for name, value in document.items() if name not in _TEXT_REQUEST]
-        if any(value not in (None, []) for value in beside):
+        beside = {name: value for name, value in document.items() if name not in _TEXT_REQUEST}
+        beside["include"] = _key_include(beside.get("include"))
+        if any(value not in (None, []) for value in beside.values()):
             return None
     asked, told = document.get("input"), document.get("instructions")
     if told is not None and not isinstance(told, str):
@@ -262,7 +265,7 @@ def _spoken(item: object) -> object:
     for part in content:
         if not (isinstance(part, dict) and _is_text(part)):
             return None
-        if any(part[name] for name in part.keys() - {"type", "text"}):
+        if any(part[name] for name in part.keys() - _SAID):
             return None
         texts.append({"type": "text", "text": part["text"]})
     return texts[0]["text"] if len(texts) == 1 else texts or None

@@ -185,7 +185,8 @@ def test_log_probabilities_can_be_left_out_and_not_added(
     choice = Choice(index=0, parts=(Text(text="a"),), finish="stop", logprobs=logprobs)
     origin = Origin(model="m", upstream="u", ttft_s=0.1, total_s=0.2, completion_tokens=7)
     answer = Completion(model="m", choices=(choice,), created=0)
-    entry = Entry(id="e", key=key(), answer=answer, origin=origin, created=0.0)
+    dialect = OPENAI_RESPONSES.name
+    entry = Entry(id="e", key=key(), answer=answer, origin=origin, created=0.0, dialect=dialect)
     body = {"model": "m", "input": "Why?", "include": ["message.output_text.logprobs"], **asked}
     request = OPENAI_RESPONSES.parse_request(json.dumps(body).encode())
     assert Admission().refuse_serve(request, entry) == reason
