@@ -108,6 +108,7 @@ def full_entry() -> Entry:
         evidence=b"\x00\xffevidence",
         evidence_version="v1",
         encoder="minilm",
+        dialect="anthropic",
     )
 
 

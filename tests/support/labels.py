@@ -22,7 +22,7 @@ def full_label() -> Label:
     return label(
         "full", source=LabelSource.REVIEW, same=None, version="v1", features=b"\x00\xff" * 32,
         veto="negation", served=True, stored=True, drawn=0.25,
-        principal="someone", question="q", pair_only=True,
+        principal="someone", question="q", pair_only=True, sketch=0.75,
     )  # fmt: skip
 
 
