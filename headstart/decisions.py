@@ -55,22 +55,16 @@ class RankedNeighbor(msgspec.Struct, frozen=True):
 
     context: MatchContext
     neighbors: Sequence[Neighbor]
-    """All neighbours that were found, the most similar first: by their sketches, or by their
-    encodings if the encoder has no table for sketches."""
+    """The nearest ones by their encodings, the most similar first."""
     rank: int
     """The place of the neighbour in question."""
-    encoded: float | None = None
-    """The similarity of the neighbour's encoding, if ``neighbors`` were found by sketches."""
+    sketch: float | None = None
+    """The similarity of the question's nearest sketch; None: the encoder has no sketches."""
 
     @property
     def neighbor(self) -> Neighbor:
         """The neighbour in question."""
         return self.neighbors[self.rank]
-
-    @property
-    def similarity(self) -> float:
-        """The similarity of the two encodings."""
-        return self.neighbor.similarity if self.encoded is None else self.encoded
 
 
 class UnmatchedTurn(NamedTuple):

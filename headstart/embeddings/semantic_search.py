@@ -1,6 +1,6 @@
 """The semantic lookup: find the stored entry whose prompt means the same, or say why none does.
 
-With a table of sketches it has two steps (``docs/decisions/0034-sketches-before-the-encoder.md``).
+With a table of sketches it has two steps (``docs/decisions/0038-sketches-before-the-encoder.md``).
 If no entry's sketch is near the question's, nothing is encoded. Otherwise the question is encoded,
 and compared with the encodings of the nearest entries. Without a table each question is encoded.
 
@@ -33,7 +33,14 @@ import anyio
 import msgspec
 import numpy as np
 
-from headstart.decisions import GATE_SAMPLE, Lookup, Outcome, RankedNeighbor, UnlabelledPair
+from headstart.decisions import (
+    GATE_SAMPLE,
+    Lookup,
+    Neighbor,
+    Outcome,
+    RankedNeighbor,
+    UnlabelledPair,
+)
 from headstart.embeddings.histories import HistoryComparer
 from headstart.embeddings.index import LARGEST_COSINE, pack_vector
 from headstart.embeddings.replica import report_failure
@@ -44,7 +51,7 @@ from headstart.observe import Gated, GateOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.decisions import Encoding, MatchContext, Neighbor
+    from headstart.decisions import Encoding, MatchContext
     from headstart.embeddings.entry_encoder import EntryEncoder
     from headstart.embeddings.histories import PromptEncoder
     from headstart.embeddings.replica import Replica
@@ -54,8 +61,9 @@ if TYPE_CHECKING:
     Accept: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request, or None."""
 
-NEIGHBORS = 32
-"""The number of nearest entries that a lookup fetches."""
+NEIGHBORS = 256
+"""The number of nearest entries that a lookup fetches. Their encodings are compared, which costs a
+fiftieth of an encoding; with 32 domains learned 5 % fewer hits."""
 MOST_JUDGED = 8
 """The number of neighbours that are offered to the guards, the most similar first."""
 ENCODED_AT_ONCE = 2
@@ -284,8 +292,8 @@ class SemanticSearch(Generic[P]):
         )
         read = ReadAhead(self.replica, [compared.near[rank].id for _, rank in similar], query)
         deletions = self.replica.deletions
-        for similarity, rank in similar:
-            ranked = compared.ranked(query.context, rank, similarity)
+        for place, (similarity, rank) in enumerate(similar):
+            ranked = compared.ranked(query.context, place)
             entry = await read.entry(ranked.neighbor.id)
             if entry is None:
                 continue
@@ -305,7 +313,7 @@ class SemanticSearch(Generic[P]):
         if vetoed is None:
             return miss("unencoded" if waiting else "gone")
         if vetoed.candidate is None:
-            return miss("veto", vetoed.ranked.similarity, vetoed.veto)
+            return miss("veto", vetoed.ranked.neighbor.similarity, vetoed.veto)
         return self._judge(vetoed.entry, prepared, vetoed.candidate, vetoed.ranked, vetoed.veto)
 
     def _refuse(self, entry: Entry, prepared: P, accept: Accept) -> tuple[str | None, P | None]:
@@ -387,6 +395,8 @@ class ComparedNeighbors(NamedTuple):
     """The most similar first: by their sketches, or by their encodings without a table."""
     encoded: list[tuple[float, int]]
     """The similarity and the rank in ``near`` of each that is encoded, the most similar first."""
+    sketch: float | None = None
+    """The similarity of the nearest sketch; None: the encoder has no table."""
 
     @classmethod
     def of(cls, near: Sequence[Neighbor], replica: Replica, vector: bytes) -> ComparedNeighbors:
@@ -405,7 +415,7 @@ class ComparedNeighbors(NamedTuple):
             (min(similarity, LARGEST_COSINE), rank)
             for similarity, (rank, _) in zip(similarities, known, strict=True)
         ]
-        return cls(near, sorted(encoded, key=lambda each: -each[0]))
+        return cls(near, sorted(encoded, key=lambda each: -each[0]), near[0].similarity)
 
     @property
     def best(self) -> float | None:
@@ -420,9 +430,13 @@ class ComparedNeighbors(NamedTuple):
         """Return the rank of a neighbour."""
         return next(rank for rank, each in enumerate(self.near) if each.id == id)
 
-    def ranked(self, context: MatchContext, rank: int, similarity: float) -> RankedNeighbor:
-        """Return the question to the policy about one neighbour."""
-        return RankedNeighbor(context, self.near, rank, similarity)
+    def ranked(self, context: MatchContext, place: int) -> RankedNeighbor:
+        """Return the question to the policy about one of the nearest encoded neighbours."""
+        nearest = [
+            Neighbor(id=self.near[rank].id, similarity=similarity)
+            for similarity, rank in self.encoded[:MOST_JUDGED]
+        ]
+        return RankedNeighbor(context, nearest, place, self.sketch)
 
 
 @dataclass(slots=True, eq=False)
@@ -464,7 +478,7 @@ class _VetoedNeighbor(NamedTuple, Generic[P]):
 
     def report(self, judged: Lookup) -> Lookup:
         """Return a miss with this neighbour's reason and the label's pair of ``judged``."""
-        return miss("veto", self.ranked.similarity, self.veto, judged.pair)
+        return miss("veto", self.ranked.neighbor.similarity, self.veto, judged.pair)
 
 
 def miss(

@@ -292,7 +292,8 @@ class _Group(Generic[P, R]):
             return PlayedPrompt(
                 row, served=False, refusal="threshold" if near else "nothing-stored"
             )
-        similar = self._similar(near, prepared, policy.minimum)
+        encoded = self._encoded(near, prepared)
+        similar = [each for each in encoded if each[0] >= policy.minimum]
         if not similar:
             if sketch is not None:
                 policy.note_encoded(
@@ -303,10 +304,10 @@ class _Group(Generic[P, R]):
         judged = len(vetoes) - 1 if vetoes[-1] is None else 0
         if vetoes[judged] == HISTORY:
             return PlayedPrompt(row, served=False, refusal=HISTORY)
-        similarity, rank = similar[judged]
-        number, neighbor, parse = self._stored[near[rank][0]]
-        neighbors = [self._neighbor(*found) for found in near]
-        nearby = RankedNeighbor(MatchContext(), neighbors, rank, similarity)
+        number, neighbor, parse = self._stored[near[similar[judged][1]][0]]
+        neighbors = [self._neighbor(near[rank][0], similarity) for similarity, rank in encoded]
+        top = None if sketch is None else near[0][1]
+        nearby = RankedNeighbor(MatchContext(), neighbors, judged, top)
         verdict = policy.judge(prepared.parse, parse, nearby, vetoes[judged])
         if sketch is not None:
             served = verdict.serve
@@ -337,15 +338,15 @@ class _Group(Generic[P, R]):
                 break
         return vetoes
 
-    def _similar(
-        self, near: Sequence[tuple[int, float]], prepared: PreparedPrompt[P], minimum: float
+    def _encoded(
+        self, near: Sequence[tuple[int, float]], prepared: PreparedPrompt[P]
     ) -> list[tuple[float, int]]:
-        """Return similarity and rank of those worth judging, the most similar encodings first."""
+        """Return similarity and rank of the nearest by their encodings, the most similar first."""
         similarities = self._vectors.among([place for place, _ in near], prepared.vector)
         encoded = sorted(
             zip(similarities, range(len(near)), strict=True), key=lambda each: -each[0]
         )
-        return [each for each in encoded[:MOST_JUDGED] if each[0] >= minimum]
+        return encoded[:MOST_JUDGED]
 
     def _neighbor(self, place: int, similarity: float) -> Neighbor:
         return Neighbor(id=str(self._stored[place][0]), similarity=similarity)

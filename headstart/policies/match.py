@@ -124,7 +124,7 @@ class StaticMatch(GuardedMatch):
         veto: str | None = None,
     ) -> Verdict:
         """Serve a neighbour that no guard vetoed and that is similar enough."""
-        similarity = nearby.similarity
+        similarity = nearby.neighbor.similarity
         if veto is None and similarity < self._threshold:
             veto = "threshold"
         return Verdict(
@@ -198,20 +198,20 @@ class VerifiedMatch(GuardedMatch):
         score = domain.score(features, nearby.neighbor.id)
         threshold = domain.threshold(nearby.context.max_error)
         rule = domain.rule
-        reached = nearby.similarity if rule is Rule.COLD_START else score
+        reached = nearby.neighbor.similarity if rule is Rule.COLD_START else score
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
             veto = self.soft_veto(query, candidate) or _unrelated(query, candidate)
         return Verdict(
             serve=veto is None,
-            similarity=nearby.similarity,
+            similarity=nearby.neighbor.similarity,
             veto=veto,
             rule=rule,
             score=score,
             threshold=threshold,
             features=pack_features(features),
-            sketch=None if nearby.encoded is None else nearby.neighbors[0].similarity,
+            sketch=nearby.sketch,
         )
 
 

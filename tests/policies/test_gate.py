@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
-from headstart.decisions import GATE_SAMPLE, Encoding, MatchContext, Neighbor, RankedNeighbor
+from headstart.decisions import GATE_SAMPLE, MatchContext
 from headstart.policies.gate import (
     ENOUGH_FOUND,
     FORGET_AT,
@@ -21,10 +20,8 @@ from headstart.policies.gate import (
     SketchLabels,
     gate_of,
 )
-from headstart.policies.guards.table import parse_prompt
 from headstart.policies.match import StaticMatch, VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.features import NAMES, measure
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise, Promise
 
 CONTEXT = MatchContext(domain="d")
@@ -163,38 +160,3 @@ def test_a_verified_match_asks_the_domain_of_the_request() -> None:
         match.note_encoded(CONTEXT, 0.55, sampled=False, served=False)
     assert match.gate(CONTEXT) == pytest.approx(0.6)
     assert match.gate(MatchContext(domain="other")) == LOWEST
-
-
-def test_what_the_neighbours_say_does_not_depend_on_their_encodings() -> None:
-    rows = np.eye(1, 8, dtype=np.float32)
-    encoding = Encoding(rows[0], rows, ((0, 3),), complete=True)
-    parsed = parse_prompt("how do I open an account", encoding)
-    near = [Neighbor(id="a", similarity=0.8), Neighbor(id="b", similarity=0.75)]
-    domain = Domain(Promise())
-
-    def features(encoded: float) -> dict[str, float]:
-        ranked = RankedNeighbor(CONTEXT, near, 0, encoded)
-        row = measure(parsed, parsed, ranked, domain.entry_record, None)
-        return dict(zip(NAMES, row.tolist(), strict=True))
-
-    far, close = features(0.7), features(0.95)
-    assert {name for name in NAMES if far[name] != close[name]} == {
-        "similarity", "similarity-margin",
-    }  # fmt: skip
-    assert far["margin"] == pytest.approx(5 * 0.05, abs=1e-3)
-
-
-def test_eight_neighbours_vote_and_the_candidate_is_always_one_of_them() -> None:
-    rows = np.eye(1, 8, dtype=np.float32)
-    encoding = Encoding(rows[0], rows, ((0, 3),), complete=True)
-    parsed = parse_prompt("how do I open an account", encoding)
-    near = [Neighbor(id=str(place), similarity=0.9 - 0.01 * place) for place in range(32)]
-    domain = Domain(Promise())
-
-    def vote(count: int, rank: int) -> float:
-        ranked = RankedNeighbor(CONTEXT, near[:count], rank, 0.9)
-        row = measure(parsed, parsed, ranked, domain.entry_record, None)
-        return float(row[NAMES.index("vote")])
-
-    assert vote(32, 0) == vote(8, 0) < vote(7, 0)
-    assert vote(32, 20) == vote(21, 20) > -0.5

@@ -155,7 +155,7 @@ class FakeMatchPolicy:
     def judge(
         self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
-        similarity = nearby.similarity
+        similarity = nearby.neighbor.similarity
         if veto is None and similarity < 0.9:
             veto = "threshold"
         return Verdict(serve=veto is None, similarity=similarity, veto=veto)

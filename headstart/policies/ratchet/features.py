@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Neighbor, RankedNeighbor
     from headstart.policies.guards.parse import Parse
 
-VERSION = f"verified-2.{PARSE_VERSION}"
+VERSION = f"verified-1.{PARSE_VERSION}"
 """Change it whenever a feature or a guard changes meaning: older labels are then of no use."""
 
 _PRIOR: Mapping[str, float] = {
@@ -52,11 +52,8 @@ _PRIOR: Mapping[str, float] = {
 NAMES = tuple(_PRIOR)
 PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 
-_VOTERS = 8
-"""The neighbours that vote."""
-_TEMPERATURE, _SKETCH_TEMPERATURE = 0.05, 0.2
-"""The temperature of the neighbours' vote: a neighbour 0.05 less similar counts a third. Sketches
-err by more than this, so their votes are more equal."""
+_TEMPERATURE = 0.05
+"""The temperature of the neighbours' vote: a neighbour 0.05 less similar counts a third."""
 _CROWD = 5
 _QUESTION_WORDS = frozenset(
     ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
@@ -71,7 +68,7 @@ def measure(
     veto: str | None,
 ) -> NDArray[np.float64]:
     """Return the features f64[d], rounded to fp16: a stored label must give the same score."""
-    similarity = nearby.similarity
+    similarity = nearby.neighbor.similarity
     spread = -log(1.005 - min(similarity, 1.0)) - 1.6
     margin, vote, size = _agreement(nearby, record)
     row = (
@@ -81,7 +78,7 @@ def measure(
         vote,
         size,
         *_words(query, candidate),
-        _crowd(nearby.neighbors, nearby.neighbor.similarity),
+        _crowd(nearby.neighbors, similarity),
         spread * margin,
         *_late_interaction(query, candidate),
         float(sorted(query.quantities) != sorted(candidate.quantities)),
@@ -110,20 +107,12 @@ def unpack_features(packed: bytes) -> NDArray[np.float64]:
 def _agreement(
     nearby: RankedNeighbor, record: Callable[[str], EntryRecord]
 ) -> tuple[float, float, float]:
-    """Return margin, vote and size of the candidate's answer group among the neighbours.
-
-    They rest on the similarities by which the neighbours were found. So they do not depend on the
-    neighbours that happen to be encoded already.
-    """
+    """Return margin, vote and size of the candidate's answer group among the neighbours."""
     own = record(nearby.neighbor.id)
     similarity = nearby.neighbor.similarity
-    temperature = _TEMPERATURE if nearby.encoded is None else _SKETCH_TEMPERATURE
-    voters = nearby.neighbors[:_VOTERS]
-    if nearby.rank >= _VOTERS:
-        voters = [*voters, nearby.neighbor]
     rival = ours = total = 0.0
-    for neighbor in voters:
-        weight = exp((neighbor.similarity - similarity) / temperature)
+    for neighbor in nearby.neighbors:
+        weight = exp((neighbor.similarity - similarity) / _TEMPERATURE)
         total += weight
         if neighbor.id == nearby.neighbor.id or record(neighbor.id).group == own.group:
             ours += weight
