@@ -130,8 +130,8 @@ class Sidecar:
         self.settings = settings
         self.draining = False
         self._lasting = dataclasses.replace(lasting, draining=lambda: self.draining)
-        self._now = _Generation(*_build(settings, self._lasting))
-        self._older: set[_Generation] = set()
+        self._now = _RunningGateway(*_build(settings, self._lasting))
+        self._older: set[_RunningGateway] = set()
         self._retiring = Supervisor()
         self._replacing = asyncio.Lock()
 
@@ -168,7 +168,7 @@ class Sidecar:
         """
         async with self._replacing:
             refuse_fixed(self.settings, settings)
-            fresh = _Generation(*_build(settings, self._lasting))
+            fresh = _RunningGateway(*_build(settings, self._lasting))
             await fresh.gateway.running()
             old, self._now = self._now, fresh
             # The requests that still run began under this limit.
@@ -178,7 +178,7 @@ class Sidecar:
             old.leave()
             self._retiring.spawn(self._retire, old, longest_s)
 
-    async def _retire(self, old: _Generation, longest_s: float | None) -> None:
+    async def _retire(self, old: _RunningGateway, longest_s: float | None) -> None:
         """Stop a gateway when its last request has ended, or when the server stops."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
@@ -225,7 +225,7 @@ def settle_memory() -> None:
             trim(0)
 
 
-class _Generation:
+class _RunningGateway:
     """A gateway and its users: its requests, and the sidecar as long as new ones go to it."""
 
     def __init__(self, gateway: Gateway, admin: AdminState) -> None:

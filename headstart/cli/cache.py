@@ -178,7 +178,7 @@ _Line = _Head | Put | _Labelled
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class CacheExportOptions:
     """The options of ``headstart cache export``."""
 
     file: Path = argument("FILE", FILE)
@@ -186,8 +186,8 @@ class ExportOptions:
     store: str | None = store_field()
 
 
-@command(ExportOptions)
-def export(options: ExportOptions) -> None:
+@command(CacheExportOptions)
+def export(options: CacheExportOptions) -> None:
     """Write the entries and labels of a store to FILE, for `headstart cache import`.
 
     FILE gets one JSON object a line, with questions and answers in the clear and the store's
@@ -237,7 +237,7 @@ def _put(entry: Entry, row: VectorRow | None) -> Put:
 
 
 @dataclass(frozen=True)
-class ImportOptions:
+class CacheImportOptions:
     """The options of ``headstart cache import``."""
 
     file: Path = argument("FILE", OLD_FILE)
@@ -245,8 +245,8 @@ class ImportOptions:
     store: str | None = store_field()
 
 
-@command(ImportOptions)
-def import_(options: ImportOptions) -> None:
+@command(CacheImportOptions)
+def import_(options: CacheImportOptions) -> None:
     """Read FILE, which `headstart cache export` wrote, into a store.
 
     A new store takes over the secret of the old one: the names of callers depend on it. Into a

@@ -23,7 +23,7 @@ class ChannelClosed(HeadstartError):
     """The other process has ended."""
 
 
-class Frame(NamedTuple):
+class ChannelFrame(NamedTuple):
     """A question, or the answer to question ``number``. ``kind`` is "" or "error" in an answer."""
 
     answers: bool
@@ -68,7 +68,7 @@ class Channel:
                 while True:
                     head = await self._reader.readexactly(_LENGTH_BYTES)
                     body = await self._reader.readexactly(int.from_bytes(head, "big"))
-                    frame = msgspec.msgpack.decode(body, type=Frame)
+                    frame = msgspec.msgpack.decode(body, type=ChannelFrame)
                     if frame.answers:
                         self._settle(frame)
                     else:
@@ -85,7 +85,7 @@ class Channel:
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(Frame(answers=False, number=number, kind=kind, payload=payload))
+            self._send(ChannelFrame(answers=False, number=number, kind=kind, payload=payload))
             return await self._waiting[number]
         finally:
             del self._waiting[number]
@@ -93,7 +93,9 @@ class Channel:
     def tell(self, kind: str, payload: bytes = b"") -> None:
         """Send a question whose answer nobody waits for."""
         if not self._closed:
-            self._send(Frame(answers=False, number=next(self._numbers), kind=kind, payload=payload))
+            self._send(
+                ChannelFrame(answers=False, number=next(self._numbers), kind=kind, payload=payload)
+            )
 
     def close(self) -> None:
         """Close the channel: whoever waits for an answer gets none."""
@@ -103,7 +105,7 @@ class Channel:
             if not waiting.done():
                 waiting.set_exception(ChannelClosed("the other process has ended"))
 
-    async def _reply(self, question: Frame) -> None:
+    async def _reply(self, question: ChannelFrame) -> None:
         kind, payload = "", b""
         try:
             payload = await self._answer(question.kind, question.payload)
@@ -113,9 +115,11 @@ class Channel:
             logger.exception("the question %r of another process failed", question.kind)
             kind, payload = "error", b"internal error"
         if not self._closed:
-            self._send(Frame(answers=True, number=question.number, kind=kind, payload=payload))
+            self._send(
+                ChannelFrame(answers=True, number=question.number, kind=kind, payload=payload)
+            )
 
-    def _settle(self, answer: Frame) -> None:
+    def _settle(self, answer: ChannelFrame) -> None:
         waiting = self._waiting.get(answer.number)
         if waiting is None or waiting.done():
             return
@@ -124,7 +128,7 @@ class Channel:
         else:
             waiting.set_result(answer.payload)
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, frame: ChannelFrame) -> None:
         body = msgspec.msgpack.encode(frame)
         with contextlib.suppress(ConnectionError):
             self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)

@@ -216,11 +216,6 @@ def _no_id(answer: Completion) -> None:
     """Return None: clients name no answer of this dialect."""
 
 
-def _tells_once(answer: Completion) -> bool:  # noqa: ARG001
-    """Return False: this dialect tells a text once."""
-    return False
-
-
 def fields_of(answer: Completion) -> str | None:
     """Return "fields" for an answer with fields of its provider's own, or None."""
     return "fields" if any(answer.extra.values()) else None
@@ -298,8 +293,9 @@ class Dialect(UpstreamDialect):
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
     beside_text: Callable[[Completion], str | None] = fields_of
     """Returns what a stored answer says that stands in no choice, or None."""
-    contradicts: Callable[[Completion], bool] = _tells_once
-    """Tells whether a streamed answer told its text twice, and not the same one."""
+    contradicts: Callable[[Completion], bool] | None = None
+    """Tells whether a streamed answer told its text twice, and not the same one; None: this
+    dialect tells it once."""
     operations: Operations | None = None
     """The operations whose paths name the model."""
     count: CountForm | None = None

@@ -180,7 +180,9 @@ class _Trainer:
             stepping.step(table, used, slopes, rate * ROW_RATE)
         return table
 
-    def _batches(self, steps: int, report: Callable[[str], None]) -> Iterator[tuple[float, _Batch]]:
+    def _batches(
+        self, steps: int, report: Callable[[str], None]
+    ) -> Iterator[tuple[float, _TrainingBatch]]:
         """Yield batches with the rate of their steps, which falls from 1 to 0."""
         count = len(self._encodings)
         order = np.empty(0, np.int64)
@@ -191,13 +193,13 @@ class _Trainer:
             which = self._random.integers(0, NEAREST, (len(drawn), COMPANIONS))
             near = self._nearest[drawn[:, None], which].ravel()
             chosen = np.unique(np.concatenate([drawn, near]))
-            batch = _Batch(self._texts.select(chosen), self._encodings[chosen])
+            batch = _TrainingBatch(self._texts.select(chosen), self._encodings[chosen])
             yield 1 - step / steps, batch
             if step % 100 == 99 or step == steps - 1:
                 report(f"step {step + 1} of {steps}: error {batch.error:.4f}")
 
 
-class _Batch:
+class _TrainingBatch:
     """Some texts, which are compared in pairs. ``error`` is the mean error of a similarity."""
 
     def __init__(self, texts: _Texts, encodings: Floats) -> None:

@@ -60,7 +60,7 @@ from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
-from headstart.policies.patience import Patience
+from headstart.policies.patience import LookupPatience
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
         return None
     patience = None
     if parts.encoder is not None and parts.settings.encoder.max_wait_ms is None:
-        patience = Patience()
+        patience = LookupPatience()
         parts.observers.add(FirstBytes(patience))
     return Finder(
         parts.cache,

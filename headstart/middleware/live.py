@@ -40,8 +40,8 @@ class Key(NamedTuple):
     model: str
 
 
-class Quantiles(Frozen, omit_defaults=False):
-    """Quantiles of the time to first token in seconds, right to 15 %; ``n`` requests."""
+class FirstTokens(Frozen, omit_defaults=False):
+    """FirstTokens of the time to first token in seconds, right to 15 %; ``n`` requests."""
 
     n: int
     p50_s: float | None
@@ -56,7 +56,7 @@ class Bar(Frozen, omit_defaults=False):
 
 
 class Totals(Frozen, omit_defaults=False):
-    """Sums over requests. Dollars are None while no price is known.
+    """BucketSums over requests. Dollars are None while no price is known.
 
     All savings are net of our own costs, as in the report: hits are compared with the calls that
     made the same answers. ``…_margin`` is half of a 95 % interval, as if hits were independent.
@@ -75,8 +75,8 @@ class Totals(Frozen, omit_defaults=False):
     saved_usd: float | None
     saved_usd_margin: float | None
     saved_share: float | None
-    hit_ttft: Quantiles
-    miss_ttft: Quantiles
+    hit_ttft: FirstTokens
+    miss_ttft: FirstTokens
 
 
 class LiveView(Frozen, omit_defaults=False):
@@ -91,7 +91,7 @@ class LiveView(Frozen, omit_defaults=False):
     """The combinations of caller, route and model that were seen."""
 
 
-class Sample:
+class SquareSum:
     """The number, the sum and the sum of squares of a figure."""
 
     __slots__ = ("n", "squares", "total")
@@ -105,7 +105,7 @@ class Sample:
         self.total += value
         self.squares += value * value
 
-    def merge(self, other: Sample) -> None:
+    def merge(self, other: SquareSum) -> None:
         """Add all values of another sample."""
         self.n += other.n
         self.total += other.total
@@ -117,7 +117,7 @@ class Sample:
         return Z * math.sqrt(max(0.0, spread))
 
 
-class Sums:
+class BucketSums:
     """The sums of the requests with one key in one bucket."""
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class Sums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.saved_s = Sample()
-        self.saved_usd = Sample()
+        self.saved_s = SquareSum()
+        self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0
         self.overhead_s = self.paid_usd = self.would_have_usd = 0.0
 
@@ -154,7 +154,7 @@ class Sums:
         if row.ttft_s is not None and (hit or row.outcome is Outcome.MISS):
             (self.hits if hit else self.misses)[bisect_left(BOUNDS_S, row.ttft_s)] += 1
 
-    def merge(self, other: Sums) -> None:
+    def merge(self, other: BucketSums) -> None:
         """Add the sums of another bucket or key."""
         self.outcomes.update(other.outcomes)
         self.hits.update(other.hits)
@@ -201,7 +201,7 @@ class LiveTotals:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._buckets: dict[int, dict[Key, Sums]] = {}
+        self._buckets: dict[int, dict[Key, BucketSums]] = {}
         self._keys: set[Key] = set()
         self._held = 0
         self._seen: set[str] | None = None
@@ -242,7 +242,7 @@ class LiveTotals:
             self._keys.add(key)
         bucket = self._buckets.setdefault(int(row.at // STEP_S), {})
         if key not in bucket:
-            bucket[key] = Sums()
+            bucket[key] = BucketSums()
             self._held += 1
             self._forget()
         bucket[key].add(row)
@@ -299,15 +299,15 @@ class LiveTotals:
         )
 
 
-def _merged(parts: Iterable[Sums]) -> Sums:
-    whole = Sums()
+def _merged(parts: Iterable[BucketSums]) -> BucketSums:
+    whole = BucketSums()
     for each in parts:
         whole.merge(each)
     return whole
 
 
-def _quantiles(classes: Counter[int]) -> Quantiles:
-    return Quantiles(
+def _quantiles(classes: Counter[int]) -> FirstTokens:
+    return FirstTokens(
         n=classes.total(), p50_s=_quantile(classes, 0.5), p95_s=_quantile(classes, 0.95)
     )
 

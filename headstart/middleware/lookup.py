@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
-    from headstart.policies.patience import Patience
+    from headstart.policies.patience import LookupPatience
     from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
@@ -74,7 +74,7 @@ class Finder:
         clock: Callable[[], float],
         answered: RecentAnswers,
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
-        patience: Patience | None = None,
+        patience: LookupPatience | None = None,
     ) -> None:
         self._cache = cache
         self._admission = admission

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observation, Observer
-    from headstart.policies.patience import Patience
+    from headstart.policies.patience import LookupPatience
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
@@ -310,7 +310,7 @@ _WORDS = {
 class FirstBytes:
     """Tells ``patience`` how long fresh answers take to begin."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: LookupPatience) -> None:
         self._patience = patience
 
     def notify(self, observation: Observation) -> None:

@@ -374,8 +374,8 @@ class Engine:
         assert flight.pump is not None
         assert self._oversight is not None
         book = partial(
-            book_audit, flight, context, sample, self._oversight.audits, self._observer,
-            clock=self._clock, id=self._new_id(),
+            book_audit, flight, context, self._oversight.audits, self._observer,
+            pair=sample.pair, source=sample.source, clock=self._clock, id=self._new_id(),
         )  # fmt: skip
         flight.pump.add_done_callback(book)
 

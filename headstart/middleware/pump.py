@@ -436,7 +436,13 @@ class PumpedCall:
                 self._refusal = self._pump.admission.refuse_store(
                     request, self._kept, self._prepared.cached_tools
                 )
-                if self._refusal is None and self._contradicts(reply, self._kept):
+                tells_twice = self._dialect and self._dialect.contradicts
+                if (
+                    self._refusal is None
+                    and tells_twice
+                    and _TEXT_PASSES.issuperset(reply.transforms)
+                    and tells_twice(self._kept)
+                ):
                     self._refusal = "contradictory"
                 self._judged = True
             return self._refusal
@@ -445,12 +451,6 @@ class PumpedCall:
             return "error"
         too_large = transcript.overflowed or transcript.size > MAX_DOCUMENT_BYTES
         return "too-large" if too_large and self._completion is None else "unreadable"
-
-    def _contradicts(self, reply: Reply, answer: Completion) -> bool:
-        """Tell whether the provider has told the text twice, and not the same one."""
-        if self._dialect is None or not _TEXT_PASSES.issuperset(reply.transforms):
-            return False
-        return self._dialect.contradicts(answer)
 
     def _refuse_raw(self, reply: Reply) -> str | None:
         """Return why an answer that is in no dialect may not be stored, or None."""

@@ -21,7 +21,7 @@ MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
 
 
-class Patience:
+class LookupPatience:
     """Learns from misses how long a question may wait."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ class Line(NamedTuple):
     endpoint: str
 
 
-class Sums:
+class LineSums:
     """The sums of a line. ``failed`` requests count as requests, too."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Breakdown:
     """Collects booked requests; ``write`` writes the lines as CSV, the earliest day first."""
 
     def __init__(self) -> None:
-        self._lines: dict[Line, Sums] = {}
+        self._lines: dict[Line, LineSums] = {}
 
     def add(self, row: Served) -> None:
         """Count a request. One of a path that is not cached has no line: it has no known price."""
@@ -70,12 +70,12 @@ class Breakdown:
         )
         if line not in self._lines and len(self._lines) >= MOST_LINES:
             line = line._replace(model="other")
-        self._lines.setdefault(line, Sums()).add(row)
+        self._lines.setdefault(line, LineSums()).add(row)
 
     def write(self, file: TextIO) -> None:
         """Write a header and the lines. Dollars have eight digits after the point."""
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*Line._fields, *vars(Sums()), "saved_usd"))
+        writer.writerow((*Line._fields, *vars(LineSums()), "saved_usd"))
         for line, sums in sorted(self._lines.items()):
             saved = sums.would_have_cost_usd - sums.did_cost_usd
             numbers = (*vars(sums).values(), saved)

@@ -12,7 +12,7 @@ from headstart.middleware.prepare import Prepared, Repeat
 from headstart.observe import Served
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives
-from headstart.policies.patience import SHORTEST_S, UNKNOWN_S, Patience
+from headstart.policies.patience import SHORTEST_S, UNKNOWN_S, LookupPatience
 from headstart.types import ChatRequest
 from support.caches import House, running
 from support.entries import entry
@@ -76,7 +76,7 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
 
 @pytest.mark.anyio
 async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() -> None:
-    house, patience = House(FaultyStore(), max_wait_s=60.0), Patience()
+    house, patience = House(FaultyStore(), max_wait_s=60.0), LookupPatience()
     finder = Finder(
         house.cache,
         Admission(),
@@ -115,7 +115,7 @@ def served(outcome: Outcome, ttft_s: float, *, status: int = 200) -> Served:
 
 
 def test_only_fresh_answers_teach_how_long_a_hit_is_worth_waiting_for() -> None:
-    patience = Patience()
+    patience = LookupPatience()
     observer = FirstBytes(patience)
     observer.notify(served(Outcome.EXACT, 0.8))
     observer.notify(served(Outcome.MISS, 0.8, status=503))

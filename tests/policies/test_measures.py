@@ -12,8 +12,8 @@ from headstart.policies.routing.measures import (
     BUCKETS,
     ENOUGH,
     OUTPUT_TOKENS,
+    ExpectedPace,
     Measures,
-    Pace,
     UpstreamModel,
     bucket_of,
 )
@@ -232,7 +232,7 @@ def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_call
 
 def test_a_stream_lags_if_it_drips_and_not_if_it_pauses_or_is_a_little_slow() -> None:
     def lags(tokens: float, waits: list[float]) -> bool:
-        pace = Pace(50.0)
+        pace = ExpectedPace(50.0)
         told = [pace.lags(tokens, each) for each in waits]
         return any(told)
 

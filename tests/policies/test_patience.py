@@ -10,7 +10,7 @@ from headstart.policies.patience import (
     SHARE,
     SHORTEST_S,
     UNKNOWN_S,
-    Patience,
+    LookupPatience,
 )
 
 
@@ -19,14 +19,14 @@ from headstart.policies.patience import (
     [(0.002, SHORTEST_S), (0.3, 0.3 * SHARE), (0.8, 0.8 * SHARE), (30.0, LONGEST_S)],
 )
 def test_the_wait_follows_the_time_of_fresh_answers(first_byte_s: float, expected_s: float) -> None:
-    patience = Patience()
+    patience = LookupPatience()
     for _ in range(20):
         patience.learn("route", "model", first_byte_s)
     assert patience.wait_s("route", "model") == pytest.approx(expected_s, rel=0.03)
 
 
 def test_routes_and_models_are_learned_apart() -> None:
-    patience = Patience()
+    patience = LookupPatience()
     patience.learn("fast", "model", 0.01)
     patience.learn("slow", "model", 0.6)
     assert patience.wait_s("fast", "model") == SHORTEST_S
@@ -35,14 +35,14 @@ def test_routes_and_models_are_learned_apart() -> None:
 
 
 def test_one_slow_answer_does_not_make_it_patient() -> None:
-    patience = Patience()
+    patience = LookupPatience()
     for first_byte_s in (0.1, 0.1, 60.0, 0.1, 0.1):
         patience.learn("", "model", first_byte_s)
     assert patience.wait_s("", "model") < 0.03
 
 
 def test_a_provider_that_became_fast_is_believed_after_some_answers() -> None:
-    patience = Patience()
+    patience = LookupPatience()
     for _ in range(500):
         patience.learn("", "model", 0.8)
     for _ in range(100):
@@ -51,7 +51,7 @@ def test_a_provider_that_became_fast_is_believed_after_some_answers() -> None:
 
 
 def test_the_route_that_was_asked_least_recently_is_forgotten() -> None:
-    patience = Patience()
+    patience = LookupPatience()
     for number in range(MOST_KNOWN + 1):
         patience.learn("", f"model {number}", 0.8)
     assert patience.wait_s("", "model 0") == UNKNOWN_S

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from headstart.decisions import LabelSource, UnlabelledPair
     from headstart.middleware.flights import Flight
-    from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.request_context import RequestContext
     from headstart.observe import Observation, Observer
     from headstart.settings import AuditSettings
@@ -152,11 +152,12 @@ class Audits:
 def book_audit(
     flight: Flight,
     context: RequestContext,
-    sample: FeedbackSample,
     audits: Audits,
     observer: Observer,
     pump: asyncio.Task[None],
     *,
+    pair: UnlabelledPair,
+    source: LabelSource,
     clock: Callable[[], float],
     id: str,
 ) -> None:
@@ -181,10 +182,10 @@ def book_audit(
             scope=context.prepared.scope,
             caller=context.caller,
             route=context.prepared.rule,
-            domain=sample.pair.domain,
-            neighbor=sample.pair.entry.id,
+            domain=pair.domain,
+            neighbor=pair.entry.id,
             audit_of=context.id,
-            reason=sample.source.value,
+            reason=source.value,
             model=request.model if request is not None else "",
             upstream="" if flight.head is None else flight.head.upstream,
             error=type(error).__name__ if error is not None and not pump.cancelled() else None,

@@ -19,7 +19,7 @@ from headstart.errors import (
 from headstart.middleware.request_edits import with_document
 from headstart.policies.output.continuation import continuing
 from headstart.policies.routing.failures import FailureKind
-from headstart.policies.routing.measures import Pace
+from headstart.policies.routing.measures import ExpectedPace
 from headstart.policies.routing.splice import OVERLAP, PrefillSplice, RestartSplice
 from headstart.reply import AnswerWithheld
 from headstart.transcript import CHARACTERS_PER_TOKEN
@@ -183,7 +183,7 @@ class Rescued:
         except UpstreamError as error:
             raise broken from (None if error is broken else error)
 
-    def _pace(self, reply: Reply, call: Call) -> Pace | None:
+    def _pace(self, reply: Reply, call: Call) -> ExpectedPace | None:
         """Return what tells a slow stream; None if nobody else could go on, or nothing is known."""
         request = call.request
         if request is None or not request.stream or reply.usual_speed is None:
@@ -191,7 +191,7 @@ class Rescued:
         if not self._inner.names - call.avoid - {reply.upstream}:
             return None
         speed = reply.usual_speed()
-        return None if speed is None else Pace(speed)
+        return None if speed is None else ExpectedPace(speed)
 
     async def _overtaking(
         self, reply: Reply, shown: Transcript, call: Call, dialect: Dialect

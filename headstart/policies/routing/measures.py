@@ -314,7 +314,7 @@ _LONGEST_WAIT = 0.5
 """The share of this time that a single wait may take."""
 
 
-class Pace:
+class ExpectedPace:
     """Tells when a stream that is alive lags far behind the usual speed of its upstream.
 
     Only the seconds count in which the upstream was waited for: a slow reader is no slow upstream.
