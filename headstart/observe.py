@@ -6,8 +6,8 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from headstart.attempts import Attempt, Shaped  # noqa: TC001 - msgspec reads them
-from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - the same
+from headstart.attempts import Attempt, Shaped, extra_cost_usd
+from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -101,6 +101,17 @@ class Served(Frozen, tag="served"):
     """The length of a relayed request's body."""
     bytes_down: int = 0
     """The length of the body of its answer."""
+
+    @property
+    def would_have_cost_usd(self) -> float:
+        """The bill for this request without Headstart, as far as prices are known.
+
+        One call, and what a hit saved; no audit, and no call whose answer no client got.
+        """
+        if self.outcome is Outcome.AUDIT:
+            return 0.0
+        saved = self.saved_usd if self.succeeded else None
+        return (self.cost_usd or 0.0) - extra_cost_usd(self.attempts) + (saved or 0.0)
 
     @property
     def succeeded(self) -> bool:

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.types import Frozen
@@ -138,7 +137,7 @@ class BucketSums:
         if row.outcome is Outcome.AUDIT:
             return
         self.outcomes[row.outcome.value] += 1
-        self.would_have_usd += (row.cost_usd or 0.0) - extra_cost_usd(row.attempts)
+        self.would_have_usd += row.would_have_cost_usd
         hit = row.outcome.is_hit
         if not hit:
             self.overhead_s += row.overhead_s
@@ -147,7 +146,6 @@ class BucketSums:
             return
         self.saved_tokens += row.saved_tokens
         if row.saved_usd is not None:
-            self.would_have_usd += row.saved_usd
             self.saved_usd.add(row.saved_usd)
         if hit:
             self.saved_s.add(row.saved_total_s)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from headstart.attempts import FAILURES, AttemptOutcome, extra_cost_usd
+from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.observe import HELD_OUT
 from headstart.report.statistics import (
@@ -171,10 +171,11 @@ class GroupTally:
         self._audit_usd = 0.0
         self._paid = 0
         self._paid_usd = 0.0
-        self._extra_usd = 0.0
+        self._would_have_usd = 0.0
 
     def add(self, row: Served) -> None:
         """Count a request, or the cost of an audit."""
+        self._would_have_usd += row.would_have_cost_usd
         if row.cost_usd is not None:
             self._paid += 1
             self._paid_usd += row.cost_usd
@@ -182,7 +183,6 @@ class GroupTally:
             self._audits += 1
             self._audit_usd += row.cost_usd or 0.0
             return
-        self._extra_usd += extra_cost_usd(row.attempts)
         self.outcomes[row.outcome.value] += 1
         if not row.outcome.is_hit:
             self._overhead_s += row.overhead_s
@@ -244,11 +244,11 @@ class GroupTally:
     def _costs(self) -> Costs:
         if not self._paid and not self._priced:
             return Costs(paid_usd=None, would_have_usd=None, saved_share=None)
-        would_have = self._paid_usd - self._audit_usd - self._extra_usd + self._usd
+        paid, would_have = self._paid_usd, self._would_have_usd
         return Costs(
-            paid_usd=self._paid_usd,
+            paid_usd=paid,
             would_have_usd=would_have,
-            saved_share=1.0 - self._paid_usd / would_have if would_have > 0 else None,
+            saved_share=1.0 - paid / would_have if would_have > 0 else None,
         )
 
     def _times(self, side: str) -> Times:

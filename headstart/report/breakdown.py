@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from headstart.attempts import extra_cost_usd
 from headstart.decisions import Outcome
 from headstart.report.accounts import NONE, day_of
 
@@ -38,18 +37,16 @@ class LineSums:
 
     def add(self, row: Served) -> None:
         """Count a request, or the cost of an audit."""
-        paid = row.cost_usd or 0.0
-        self.did_cost_usd += paid
+        self.did_cost_usd += row.cost_usd or 0.0
+        self.would_have_cost_usd += row.would_have_cost_usd
         if row.outcome is Outcome.AUDIT:
             return
         self.requests += 1
         self.hits += row.outcome.is_hit
-        self.would_have_cost_usd += paid - extra_cost_usd(row.attempts)
         if not row.succeeded:
             self.failed += 1
             return
         self.saved_tokens += row.saved_tokens
-        self.would_have_cost_usd += row.saved_usd or 0.0
         if not row.outcome.is_hit:
             self.prompt_tokens += row.prompt_tokens
             self.completion_tokens += row.completion_tokens
