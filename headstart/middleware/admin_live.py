@@ -16,7 +16,7 @@ from headstart.attempts import FAILURES
 from headstart.errors import StoreError
 from headstart.middleware.admin_learning import page_response
 from headstart.middleware.admin_state import Admin, Engine, UpstreamStatus, upstream_states
-from headstart.middleware.live import LiveTotals, LiveView
+from headstart.middleware.live import LiveTotals, LiveView, key_of
 from headstart.observe import logger
 from headstart.types import Frozen
 
@@ -147,8 +147,10 @@ class _Filter(msgspec.Struct, frozen=True):
 
     def fits(self, row: Served) -> bool:
         """Tell whether a request belongs on the page."""
-        wanted = ((self.caller, row.caller), (self.route, row.route), (self.model, row.model))
-        return all(value is None or value == (has or "(none)") for value, has in wanted)
+        wanted = (self.caller, self.route, self.model)
+        return all(
+            value is None or value == has for value, has in zip(wanted, key_of(row), strict=True)
+        )
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:

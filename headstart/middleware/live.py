@@ -39,6 +39,11 @@ class Key(NamedTuple):
     model: str
 
 
+def key_of(row: Served) -> Key:
+    """Return what a request can be filtered by."""
+    return Key(row.caller or NONE, row.route or NONE, row.model or NONE)
+
+
 class FirstTokens(Frozen, omit_defaults=False):
     """FirstTokens of the time to first token in seconds, right to 15 %; ``n`` requests."""
 
@@ -233,7 +238,7 @@ class LiveTotals:
     def _add(self, row: Served) -> None:
         if row.outcome is Outcome.RELAY:
             return
-        key = Key(row.caller or NONE, row.route or NONE, row.model or NONE)
+        key = key_of(row)
         if key not in self._keys:
             if len(self._keys) >= MOST_KEYS:
                 key = key._replace(model="other")

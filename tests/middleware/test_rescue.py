@@ -41,8 +41,14 @@ def spoken(*words: str, id: str = "up-1", end: bool = True) -> list[Step]:
     return [Piece(encoder.feed((event,)), (event,)) for event in events]
 
 
-def rescued(house: House, *actors: Actor, mode: Any = "restart", prefill: Any = NOBODY) -> Rescued:
-    members = [house.target(each, stall_s=0.05) for each in actors]
+def rescued(
+    house: House,
+    *actors: Actor,
+    mode: Any = "restart",
+    prefill: Any = NOBODY,
+    stall_s: float = 0.05,
+) -> Rescued:
+    members = [house.target(each, stall_s=stall_s) for each in actors]
     strategy = AttemptGroup(
         "route",
         members,
@@ -320,17 +326,7 @@ async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> 
     """Return a rescue whose first upstream is known to be fast."""
     key = UpstreamModel(actors[0].name, "m")
     house.conditions.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
-    members = [house.target(each, stall_s=30.0) for each in actors]
-    strategy = AttemptGroup(
-        "route",
-        members,
-        Strategy(strategy="fallback", retries=0),
-        extra=ExtraBudget(0.0, 0.0),
-        retrying=RetryBudget(),
-        draw=lambda: 0.0,
-        clock=lambda: UNIX,
-    )
-    return Rescued(strategy, DIALECTS)
+    return rescued(house, *actors, stall_s=30.0)
 
 
 WORDS = [f"word {n}, " for n in range(60)]
