@@ -49,15 +49,10 @@ KILL_S = 10.0
 """Workers that still run this long after the time for their last answers are killed."""
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    with contextlib.suppress(AttributeError):  # only Linux has it
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def worker_count(server: ServerSettings) -> int:
     """Return the number of processes that ``server.workers`` asks for. Raises ConfigError."""
+    from headstart.embeddings.encoder_worker import available_cores
+
     count = available_cores() if server.workers == "auto" else server.workers
     if count > 1 and not hasattr(os, "fork"):
         raise ConfigError("server.workers: this system runs only one worker")

@@ -45,11 +45,15 @@ SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
 def spare_threads() -> int:
     """Return how many threads may encode on this machine: one for each core, a few at most."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return min(MOST_THREADS, cores)
+    return min(MOST_THREADS, available_cores())
 
 
 class EncoderWorker:
