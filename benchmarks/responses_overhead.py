@@ -4,7 +4,9 @@
 
 A simulated provider answers at once in a process of its own. Each figure is the user and system
 time of one gateway per request. The cases of a round run one after the other, so other work on the
-machine meets all of them; the table has the medians of the rounds.
+machine meets all of them, and each second round runs them in reverse order; the table has the
+medians of the rounds. A hit is cheap, and the gateway writes its books once a second, so a case
+makes many hits in each round.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from benchmarks.racing_site import load
 from benchmarks.upstream_overhead import answering
 
 SYSTEM = "You are a helpful assistant of a large public library."
+HITS = 16
+"""Number of hits for each miss."""
 _serial = itertools.count()
 
 
@@ -117,9 +121,9 @@ async def bench(requests: int, rounds: int) -> dict[str, Any]:
     measured: dict[Case, list[float]] = {case: [] for case in cases}
     for case in cases:
         await cpu_us(servers[case.server], case, 100)
-    for _ in range(rounds):
-        for case in cases:
-            amount = requests * (4 if case.hit else 1)
+    for number in range(rounds):
+        for case in reversed(cases) if number % 2 else cases:
+            amount = requests * (HITS if case.hit else 1)
             measured[case].append(await cpu_us(servers[case.server], case, amount))
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
