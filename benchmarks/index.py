@@ -190,6 +190,7 @@ async def measure_time(path: Path) -> dict[str, float]:
         InstantEncoder(),
         NearEnough(),
         hot_bytes=HOT_BYTES,
+        outage_ttl_s=30.0,
         max_wait_s=60.0,
         clock=time.monotonic,
         observers=Observers(),

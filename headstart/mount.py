@@ -59,6 +59,7 @@ class CacheOptions(TypedDict, total=False):
     max_entries: int | None
     max_bytes: int | None
     hot_bytes: int
+    outage_ttl_s: float
     key_headers: Sequence[str]
     ignore_headers: Sequence[str]
     audit: Mapping[str, object]

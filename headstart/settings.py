@@ -316,6 +316,10 @@ class CacheSettings(Section):
     recently used entries."""
     hot_bytes: CountOrZero = 64 * 1024 * 1024
     """Memory for recently used entries in front of the store."""
+    outage_ttl_s: SecondsOrZero = 30.0
+    """If the store does not answer, Headstart does not hear which entries were deleted. For this
+    time it still serves exact repeats from memory, and then none. A new answer may be served for
+    this time after its creation."""
     key_headers: tuple[str, ...] = ()
     """Request headers that change the answer. They become part of the cache key."""
     ignore_headers: tuple[str, ...] = ()

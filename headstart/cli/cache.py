@@ -34,6 +34,7 @@ from headstart.cli.request_logs import as_log_lines
 from headstart.config.loading import load_settings
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.errors import ConfigError, HeadstartError
+from headstart.policies.entry_filter import EntryFilter
 from headstart.settings import masked_url
 from headstart.types import Delete, Entry, Frozen, Put, VectorRow
 
@@ -345,6 +346,9 @@ class InvalidateOptions:
     model: str | None = option(None, "Entries of this model.", metavar="NAME")
     scope: str | None = option(None, "First hex digits of a scope.", metavar="HEX")
     partition: str | None = option(None, "First hex digits of a partition.", metavar="HEX")
+    prefix: str | None = option(
+        None, "Entries whose question begins with this text.", metavar="TEXT"
+    )
     older: str | None = option(
         None, "Entries older than 90s, 30m, 12h, 7d or 2w.", metavar="DURATION"
     )
@@ -364,43 +368,35 @@ def invalidate(options: InvalidateOptions) -> None:
       headstart cache invalidate --tag manual-v1
       headstart cache invalidate --model gpt-4o --older 7d --dry-run
     """
-    chosen = (options.tag, options.model, options.scope, options.partition, options.older)
-    if not (options.all or options.id or any(chosen)):
+    age_s = None if options.older is None else parse_duration(options.older)
+    chosen = EntryFilter(
+        ids=options.id,
+        tag=options.tag or None,
+        model=options.model or None,
+        scope=options.scope or None,
+        partition=options.partition or None,
+        prefix=options.prefix or None,
+        before=None if age_s is None else time.time() - age_s,  # noqa: TID251 - the composition root
+    )
+    if chosen.is_empty and not options.all:
         raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
-    deleted = anyio.run(_invalidate, _url(options.store, options.config), options)
+    url = _url(options.store, options.config)
+    deleted = anyio.run(_invalidate, url, chosen, options.dry_run)
     click.echo(f"{deleted:,} entries {'would be' if options.dry_run else 'were'} deleted")
 
 
-async def _invalidate(url: str, options: InvalidateOptions) -> int:
-    age_s = None if options.older is None else parse_duration(options.older)
-    before = None if age_s is None else time.time() - age_s  # noqa: TID251 - the composition root
+async def _invalidate(url: str, chosen: EntryFilter, dry_run: bool) -> int:
     deleted = 0
     async with existing_store(url) as store:
-        ids = [
-            entry.id
-            async for page in store.entries()
-            for entry in page
-            if _fits(entry, options, before)
-        ]
+        ids = [entry.id async for page in store.entries() for entry in page if chosen.fits(entry)]
         for start in range(0, len(ids), AT_ONCE):
             batch = tuple(ids[start : start + AT_ONCE])
-            if not options.dry_run:
+            if not dry_run:
                 await store.append([Delete(ids=batch)])
             deleted += len(batch)
             _progress(deleted, "entries")
     _progress(deleted, "entries", last=True)
     return deleted
-
-
-def _fits(entry: Entry, options: InvalidateOptions, before: float | None) -> bool:
-    return (
-        (not options.id or entry.id in options.id)
-        and (options.tag is None or options.tag in entry.tags)
-        and (options.model is None or options.model == entry.origin.model)
-        and entry.key.scope.startswith(options.scope or "")
-        and entry.key.partition.startswith(options.partition or "")
-        and (before is None or entry.created < before)
-    )
 
 
 # --- warm -----------------------------------------------------------------------------------

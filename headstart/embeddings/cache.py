@@ -64,6 +64,7 @@ class SemanticCache:
         *,
         sketcher: PromptSketcher | None = None,
         hot_bytes: int,
+        outage_ttl_s: float,
         max_wait_s: float,
         clock: Callable[[], float],
         observers: Observer,
@@ -72,13 +73,14 @@ class SemanticCache:
         """Compose the parts. A lookup waits at most ``max_wait_s`` for its encodings.
 
         With a ``sketcher`` the index holds sketches, otherwise vectors of the encoder. ``clock``
-        gives Unix seconds. Every ``touch_s``, the store is told which entries were used.
+        gives Unix seconds. Every ``touch_s``, the store is told which entries were used. While the
+        store is away, exact lookups find entries in memory for ``outage_ttl_s``.
         """
         self._store = store
         self._index = index
         self._observers = observers
         self._touch_s = touch_s
-        self._hot = HotTier(hot_bytes, clock)
+        self._hot = HotTier(hot_bytes, clock, outage_ttl_s)
         self.peek_exact: Callable[[str], Entry | None] = self._hot.find
         """Returns the hot tier's entry under an exact key, without any wait."""
         self.touch: Callable[[Iterable[str]], None] = self._hot.mark_used

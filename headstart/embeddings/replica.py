@@ -7,6 +7,7 @@ behind, the store decides: an id that the store no longer has is removed here.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,11 +49,20 @@ class HotTier:
     ``max_bytes`` bounds an estimate, which is accurate to about 5 %. An expired entry is never
     returned; ``clock`` gives Unix seconds. An entry that alone exceeds the bound, or that no store
     could encode, is not kept. Not thread-safe: only the event loop uses it.
+
+    While the store's log cannot be read, nobody knows which entries were deleted. Then ``find``
+    returns entries for ``outage_ttl_s`` more, counted from the failure or from an entry's creation,
+    and ``get`` returns none.
     """
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, max_bytes: int, clock: Callable[[], float], outage_ttl_s: float = 0.0
+    ) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
+        self._outage_ttl_s = outage_ttl_s
+        self._confirmed_until = math.inf
+        """Until then each entry here may be served. Finite while the log cannot be read."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, Entry] = {}
         self.bytes = 0
@@ -88,12 +98,24 @@ class HotTier:
         entry = self._by_exact.get(exact)
         if entry is None:
             return None
-        if entry.expires is not None and entry.expires <= self._clock():
+        now = self._clock()
+        if entry.expires is not None and entry.expires <= now:
             self.discard((entry.id,))
+            return None
+        if now > self._confirmed_until and now > entry.created + self._outage_ttl_s:
             return None
         self._by_id.move_to_end(entry.id)
         self._used.add(entry.id)
         return entry
+
+    def doubt(self) -> None:
+        """Note that the store's log cannot be read from now on, unless that is known already."""
+        if self._confirmed_until == math.inf:
+            self._confirmed_until = self._clock() + self._outage_ttl_s
+
+    def confirm(self) -> None:
+        """Note that all entries here are known to be in the store."""
+        self._confirmed_until = math.inf
 
     def mark_used(self, ids: Iterable[str]) -> None:
         """Mark entries as used, which need not be here, until ``take_used``."""
@@ -107,7 +129,7 @@ class HotTier:
     def get(self, id: str) -> Entry | None:
         """Return the live entry of an id, without marking it as used."""
         hot = self._by_id.get(id)
-        if hot is None:
+        if hot is None or self._confirmed_until != math.inf:
             return None
         if hot.entry.expires is not None and hot.entry.expires <= self._clock():
             self.discard((id,))
@@ -141,8 +163,9 @@ class Replica:
 
     Without a table of sketches the index holds vectors: those of the encoder ``namespace``; None:
     no vector is indexed. With a table it holds sketches, and ``vectors`` has the vectors that were
-    made so far. When the log is lost, the replica empties the hot tier and reads all rows of the
-    store again, every ``retry_s`` until the store answers.
+    made so far. When the log is lost or cannot be read, the hot tier doubts its entries. The
+    replica then empties it and reads all rows of the store again, every ``retry_s`` until the store
+    answers. So no deletion of that time is missed.
     """
 
     store: Store
@@ -172,6 +195,7 @@ class Replica:
         if self.namespace is not None:
             async for rows in self.store.scan():
                 await self.add(rows)
+        self.hot.confirm()
 
     async def follow(self) -> None:
         """Apply the store's log from the place where ``load`` left it, until cancelled."""
@@ -194,6 +218,7 @@ class Replica:
                             await self.forget(record.ids)
             except StageError as error:
                 report_failure(self.observers, error)
+            self.hot.doubt()
             lost = True
             await anyio.sleep(self.retry_s)
 

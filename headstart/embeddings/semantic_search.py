@@ -455,9 +455,8 @@ class ReadAhead:
             return entry
         if self._read is None:
             self.query.add_time("match_s")
-            wanted = [
-                each for each in self.ids[self.ids.index(id) :] if each not in self.replica.hot
-            ]
+            rest = self.ids[self.ids.index(id) :]
+            wanted = [each for each in rest if self.replica.hot.get(each) is None]
             self._read = await self.replica.read(wanted)
             self.query.add_time("lookup_s")
         return self._read.get(id)

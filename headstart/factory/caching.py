@@ -89,6 +89,7 @@ async def open_cache(
         policy,
         sketcher=sketcher,
         hot_bytes=settings.cache.hot_bytes,
+        outage_ttl_s=settings.cache.outage_ttl_s,
         max_wait_s=SHORTEST_S if fixed_ms is None else fixed_ms / 1000,
         clock=clock,
         observers=build.observers,

@@ -37,7 +37,13 @@ from headstart.middleware.admin_front import (
 )
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
 from headstart.middleware.admin_live import LIVE_HANDLERS
-from headstart.middleware.admin_state import ENTRY_HANDLERS, Admin, Engine, UpstreamsView
+from headstart.middleware.admin_state import (
+    ENTRY_HANDLERS,
+    Admin,
+    Engine,
+    UpstreamsView,
+    choose_entries,
+)
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
     COUNTS,
@@ -122,6 +128,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
         dependencies={
             "admin": Provide(lambda: state, sync_to_thread=False),
             "engine": Provide(engine, sync_to_thread=False),
+            "chosen": Provide(choose_entries, sync_to_thread=False),
         },
         exception_handlers={Exception: _answer_error},
         openapi_config=_openapi(),

@@ -15,6 +15,7 @@ from litestar.params import FromPath, QueryParameter, SkipValidation
 from headstart.errors import StoreError
 from headstart.middleware.admin_front import AdminState, EngineParts
 from headstart.middleware.metrics import Hedging, Levels
+from headstart.policies.entry_filter import EntryFilter
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.types import Delete, Entry, Frozen, RawResponse, Text
 
@@ -65,17 +66,7 @@ async def read_levels(engine: EngineParts) -> Levels:
 
 Admin: TypeAlias = NamedDependency[SkipValidation[AdminState]]
 Engine: TypeAlias = NamedDependency[SkipValidation[EngineParts]]
-Tag = Annotated[str | None, QueryParameter(description="Only entries with this tag.", min_length=1)]
-Partition = Annotated[
-    str | None,
-    QueryParameter(description="The first hex digits of a partition.", pattern="^[0-9a-f]{8,64}$"),
-]
-Caller = Annotated[
-    str | None,
-    QueryParameter(
-        name="scope", description="The first hex digits of a scope.", pattern="^[0-9a-f]{8,64}$"
-    ),
-]
+HEX = "^[0-9a-f]{8,64}$"
 Texts = Annotated[bool, QueryParameter(description="Show question and answer too.")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
@@ -118,21 +109,57 @@ class Deleted(Frozen):
     deleted: int
 
 
+def choose_entries(
+    *,
+    admin: Admin,
+    tag: Annotated[
+        str | None, QueryParameter(description="Only entries with this tag.", min_length=1)
+    ] = None,
+    model: Annotated[
+        str | None, QueryParameter(description="Only entries of this model.", min_length=1)
+    ] = None,
+    partition: Annotated[
+        str | None, QueryParameter(description="The first hex digits of a partition.", pattern=HEX)
+    ] = None,
+    caller: Annotated[
+        str | None,
+        QueryParameter(name="scope", description="The first hex digits of a scope.", pattern=HEX),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        QueryParameter(description="The first characters of the question.", min_length=1),
+    ] = None,
+    older_s: Annotated[
+        float | None, QueryParameter(description="Only entries older than so many seconds.", ge=0)
+    ] = None,
+) -> EntryFilter:
+    """Return the filters of a request for entries."""
+    return EntryFilter(
+        tag=tag,
+        model=model,
+        scope=caller,
+        partition=partition,
+        prefix=prefix,
+        before=None if older_s is None else admin.clock() - older_s,
+    )
+
+
+Chosen: TypeAlias = NamedDependency[SkipValidation[EntryFilter]]
+
+
 @get("/cache")
 async def list_entries(
     *,
     admin: Admin,
     engine: Engine,
-    tag: Tag = None,
-    partition: Partition = None,
-    caller: Caller = None,
+    chosen: Chosen,
     limit: Limit = 100,
     texts: Texts = False,
 ) -> EntryList:
     """List entries, oldest first."""
     now = admin.clock()
     views: list[EntryView] = []
-    async for entry in _matching(engine, tag, partition, caller):
+    async for entry in _matching(engine, chosen):
         if len(views) == limit:
             return EntryList(entries=views, more=True)
         views.append(view_entry(entry, now, texts=texts))
@@ -156,13 +183,13 @@ async def delete_entry(id: FromPath[str], engine: Engine) -> Deleted:
 
 
 @delete("/cache", status_code=200)
-async def delete_entries(
-    engine: Engine, tag: Tag = None, partition: Partition = None, caller: Caller = None
-) -> Deleted:
-    """Delete the entries that match all given filters: tag, partition and scope."""
-    if tag is None and partition is None and caller is None:
-        raise ValidationException("say which entries: ?tag=…, ?partition=… or ?scope=…")
-    ids = [entry.id async for entry in _matching(engine, tag, partition, caller)]
+async def delete_entries(engine: Engine, chosen: Chosen) -> Deleted:
+    """Delete the entries that match all given filters."""
+    if chosen.is_empty:
+        raise ValidationException(
+            "say which entries: ?tag=…, ?model=…, ?scope=…, ?partition=…, ?prefix=… or ?older_s=…"
+        )
+    ids = [entry.id async for entry in _matching(engine, chosen)]
     for start in range(0, len(ids), AT_ONCE):
         await _invalidate(engine, ids[start : start + AT_ONCE])
     return Deleted(deleted=len(ids))
@@ -202,16 +229,10 @@ def answer_text(entry: Entry) -> str:
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
-async def _matching(
-    engine: EngineParts, tag: str | None, partition: str | None, scope: str | None
-) -> AsyncIterator[Entry]:
+async def _matching(engine: EngineParts, chosen: EntryFilter) -> AsyncIterator[Entry]:
     async for entries in engine.store.entries():
         for entry in entries:
-            if (
-                (tag is None or tag in entry.tags)
-                and entry.key.partition.startswith(partition or "")
-                and entry.key.scope.startswith(scope or "")
-            ):
+            if chosen.fits(entry):
                 yield entry
 
 

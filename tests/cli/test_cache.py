@@ -168,6 +168,8 @@ def test_stats_count_what_a_store_holds(old: str, capsys: pytest.CaptureFixture[
         (["--id", "e7", "--id", "e8"], 600),
         (["--id", "e7", "--tag", "x"], 602),
         (["--model", "nobody"], 602),
+        (["--prefix", "quest"], 0),
+        (["--prefix", "uest"], 602),
         (["--all"], 0),
         (["--all", "--dry-run"], 602),
     ],

@@ -55,6 +55,7 @@ async def warmed() -> AsyncIterator[SemanticCache]:
         worker,
         VerifiedMatch(PROMISE, lambda _: domain),
         hot_bytes=1 << 20,
+        outage_ttl_s=30.0,
         max_wait_s=60.0,
         clock=lambda: 1000.0,
         observers=Observers(),

@@ -164,6 +164,28 @@ async def test_after_a_lost_log_nothing_deleted_meanwhile_is_served() -> None:
         assert lookup.entry.id == "b"
 
 
+@pytest.mark.virtual_clock
+async def test_a_store_that_is_away_leaves_exact_repeats_for_a_while() -> None:
+    store = FaultyStore()
+    house, other = House(store, outage_ttl_s=30.0), House(store)
+    async with running(house.cache) as cache:
+        await cache.put(make_entry("a", exact="x", created=house.now), "one@0")
+        await until(lambda: store.calls.count("follow") >= 2)
+        store.failing = {"follow", "find", "load", "cursor"}
+        await other.cache.put(make_entry("b"), "one@9")
+        await until(lambda: house.failures)
+        house.now += 30.0
+        assert cache.peek_exact("x") is not None
+        assert (await cache.find_semantic(key("uno@0"), accept)).entry is None
+        house.now += 0.1
+        assert cache.peek_exact("x") is None
+        store.failing = set()
+        await until(lambda: store.calls.count("scan") >= 2)
+        assert (await cache.find_exact(key(None, exact="x"), accept)) is not None
+        await until(lambda: cache.peek_exact("x") is not None)
+        assert (await cache.find_semantic(key("uno@0"), accept)).entry is not None
+
+
 async def test_a_warm_start_that_fails_closes_the_store() -> None:
     house = House(store := FaultyStore())
     store.failing = {"scan"}

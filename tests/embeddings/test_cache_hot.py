@@ -99,3 +99,34 @@ def test_discarding_frees_what_an_entry_held(hot: HotTier) -> None:
     assert hot.bytes == room_for(1)
     hot.clear()
     assert (len(hot), hot.bytes) == (0, 0)
+
+
+def test_while_the_log_cannot_be_read_only_exact_repeats_are_served_and_not_for_long() -> None:
+    now = 1000.0
+    hot = HotTier(1 << 20, lambda: now, outage_ttl_s=30.0)
+    hot.put(make_entry("old", exact="old", created=10.0))
+    hot.doubt()
+    now += 20.0
+    hot.doubt()  # a second failure begins no new time
+    hot.put(make_entry("new", exact="new", created=now))
+    assert (hot.get("old"), hot.get("new")) == (None, None)
+    now = 1030.0
+    assert hot.find("old") is not None
+    now = 1030.1
+    assert hot.find("old") is None
+    assert hot.find("new") is not None
+    now = 1050.1
+    assert hot.find("new") is None
+    hot.confirm()
+    assert hot.find("old") is hot.get("old") is not None
+
+
+def test_without_time_for_an_outage_nothing_is_served_in_one() -> None:
+    hot = HotTier(1 << 20, lambda: NOW)
+    hot.put(make_entry("a", created=NOW - 1.0))
+    hot.doubt()
+    assert hot.find("a") is not None  # the failure was noted at this moment
+    hot = HotTier(1 << 20, iter((NOW, NOW + 1.0)).__next__)
+    hot.put(make_entry("a", created=NOW - 1.0))
+    hot.doubt()
+    assert hot.find("a") is None

@@ -337,6 +337,7 @@ async def test_a_prompt_that_was_looked_up_is_not_parsed_again_to_be_stored() ->
         FakeEncoder(),
         policy,
         hot_bytes=1 << 20,
+        outage_ttl_s=30.0,
         max_wait_s=60.0,
         clock=lambda: 1000.0,
         observers=Recorder(),

@@ -294,6 +294,29 @@ async def test_entries_are_deleted_by_tag(local: Sidecar) -> None:
     assert [entry["tags"] for entry in (await local.json("cache"))["entries"]] == [["new"]]
 
 
+async def test_entries_are_deleted_by_the_start_of_their_question_and_by_model(
+    local: Sidecar,
+) -> None:
+    for text in ("What is old?", "What is new?", "Who is new?"):
+        await local.ask(text)
+    model = (await local.json("cache"))["entries"][0]["model"]
+    for query, count in ((f"?prefix=What&model={model}x", 0), (f"?prefix=What&model={model}", 2)):
+        assert len((await local.json(f"cache{query}"))["entries"]) == count
+        assert decode(await local.call("DELETE", f"/_headstart/cache{query}")) == {"deleted": count}
+    (left,) = (await local.json("cache?texts=1"))["entries"]
+    assert left["question"] == "Who is new?"
+
+
+async def test_entries_are_deleted_by_their_age() -> None:
+    now = time.time()  # noqa: TID251 - the server's
+    store = MemoryStore(clock=lambda: now)
+    await store.append([put(str(age), created=now - age) for age in (10, 1000, 10_000)])
+    async with administered(Parts(store)) as running:
+        reply = await running.call("DELETE", "/_headstart/cache?older_s=900")
+        assert decode(reply) == {"deleted": 2}
+    assert [entry and entry.id for entry in await store.load(["10", "1000"])] == ["10", None]
+
+
 async def test_entries_are_deleted_by_the_start_of_their_partition(local: Sidecar) -> None:
     await local.ask("one")
     await local.ask("two", authorization="Bearer other")
@@ -322,7 +345,20 @@ async def test_what_one_caller_had_stored_is_listed_and_deleted_by_its_scope(
 
 @pytest.mark.parametrize(
     "query",
-    ["", "?partition=", "?partition=ab", "?partition=%25", "?tag=", "?scope=", "?scope=zzzzzzzz"],
+    [
+        "",
+        "?partition=",
+        "?partition=ab",
+        "?partition=%25",
+        "?tag=",
+        "?scope=",
+        "?scope=zzzzzzzz",
+        "?model=",
+        "?prefix=",
+        "?older_s=-1",
+        "?older_s=x",
+        "?older=9",
+    ],
 )
 async def test_a_deletion_that_names_nothing_is_refused(local: Sidecar, query: str) -> None:
     await local.ask("one")

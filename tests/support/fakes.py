@@ -172,6 +172,10 @@ class FaultyStore(MemoryStore):
         self.first_cursor = 0
         """The log no longer reaches back beyond it."""
 
+    async def cursor(self) -> str:
+        self._call("cursor")
+        return await super().cursor()
+
     async def find(self, exact: str) -> Entry | None:
         self._call("find")
         return await super().find(exact)
@@ -245,6 +249,7 @@ def make_entry(
     partition: str = "p",
     query: str | None = None,
     text: str = "an answer",
+    created: float = 1.0,
     expires: float | None = None,
 ) -> Entry:
     """Return an entry; its exact key is its id unless said otherwise."""
@@ -257,6 +262,6 @@ def make_entry(
             created=1,
         ),
         origin=Origin(model="m", upstream="u", ttft_s=0.5, total_s=1.0),
-        created=1.0,
+        created=created,
         expires=expires,
     )
