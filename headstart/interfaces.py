@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headstart.reply import Reply
     from headstart.types import (
         Call,
+        Charge,
+        Charged,
         ChatRequest,
         Completion,
         Entry,
@@ -147,6 +149,14 @@ class Store(Protocol):
 
     async def kept(self, name: str) -> bytes | None:
         """Return the document under a name, or None."""
+
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add amounts to counters, which all processes of the store share: all of them, or none.
+
+        None is added if one would lift its counter above its ``most``. A new counter begins at 0.
+        Each counter is named once. What was added is durable on return; after a cancellation it
+        may have been added.
+        """
 
     async def secret(self) -> bytes:
         """Return 32 random bytes, made once and the same for all processes of the store."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, dataclass_transform
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -426,6 +426,25 @@ class Logged(Frozen):
 class StoreStats(Frozen):
     entries: int
     bytes: int
+
+
+class Charge(NamedTuple):
+    """An amount to add to a counter of the store. A negative amount gives back."""
+
+    counter: str
+    amount: int
+    expires: float
+    """From then on the counter is gone, and may be forgotten."""
+    most: int | None = None
+    """The highest value that the counter may reach; None: any."""
+
+
+class Charged(NamedTuple):
+    """What became of charges: all were added, or none."""
+
+    added: bool
+    values: tuple[int, ...]
+    """The values of their counters now, in the order of the charges."""
 
 
 # --- ids: ULIDs, sortable by time and unique without coordination (github.com/ulid/spec) -------

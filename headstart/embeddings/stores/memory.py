@@ -18,6 +18,7 @@ from headstart.embeddings.stores.records import (
     LogRow,
     RecordStore,
     after_cursor,
+    charge_all,
     decode,
     encode,
     row_cursor,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
+    from headstart.types import Charge, Charged
 
 
 class MemoryStore(RecordStore):
@@ -51,6 +53,7 @@ class MemoryStore(RecordStore):
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
         self._labelled = 0
         self._documents: dict[str, bytes] = {}
+        self._counters: dict[str, tuple[int, float]] = {}
         self._secret = self._new_secret or secrets.token_bytes(32)
 
     async def open(self) -> None:
@@ -116,6 +119,18 @@ class MemoryStore(RecordStore):
     async def kept(self, name: str) -> bytes | None:
         """Return a kept document, or None."""
         return self._documents.get(name)
+
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add to counters, all or none."""
+        now = self._clock()
+        counters = {name: kept for name, kept in self._counters.items() if kept[1] > now}
+        values = [counters.get(each.counter, (0, 0.0))[0] for each in charges]
+        charged = charge_all(charges, values)
+        if charged.added:
+            for each, value in zip(charges, charged.values, strict=True):
+                counters[each.counter] = (value, each.expires)
+        self._counters = counters
+        return charged
 
     async def secret(self) -> bytes:
         """Return 32 random bytes, different in each object."""

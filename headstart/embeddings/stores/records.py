@@ -26,13 +26,13 @@ import msgspec
 from headstart.decisions import Label
 from headstart.errors import StoreError
 from headstart.observe import Committed, Observers, Served
-from headstart.types import Delete, Entry, Logged, Put, VectorRow
+from headstart.types import Charged, Delete, Entry, Logged, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.observe import Observer
-    from headstart.types import Record, Sketch
+    from headstart.types import Charge, Record, Sketch
 
 T = TypeVar("T")
 
@@ -214,6 +214,15 @@ class StoreOptions(TypedDict, total=False):
     observer: Observer | None
     new_secret: bytes | None
     """The secret of a store that has none yet; None: a random one."""
+
+
+def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
+    """Return the counters' values after the charges, if none passes its limit; else ``values``."""
+    after = tuple([value + each.amount for each, value in zip(charges, values, strict=True)])
+    for each, value in zip(charges, after, strict=True):
+        if each.most is not None and each.amount > 0 and value > each.most:
+            return Charged(added=False, values=tuple(values))
+    return Charged(added=True, values=after)
 
 
 class RecordStore(ABC):

@@ -17,6 +17,7 @@ labels           capped stream: domain and envelope of each label
 labels:<domain>  stream: the ids in ``labels`` of one domain
 document:<name>  string
 documents        sorted set of names by a number that only grows: least recently written first
+counter:<name>   string: the value of a counter; with a TTL
 count            the last number in ``order`` or ``documents``
 schema, secret   strings, written once
 ===============  =======================================================================
@@ -54,14 +55,14 @@ from headstart.embeddings.stores.records import (
 )
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served
-from headstart.types import Delete, Entry, Sketch, StoreStats
+from headstart.types import Charged, Delete, Entry, Sketch, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
-    from headstart.types import VectorRow
+    from headstart.types import Charge, VectorRow
 
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
@@ -229,6 +230,27 @@ end
 """KEYS: prefix. ARGV: name and value of a document, and the number of documents to keep."""
 
 
+CHARGE = """
+local values, added = {}, 1
+for at = 1, #ARGV, 4 do
+    local value = tonumber(redis.call('GET', KEYS[1] .. 'counter:' .. ARGV[at]) or 0)
+    local amount, most = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 3])
+    if most and amount > 0 and value + amount > most then added = 0 end
+    values[#values + 1] = value
+end
+for at = 1, #ARGV * added, 4 do
+    local counter = KEYS[1] .. 'counter:' .. ARGV[at]
+    if ARGV[at + 1] ~= '0' then
+        values[(at + 3) / 4] = redis.call('INCRBY', counter, ARGV[at + 1])
+        redis.call('PEXPIRE', counter, ARGV[at + 2])
+    end
+end
+return {added, values}
+"""
+"""KEYS: prefix. ARGV: counter, amount, TTL in milliseconds and limit ("": none) of each charge.
+Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53."""
+
+
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
     if isinstance(record, Delete):
@@ -306,7 +328,7 @@ class RedisStore(RecordStore):
     def __init__(self, url: str, **options: Unpack[StoreOptions]) -> None:
         super().__init__(**options)
         self._client = connect(url)
-        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP)
+        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE)
         self._scripts = {text: self._client.register_script(text) for text in scripts}
         self._paused_until = 0.0
 
@@ -399,6 +421,22 @@ class RedisStore(RecordStore):
         with self._failing_fast():
             value = await self._client.get(f"{PREFIX}document:{name}")
         return cast("bytes | None", value)
+
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add to counters in one script, all or none."""
+        now = self._clock()
+        arguments = [
+            item
+            for each in charges
+            for item in (
+                each.counter,
+                each.amount,
+                max(math.ceil((each.expires - now) * 1000), 1),
+                "" if each.most is None else each.most,
+            )
+        ]
+        added, values = await self._run(CHARGE, *arguments)
+        return Charged(added=bool(added), values=tuple(values))
 
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books in their order, one round trip a batch."""

@@ -11,7 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
 import anyio
 from anyio.to_thread import run_sync
@@ -28,6 +28,7 @@ from headstart.embeddings.stores.records import (
     RecordStore,
     StoreLimits,
     after_cursor,
+    charge_all,
     decode,
     encode,
     row_cursor,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
     from headstart.settings import OnCorrupt
+    from headstart.types import Charge, Charged
 
 A = ParamSpec("A")
 T = TypeVar("T")
@@ -72,7 +74,7 @@ class SQLiteStore(RecordStore):
         self._path = Path(path)
         self._on_corrupt: OnCorrupt = on_corrupt
         self._busy_s = busy_s
-        self._writer: BatchWorker[SQLiteWrite, str] | None = None
+        self._writer: BatchWorker[SQLiteWrite, str | Charged] | None = None
         self._reader: BatchWorker[Callable[[sqlite3.Connection], object], object] | None = None
         self._connections: tuple[sqlite3.Connection, ...] = ()
 
@@ -155,6 +157,10 @@ class SQLiteStore(RecordStore):
         value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
         return None if value is None else bytes(value)
 
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add to counters in the next group commit, all or none."""
+        return cast("Charged", await self._submit(SQLiteWrite(charges=charges)))
+
     async def secret(self) -> bytes:
         """Return the 32 random bytes that were made with the file."""
         return bytes(await self._read(_read_value, "SELECT value FROM secret"))
@@ -189,6 +195,10 @@ class SQLiteStore(RecordStore):
         return [(row_cursor(seq), value) for seq, value in rows]
 
     async def _write(self, write: SQLiteWrite) -> str:
+        return cast("str", await self._submit(write))
+
+    async def _submit(self, write: SQLiteWrite) -> str | Charged:
+        """Return the log's end; for charges, what became of them."""
         if self._writer is None:
             raise StoreError("the store is not open")
         try:
@@ -301,6 +311,7 @@ def _log_rows(
 HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM entries WHERE expires <= ?)"
 PURGE = """DELETE FROM entries WHERE seq IN
     (SELECT seq FROM entries WHERE expires <= ? ORDER BY expires LIMIT ?)"""
+COUNTER = "SELECT value FROM counters WHERE name = ?"
 PRUNE_LOG = "DELETE FROM log WHERE seq <= (SELECT max(seq) FROM log) - ?"
 PRUNE_BOOKS = "DELETE FROM books WHERE seq <= (SELECT max(seq) FROM books) - ?"
 PRUNE_LABELS = "DELETE FROM labels WHERE seq <= (SELECT max(seq) FROM labels) - ?"
@@ -316,6 +327,7 @@ class SQLiteWrite(NamedTuple):
     booked: Sequence[tuple[float, bytes]] = ()
     labels: Sequence[tuple[str, bytes]] = ()
     documents: Sequence[tuple[str, bytes]] = ()
+    charges: Sequence[Charge] = ()
 
 
 @dataclass(slots=True)
@@ -326,11 +338,11 @@ class SQLiteWriter:
     limits: StoreLimits
     clock: Callable[[], float]
 
-    def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str]:
+    def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str | Charged]:
         """Write all or nothing, and remove expired and surplus entries.
 
-        Returns the log's end for each write. Without writes it only removes expired entries.
-        Raises sqlite3.Error: then nothing was written.
+        Returns the log's end for each write, or what became of its charges. Without writes it only
+        removes expired entries. Raises sqlite3.Error: then nothing was written.
         """
         if not writes and not self._has_expired():
             return ()
@@ -338,13 +350,27 @@ class SQLiteWriter:
         execute("BEGIN IMMEDIATE")
         try:
             self._apply(writes)
+            charged = [self._charge(write.charges) if write.charges else None for write in writes]
             (cursor,) = execute("SELECT max(seq) FROM log").fetchone()
             execute("COMMIT")
         except BaseException:
             if self.connection.in_transaction:
                 execute("ROLLBACK")
             raise
-        return [str(cursor)] * len(writes)
+        return [str(cursor) if each is None else each for each in charged]
+
+    def _charge(self, charges: Sequence[Charge]) -> Charged:
+        execute = self.connection.execute
+        execute("DELETE FROM counters WHERE expires <= ?", (self.clock(),))
+        values = [_read_value(self.connection, COUNTER, (each.counter,)) for each in charges]
+        charged = charge_all(charges, [value or 0 for value in values])
+        if charged.added:
+            rows = zip(charges, charged.values, strict=True)
+            self.connection.executemany(
+                "REPLACE INTO counters VALUES (?, ?, ?)",
+                [(each.counter, value, each.expires) for each, value in rows if each.amount],
+            )
+        return charged
 
     def _has_expired(self) -> bool:
         (expired,) = self.connection.execute(HAS_EXPIRED, (self.clock(),)).fetchone()

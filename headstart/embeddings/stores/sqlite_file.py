@@ -73,7 +73,11 @@ SKETCHES = (
         INSERT INTO log (deleted, id) VALUES (0, NEW.id);
     END""",
 )
-MIGRATIONS = (ENTRIES, LABELS, SKETCHES)
+COUNTERS = (
+    """CREATE TABLE IF NOT EXISTS counters
+        (name TEXT PRIMARY KEY, value INTEGER NOT NULL, expires REAL NOT NULL) WITHOUT ROWID""",
+)
+MIGRATIONS = (ENTRIES, LABELS, SKETCHES, COUNTERS)
 """The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 

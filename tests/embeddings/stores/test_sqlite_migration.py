@@ -10,6 +10,7 @@ import pytest
 
 from headstart.embeddings.stores.records import StoreLimits, encode_put
 from headstart.embeddings.stores.sqlite import SQLiteStore
+from headstart.embeddings.stores.sqlite_file import SCHEMA_VERSION
 from headstart.types import Put
 from support.entries import NOW, SKETCH, entry, put, row, vector
 from support.labels import label, labelled
@@ -85,7 +86,7 @@ async def test_a_file_of_the_first_schema_is_taken_over(tmp_path: Path) -> None:
         await store.label([label(life)])
         await store.keep("name", life.encode())
         await store.aclose()
-        assert schema_version(path) == 3
+        assert schema_version(path) == SCHEMA_VERSION
     store = await open_store(path)
     assert await labelled(store) == ["first", "second"]
     assert await store.kept("name") == b"second"
@@ -109,5 +110,5 @@ async def test_a_version_set_back_by_an_older_process_does_no_harm(tmp_path: Pat
     again = await open_store(path)
     assert await labelled(again) == ["a"]
     assert await again.kept("name") == b"value"
-    assert schema_version(path) == 3
+    assert schema_version(path) == SCHEMA_VERSION
     await again.aclose()
