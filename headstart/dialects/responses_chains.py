@@ -227,6 +227,7 @@ def page(
 # --- answers on their way ------------------------------------------------------------------------
 
 _TERMINAL = (b'"response.completed"', b'"response.incomplete"')
+_IN_EACH_TERMINAL = b"omplete"
 _NAMED = (b"event: response.completed\n", b"event: response.incomplete\n")
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
@@ -251,6 +252,8 @@ class StreamTail:
 
     def feed(self, data: bytes) -> bytes | None:
         """Return the terminal event once it has come, else None. ``response_in`` reads it."""
+        if not self._rest and _IN_EACH_TERMINAL not in data and data.endswith(b"\n\n"):
+            return None  # whole frames, none of which ends the stream: most calls are such ones
         pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:

@@ -28,7 +28,7 @@ from headstart.dialects.responses_chains import (
 )
 from headstart.errors import InvalidRequest, StoreError, UnknownReference
 from headstart.observe import StageFailed
-from headstart.reply import is_event_stream, is_plain
+from headstart.reply import form_of_body
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
 
 if TYPE_CHECKING:
@@ -298,8 +298,8 @@ class Conversations:
         return _Held(tuple(turns), tuple(items)), whole
 
     def _remember(self, owner: str, turn: KeptTurn) -> None:
-        limits = self.limits
-        if turn.size > self.most_bytes:
+        limits, size = self.limits, turn.size
+        if size > self.most_bytes:
             return
         known = self._owners.get(owner)
         if known is not None and turn.id in known.turns:
@@ -309,11 +309,14 @@ class Conversations:
         kept.turns[turn.id] = turn
         alone = frozenset((owner,))
         for id in (turn.id, *turn.items):
-            self._holders[id] = self._holders.get(id, alone) | alone
-        kept.items.update(dict.fromkeys(turn.items, turn.id))
+            holders = self._holders.setdefault(id, alone)
+            if holders is not alone:
+                self._holders[id] = holders | alone
+        for item in turn.items:
+            kept.items[item] = turn.id
         self._count += 1
-        self._size += turn.size
-        kept.size += turn.size
+        self._size += size
+        kept.size += size
         while len(kept.turns) > self._most_answers or kept.size > self.most_bytes:
             self._forget(owner, kept, next(iter(kept.turns)))
         while self._count > limits.max_answers or self._size > limits.max_bytes:
@@ -322,9 +325,10 @@ class Conversations:
 
     def _forget(self, owner: str, kept: _KeptTurns, id: str) -> None:
         turn = kept.turns.pop(id)
+        size = turn.size
         self._count -= 1
-        self._size -= turn.size
-        kept.size -= turn.size
+        self._size -= size
+        kept.size -= size
         # Equal answers may have items of the same ids; those of the newer one stay.
         gone = [id, *(each for each in turn.items if kept.items.get(each) == id)]
         for each in gone:
@@ -498,9 +502,9 @@ class Chain:
         async def sending(message: Message) -> None:
             nonlocal tail, parts, size
             if message["type"] == "http.response.start":
-                headers = tuple(message["headers"])
-                if message["status"] == 200 and is_plain(headers):
-                    tail = StreamTail(most) if is_event_stream(headers) else None
+                is_stream, is_plain = form_of_body(tuple(message["headers"]))
+                if message["status"] == 200 and is_plain:
+                    tail = StreamTail(most) if is_stream else None
                     parts = [] if tail is None else None
             elif tail is not None:
                 if (found := tail.feed(message.get("body", b""))) is not None:
