@@ -74,10 +74,13 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def http_request(path: str, body: bytes, *, key: str = "bench") -> bytes:
+def http_request(
+    path: str, body: bytes, *, key: str = "bench", headers: Iterable[tuple[str, str]] = ()
+) -> bytes:
     """Return the bytes of one POST."""
+    more = "".join(f"{name}: {value}\r\n" for name, value in headers)
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n{more}"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

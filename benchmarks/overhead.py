@@ -29,7 +29,7 @@ import uvicorn
 from benchmarks.load import http_request, percentile, run_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 CHAT = "/v1/chat/completions"
 ANSWER = b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'
@@ -154,10 +154,11 @@ class Running:
         return Path(f"/proc/{self.process.pid}/{name}").read_text(encoding="ascii")
 
 
-def start(make: Callable[..., Any], *arguments: Any) -> Running:
-    """Run a server in a fresh process and wait until it accepts."""
+def start(make: Callable[..., Any], *arguments: Any, port: int = 0) -> Running:
+    """Run a server in a fresh process and wait until it accepts. ``port`` 0: any free one."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.bind(("127.0.0.1", 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
     port = bound.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_serve, args=(make, arguments, bound), daemon=True)
@@ -173,14 +174,17 @@ def start(make: Callable[..., Any], *arguments: Any) -> Running:
     raise SystemExit("a bench server did not start")
 
 
-def chat(text: str, *, stream: bool, key: str = "bench") -> bytes:
+def chat(
+    text: str, *, stream: bool, key: str = "bench", headers: Iterable[tuple[str, str]] = ()
+) -> bytes:
     """Return one chat request; each ``key`` learns by itself."""
     messages = [
         {"role": "system", "content": "You are a helpful assistant of a large public library."},
         {"role": "user", "content": text},
     ]
     body = {"model": "bench", "messages": messages, **({"stream": True} if stream else {})}
-    return http_request(CHAT, json.dumps(body, separators=(",", ":")).encode(), key=key)
+    encoded = json.dumps(body, separators=(",", ":")).encode()
+    return http_request(CHAT, encoded, key=key, headers=headers)
 
 
 def unique(number: int) -> str:

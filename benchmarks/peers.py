@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.load import Timings, percentile, run_load
 from benchmarks.peers_breaks import breaks, leave
-from benchmarks.peers_site import STREAM, WHOLE, Site, Target, site
+from benchmarks.peers_site import (
+    STREAM,
+    WHOLE,
+    Site,
+    Target,
+    add_peer_options,
+    peers_of,
+    site,
+    wait_for,
+)
 from benchmarks.peers_table import table
 from benchmarks.racing_site import load
 
@@ -167,58 +176,20 @@ async def bench(site: Site, peers: Sequence[Target], rounds: int) -> dict[str, A
     return {"load": [began, load()], "rounds": rounds, "rows": rows, "endings": endings}
 
 
-async def _answers(peer: Target, patience_s: float) -> None:
-    async with asyncio.timeout(patience_s):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", peer.port)
-            except OSError:
-                await asyncio.sleep(0.2)
-            else:
-                writer.close()
-                return
-
-
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Start our own processes, wait for the peers, and measure."""
-    pids = dict(arguments.pid)
-    peers = [
-        Target(
-            name,
-            url.rstrip("/").removesuffix("/v1"),
-            int(pids[name]) if name in pids else None,
-            tuple(_header(text) for owner, text in arguments.header if owner == name),
-        )
-        for name, url in arguments.peer
-    ]
+    peers = peers_of(arguments)
     async with site(arguments.provider_port) as here:
         print(f"provider: {here.provider.url}/v1", file=sys.stderr, flush=True)
-        for peer in peers:
-            await _answers(peer, arguments.wait)
+        await wait_for(peers, arguments.wait)
         return await bench(here, peers, max(1, arguments.requests // _ROUND))
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, _, value = text.partition(":")
-    return name.strip(), value.strip()
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
 
 
 def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", type=_pair, action="append", default=[], metavar="NAME=URL")
-    parser.add_argument("--pid", type=_pair, action="append", default=[], metavar="NAME=PID")
-    parser.add_argument("--header", type=_pair, action="append", default=[], metavar="NAME=H: V")
+    add_peer_options(parser)
     parser.add_argument("--requests", type=int, default=200, help="misses, one at a time, a target")
-    parser.add_argument("--provider-port", type=int, default=9190)
-    parser.add_argument("--wait", type=float, default=120.0, help="seconds for peers to start")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     figures = asyncio.run(run(arguments))

@@ -6,6 +6,7 @@ whatever headers and model names the gateway passes on.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -20,13 +21,14 @@ import aiohttp
 import msgspec
 import uvloop
 
+from benchmarks.load import http_request
 from benchmarks.overhead import noop_app, relay_to, start, unique
 from benchmarks.safe_hits_programs import Program
 from headstart.lab.simulator import Oracle, ProviderProfile, Record, Simulator, serve
 from headstart.lab.simulator.faults import Cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from multiprocessing.connection import Connection
 
 CHAT = "/v1/chat/completions"
@@ -126,12 +128,7 @@ class Target:
     def request(self, case: str, number: int, *, stream: bool) -> bytes:
         """Return the bytes of a call."""
         body = json.dumps(chat(case, number, stream=stream), separators=(",", ":")).encode()
-        own = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
-        head = (
-            f"POST {CHAT} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer bench\r\n{own}"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        return http_request(CHAT, body, headers=self.headers)
 
     def cpu_s(self) -> float:
         """User and system seconds of its processes' living threads so far."""
@@ -147,6 +144,59 @@ def _cpu_ns(pid: int) -> int:
             children = (thread / "children").read_text(encoding="ascii").split()
             total += sum(_cpu_ns(int(child)) for child in children)
     return total
+
+
+def add_peer_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the peers, which are started by hand."""
+    parser.add_argument("--peer", type=_pair, action="append", default=[], metavar="NAME=URL")
+    parser.add_argument("--pid", type=_pair, action="append", default=[], metavar="NAME=PID")
+    parser.add_argument("--header", type=_pair, action="append", default=[], metavar="NAME=H: V")
+    parser.add_argument("--provider-port", type=int, default=9190)
+    parser.add_argument("--wait", type=float, default=120.0, help="seconds for peers to start")
+
+
+def peers_of(arguments: argparse.Namespace) -> list[Target]:
+    """Return the peers that the options name."""
+    pids = dict(arguments.pid)
+    return [
+        Target(
+            name,
+            url.rstrip("/").removesuffix("/v1"),
+            int(pids[name]) if name in pids else None,
+            tuple(_header(text) for owner, text in arguments.header if owner == name),
+        )
+        for name, url in arguments.peer
+    ]
+
+
+async def wait_for(peers: Iterable[Target], patience_s: float) -> None:
+    """Wait until every peer accepts connections, each so long. Raises TimeoutError."""
+    for peer in peers:
+        await _accepts(peer, patience_s)
+
+
+async def _accepts(peer: Target, patience_s: float) -> None:
+    async with asyncio.timeout(patience_s):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", peer.port)
+            except OSError:
+                await asyncio.sleep(0.2)
+            else:
+                writer.close()
+                return
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name.strip(), value.strip()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 @dataclass

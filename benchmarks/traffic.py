@@ -2,7 +2,7 @@
 
     python benchmarks/convert.py naturalqa NQ.json > questions.jsonl
     python benchmarks/convert.py clinc150 data_full.json > intents.jsonl
-    python -m benchmarks.traffic questions.jsonl intents.jsonl [--peer NAME=PORT --pid NAME=PID]
+    python -m benchmarks.traffic questions.jsonl intents.jsonl [--peer NAME=URL --pid NAME=PID]
 
 ``questions``: questions that have little in common. ``frame``: other ones of them in one frame, so
 that all look alike. ``intents``: many wordings of some intents. ``rewordings``: known questions in
@@ -25,7 +25,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
 import random
 import sys
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ import aiohttp
 
 from benchmarks.load import Timings, percentile, run_load
 from benchmarks.overhead import chat, relay_to, start
+from benchmarks.peers_site import add_peer_options, peers_of, wait_for
 from headstart.middleware.learning.audits import COMPARED
 from headstart.observe import Encoded, Observers
 
@@ -171,26 +171,11 @@ def _reworded(known: Sequence[str]) -> Iterator[str]:
 class Server(Protocol):
     """A process that listens on a port of loopback."""
 
-    port: int
+    @property
+    def port(self) -> int: ...
 
     def cpu_s(self) -> float:
         """User and system seconds so far."""
-
-
-@dataclass
-class Peer:
-    """A server that somebody else started. Without ``pid`` its CPU time counts as 0."""
-
-    port: int
-    pid: str | None
-
-    def cpu_s(self) -> float:
-        """User and system seconds so far."""
-        if self.pid is None:
-            return 0.0
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
-        ticks = sum(map(int, fields.split()[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -200,6 +185,11 @@ class Target:
     name: str
     server: Server
     ours: bool = True
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def requests(self, texts: Sequence[str], key: str) -> list[bytes]:
+        """Return the requests for some prompts. Each key has a cache of its own."""
+        return [chat(text, stream=False, key=key, headers=self.headers) for text in texts]
 
     async def encodings(self) -> tuple[int, int]:
         """Return how many prompts and how many answers were encoded."""
@@ -213,11 +203,6 @@ class Target:
             return int(prompts), int(answers)
 
 
-def bodies(texts: Sequence[str], key: str) -> list[bytes]:
-    """Return the requests for some prompts. Each key has a cache of its own."""
-    return [chat(text, stream=False, key=key) for text in texts]
-
-
 def hits(timings: Timings) -> int:
     """Return the number of answers from the cache."""
     return sum(count for verdict, count in timings.verdicts.items() if "hit" in verdict)
@@ -228,7 +213,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Ask all prompts over so many connections. The encodings that follow count, too."""
     before, encoded = target.server.cpu_s(), await target.encodings()
-    timings = await run_load(target.server.port, bodies(texts, kind), connections)
+    timings = await run_load(target.server.port, target.requests(texts, kind), connections)
     await asyncio.sleep(1.0)
     count = len(timings.total_s)
     prompts, answers = await target.encodings()
@@ -250,7 +235,7 @@ async def measure(
 
 async def ask_known(target: Target, kinds: Kinds) -> None:
     """Store the known questions, and wait until they can be found by meaning."""
-    await run_load(target.server.port, bodies(kinds.known, "rewordings"), 16)
+    await run_load(target.server.port, target.requests(kinds.known, "rewordings"), 16)
     await asyncio.sleep(3.0)
 
 
@@ -259,7 +244,7 @@ async def open_loop(target: Target, texts: Sequence[str], per_s: float) -> Timin
     found = Timings()
 
     async def ask(text: str) -> None:
-        one = await run_load(target.server.port, bodies([text], "rewordings"), 1)
+        one = await run_load(target.server.port, target.requests([text], "rewordings"), 1)
         found.total_s.extend(one.total_s)
         for verdict, count in one.verdicts.items():
             found.verdicts[verdict] = found.verdicts.get(verdict, 0) + count
@@ -285,7 +270,7 @@ async def closed(
     for kind in KINDS:
         texts = kinds.draw(kind, warm)
         for target in targets:
-            await run_load(target.server.port, bodies(texts, kind), 4)
+            await run_load(target.server.port, target.requests(texts, kind), 4)
     await asyncio.sleep(2.0)
     rows = []
     for connections in CONNECTIONS:
@@ -330,7 +315,8 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     """Start the servers and measure."""
     classes = _prompts(arguments.intents)
     kinds = Kinds(list(_prompts(arguments.questions)), list(classes))
-    instant, slow = (start(provider, delay_ms, classes) for delay_ms in (0.0, SLOW_MS))
+    instant = start(provider, 0.0, classes, port=arguments.provider_port)
+    slow = start(provider, SLOW_MS, classes)
     print(f"provider: http://127.0.0.1:{instant.port}/v1", file=sys.stderr, flush=True)
     patient = {"encoder.max_wait_ms": 10_000.0, "cache.audit.mode": "off"}
     servers = [instant, slow]
@@ -345,11 +331,11 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
         Target("default", run(headstart_to, instant.port, {})),
         Target("may wait", run(headstart_to, instant.port, patient)),
     ]
-    pids = dict(arguments.pid)
-    for name, port in arguments.peer:
-        targets.append(Target(name, Peer(int(port), pids.get(name)), ours=False))
+    peers = peers_of(arguments)
+    targets += [Target(peer.name, peer, ours=False, headers=peer.headers) for peer in peers]
     behind = Target("default, 300 ms", run(headstart_to, slow.port, {}))
     try:
+        await wait_for(peers, arguments.wait)
         rows = await closed(targets, kinds, arguments.warm, arguments.requests)
         opened = await rates(behind, targets[3], kinds, arguments.seconds)
     finally:
@@ -398,13 +384,6 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
 def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -413,8 +392,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=150, help="of a kind, for each server")
     parser.add_argument("--warm", type=int, default=600, help="of a kind, before the measured ones")
     parser.add_argument("--seconds", type=float, default=6.0, help="at each rate")
-    parser.add_argument("--peer", type=_pair, action="append", default=[], metavar="NAME=PORT")
-    parser.add_argument("--pid", type=_pair, action="append", default=[], metavar="NAME=PID")
+    add_peer_options(parser)
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     figures = asyncio.run(bench(arguments))
