@@ -91,6 +91,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """None: the price is not known."""
     estimated: bool = False
     """The upstream reported no tokens, so tokens and cost are estimates."""
+    span: str = ""
+    """The id of its span in the trace of the request; "": it has none."""
 
 
 def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:

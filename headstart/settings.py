@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import DraftJudge
 
 MASK = "***"
-_URLS = frozenset({"store", "base_url", "proxy"})
+_URLS = frozenset({"store", "base_url", "proxy", "endpoint"})
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _USER_OR_QUERY = re.compile(r"(?<=//).*(?=@)|(?<=\?).*")
 
@@ -473,6 +473,22 @@ class PricesSettings(Section):
     before the shipped ones, and after `upstream.price`."""
 
 
+class OtelSettings(Section):
+    """``[otel]``: traces and metrics for an OpenTelemetry collector; needs the extra `otel`."""
+
+    enabled: bool | None = None
+    """Send traces and metrics. None: if a variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` asks for
+    it."""
+    endpoint: str | None = None
+    """Base URL of a collector that speaks OTLP over HTTP, such as `http://localhost:4318`. None:
+    `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`."""
+    service_name: str = "headstart"
+    """Name of the service in traces, if `OTEL_SERVICE_NAME` is not set."""
+    sample: Share | None = None
+    """Share of the traces to send, where the caller's trace does not decide. None:
+    `OTEL_TRACES_SAMPLER`, else all."""
+
+
 class UpstreamSettings(Section):
     """``[[upstream]]``: one provider. ``checked`` fills in what its preset knows."""
 
@@ -786,6 +802,7 @@ class Settings(Section):
     compression: CompressionSettings = CompressionSettings()
     output: OutputSettings = OutputSettings()
     prices: PricesSettings = PricesSettings()
+    otel: OtelSettings = OtelSettings()
 
 
 def masked(settings: Settings) -> dict[str, Any]:

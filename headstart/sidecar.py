@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.config.checks import refuse_fixed
-from headstart.errors import ConfigError, HeadstartError, MissingExtra
+from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import AdminFront, AdminState
 from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.concurrency import Supervisor
-from headstart.middleware.metrics import OpenTelemetryObserver, PrometheusObserver
+from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.mount import build_gateway
@@ -59,14 +59,11 @@ class Lasting:
 def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
     """Return new parts."""
     metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
-    observers: list[Observer] = [metrics, recent]
-    with contextlib.suppress(MissingExtra):  # the extra ``otel`` is not installed
-        observers.append(OpenTelemetryObserver())
     return Lasting(
         metrics,
         recent,
         UpstreamStates() if states is None else states,
-        tuple(observers),
+        (metrics, recent),
         started=time.time(),  # noqa: TID251 - the composition root
     )
 

@@ -137,6 +137,8 @@ class Call(Frozen):
     """The model that a relayed request names; "": none that is known."""
     caller: str = ""
     """The name of the caller's key (``server.client_keys``); "": it has none."""
+    span: str = ""
+    """The id of the call's span, if it is traced."""
     upload: Upload | None = None
     """The body of a relayed request that has not arrived yet. None: it is ``body``."""
     log: AttemptLog = msgspec.field(default_factory=AttemptLog)

@@ -25,6 +25,7 @@ from headstart.factory.routing import (
     tool_patterns,
 )
 from headstart.factory.shaping import concise_levels, open_shaping
+from headstart.factory.telemetry import open_telemetry
 from headstart.factory.upstreams import (
     billing_names,
     list_sources,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
+    from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.observe import Observers
@@ -126,7 +128,10 @@ async def start_engine(
         policy = make_policy(settings.cache, domains)
         cache = await open_cache(build, encoder, policy)
         states = None if wrapped else await open_conditions(build, states)
-        opened, router = ((), None) if states is None else await _open_router(build, states)
+        tracing = await open_telemetry(build)
+        opened, router = (
+            ((), None) if states is None else await _open_router(build, states, tracing)
+        )
         second = make_second_opinion(build, opened)
         oversight = await open_oversight(build, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
@@ -182,16 +187,16 @@ async def start_engine(
         stack.push_async_callback(engine.drain, server.shutdown_s)
         if sockets is not None:
             stack.push_async_callback(sockets.aclose)
-        return Running(engine, relay, sockets, held, stack.pop_all().aclose)
+        return Running(engine, relay, sockets, held, stack.pop_all().aclose, tracing)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
 async def _open_router(
-    build: BuildContext, states: UpstreamStates
+    build: BuildContext, states: UpstreamStates, tracing: Tracing | None
 ) -> tuple[tuple[Opened, ...], Router]:
     """Open the upstreams, and return them with their router."""
     settings = build.settings
-    opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn)
+    opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn, tracing)
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)
     router = make_router(settings, opened, shaping, panels, states)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.models import ListSource
     from headstart.middleware.router import Provider
+    from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.signers import Signer
     from headstart.middleware.upstreams.target import Target
@@ -77,10 +78,11 @@ async def open_upstreams(
     conditions: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None = None,
+    tracing: Tracing | None = None,
 ) -> tuple[Opened, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
-    ``spawn`` starts tasks that outlive a call, for ``upstream.warm``.
+    ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls.
     """
     if not settings.upstream:
         raise ConfigError(
@@ -91,7 +93,7 @@ async def open_upstreams(
     reached = await asyncio.to_thread(
         lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]
     )
-    return tuple([_open(each, settings, conditions, stack, spawn) for each in reached])
+    return tuple([_open(each, settings, conditions, stack, spawn, tracing) for each in reached])
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -107,6 +109,7 @@ def _open(
     conditions: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None,
+    tracing: Tracing | None,
 ) -> Opened:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
@@ -132,6 +135,7 @@ def _open(
             key="" if credential is None else str(number),
             context_tokens=partial(context_at, chosen),
             price=partial(price_of, chosen),
+            tracing=tracing,
         )
         targets.append(target)
     return Opened(chosen, tuple(http), tuple(targets))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
+    from headstart.middleware.telemetry import Tracing
     from headstart.middleware.websocket_relay import WebSocketRelay
     from headstart.policies.callers import OriginRules
     from headstart.types import Headers
@@ -76,6 +77,16 @@ async def answer_preflight(scope: Scope, send: Send) -> bool:
     return True
 
 
+async def headers_for_page(scope: Scope, send: Send, rules: OriginRules) -> Headers | None:
+    """Return the headers for browsers, or None if the request was answered: as a preflight."""
+    origin = allowed_origin(scope, rules)
+    if origin is None:
+        return SANDBOX
+    if await answer_preflight(scope, send):
+        return None
+    return (*SANDBOX, *_readable(origin))
+
+
 def _readable(origin: bytes) -> Headers:
     return (
         (b"access-control-allow-origin", origin),
@@ -93,8 +104,11 @@ class Running:
     sockets: WebSocketRelay | None
     held: HeldResponses | None
     aclose: Callable[[], Awaitable[None]]
+    tracing: Tracing | None = None
 
 
+TRACED = "headstart.tracing"
+"""The key of a scope whose request is traced; its value traces it."""
 REST_S = 5.0
 """Time from a start that failed until the next one. Requests meanwhile do not wait."""
 
@@ -141,14 +155,17 @@ class Gateway:
         if route is None and not path.startswith(self._relay_prefixes):
             elsewhere = self._try_azure if self._relay_prefixes else self.app
             return await elsewhere(scope, receive, send)
-        page_headers = SANDBOX if self._relay_prefixes else ()
+        page_headers: Headers | None = SANDBOX if self._relay_prefixes else ()
         if page_headers and self._origins is not None and self._origins.origins:
-            origin = allowed_origin(scope, self._origins)
-            if origin is not None:
-                if await answer_preflight(scope, send):
-                    return None
-                page_headers = (*SANDBOX, *_readable(origin))
+            page_headers = await headers_for_page(scope, send, self._origins)
+            if page_headers is None:
+                return None
         running = self._started or await self._try_to_start()
+        tracing = None if running is None else running.tracing
+        if tracing is not None and scope.get(TRACED) is not tracing:
+            scope[TRACED] = tracing
+            with tracing.request(scope):
+                return await self(scope, receive, send)
         if route is not None and not route.is_chat:
             route = _unless_unlisted(route, running, path)
         if running is not None and route is not None and page_headers:
@@ -197,6 +214,11 @@ class Gateway:
         if not (self._socket_prefixes and raw_path(scope).startswith(self._socket_prefixes)):
             return await self.app(scope, receive, send)
         running = self._started or await self._try_to_start()
+        tracing = None if running is None else running.tracing
+        if tracing is not None and scope.get(TRACED) is not tracing:
+            scope[TRACED] = tracing
+            with tracing.request(scope):
+                return await self._relay_socket(scope, receive, send)
         if running is not None and running.sockets is not None:
             await running.sockets.handle(scope, receive, send, draining=self.draining)
         else:

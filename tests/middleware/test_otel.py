@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from headstart.decisions import Outcome
-from headstart.middleware.metrics import OpenTelemetryObserver
+from headstart.middleware.telemetry import OpenTelemetryObserver
 from headstart.observe import Served, StageFailed
 
 

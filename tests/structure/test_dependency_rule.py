@@ -184,7 +184,9 @@ def _requirement_name(line: str) -> str:
 
 
 def _import_name(distribution: str) -> str:
-    names = {"faiss-cpu": "faiss", "opentelemetry-api": "opentelemetry"}
+    names = {"faiss-cpu": "faiss"}
+    if distribution.startswith("opentelemetry-"):
+        return "opentelemetry"
     return names.get(distribution, distribution.replace("-", "_"))
 
 

@@ -11,7 +11,7 @@ HEAVY = {
     "aiohttp", "faiss", "litestar", "numpy", "onnxruntime", "prometheus_client", "redis", "rich",
     "tiktoken", "tokenizers", "uvicorn",
 }  # fmt: skip
-NOT_FOR_SERVING = {"litestar", "redis", "rich", "torch", "transformers"}
+NOT_FOR_SERVING = {"litestar", "opentelemetry", "redis", "rich", "torch", "transformers"}
 LIMIT_S = 0.1
 
 PROBE = """

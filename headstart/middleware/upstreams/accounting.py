@@ -333,6 +333,7 @@ class Recording:
             cached_tokens=tokens.cached,
             cost_usd=cost_usd,
             estimated=not reported and tokens != Tokens(),
+            span=self.call.span,
         )
         if outcome is not AttemptOutcome.WON:  # else the figures have the whole answer
             gaps = () if self.call.relayed else self.gaps

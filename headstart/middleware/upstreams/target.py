@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Upstream
+    from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
     from headstart.policies.cost import Price
     from headstart.policies.routing.failures import Failure
@@ -513,6 +514,7 @@ class Target:
     ``settings.models`` has all names of models that the upstream understands. ``key`` tells its
     own keys apart and need not be one; empty: callers send their own. ``context_tokens`` and
     ``price`` know the upstream's models by their real names. Limits that are None are learned.
+    ``tracing`` makes a span of each call.
     """
 
     def __init__(
@@ -526,6 +528,7 @@ class Target:
         key: str = "",
         context_tokens: Callable[[str], int | None] = _unknown,
         price: Callable[[str], Price | None] = _unknown,
+        tracing: Tracing | None = None,
     ) -> None:
         self.name = settings.name
         self.identity = settings.name
@@ -545,6 +548,7 @@ class Target:
         self._models: dict[str, _Model] = {}
         """The models that were asked for, by callers' names of them."""
         self._states = states
+        self._tracing = tracing
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return what to expect of this call, now."""
@@ -579,6 +583,9 @@ class Target:
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
         recording = self._begin(call, asyncio.get_running_loop().time())
+        if self._tracing is not None:
+            call = self._tracing.attempt(call, self.name, recording.key.model)
+            recording.call = call
         making = TargetCall(
             call,
             recording,

@@ -1,0 +1,272 @@
+"""Traces and metrics of requests by OpenTelemetry's conventions for generative AI.
+
+Loaded only where ``[otel]`` or a variable switches it on. Spans and metrics hold no texts or keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from opentelemetry.context import attach, detach, get_current, get_value, set_value
+from opentelemetry.trace import (
+    SpanKind,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
+
+from headstart.attempts import FAILURES
+from headstart.decisions import Outcome
+from headstart.middleware.request_context import RETRY_GRACE_S
+from headstart.observe import Served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Meter
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, Tracer
+
+    from headstart.attempts import Attempt
+    from headstart.middleware.asgi_types import Scope
+    from headstart.observe import Observation
+    from headstart.types import Call
+
+MOST_OPEN = 10_000
+"""Attempts whose end is not booked yet. The oldest are forgotten past it."""
+LATE_S = RETRY_GRACE_S + 5.0
+"""A request that is not booked so long after its end is traced without its result."""
+_REQUEST = "headstart.tracing.request"
+_OPERATIONS = {
+    "/v1/embeddings": "embeddings",
+    "/v1/completions": "text_completion",
+    "/v1/rerank": "rerank",
+    "/v2/rerank": "rerank",
+    "/v1/moderations": "moderation",
+}
+"""The operations of endpoints that are no chat."""
+
+
+def operation_of(endpoint: str) -> str:
+    """Return the ``gen_ai.operation.name`` of an endpoint."""
+    if endpoint.endswith(("generateContent", "streamGenerateContent")):
+        return "generate_content"
+    return _OPERATIONS.get(endpoint, "chat")
+
+
+class _RequestTrace:
+    """The span of a request, and whether its result is known."""
+
+    __slots__ = ("booked", "span")
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self.booked = False
+
+
+class Tracing:
+    """An observer that makes the spans of each request: one for it, its lookup and each attempt.
+
+    ``request`` begins the span of a request, and ``attempt`` that of an upstream call. What is
+    booked of the request ends them, so that each span has the outcome that the books have.
+    """
+
+    def __init__(self, tracer: Tracer, propagator: TextMapPropagator) -> None:
+        """``propagator`` reads the caller's ``traceparent``, and writes the one for upstreams."""
+        self._tracer = tracer
+        self._propagator = propagator
+        self._fields = frozenset(name.lower() for name in propagator.fields)
+        self._open: OrderedDict[str, Span] = OrderedDict()
+        """The spans of the attempts whose end is not booked, by their ids."""
+
+    @contextmanager
+    def request(self, scope: Scope) -> Iterator[None]:
+        """Trace the request that is handled inside. The span's end is the booked one."""
+        outer = get_current()
+        inside = get_current_span(outer).get_span_context().is_valid
+        parent = outer if inside else self._propagator.extract(self._carried(scope), outer)
+        method = scope.get("method", "WEBSOCKET")
+        span = self._tracer.start_span(
+            method,
+            parent,
+            # The framework around us traces the server's side, if it traces anything.
+            SpanKind.INTERNAL if inside else SpanKind.SERVER,
+            {"http.request.method": method} if "method" in scope else None,
+        )
+        trace = _RequestTrace(span)
+        token = attach(set_value(_REQUEST, trace, set_span_in_context(span, parent)))
+        try:
+            yield
+        finally:
+            detach(token)
+            if not trace.booked:  # the books may wait for the retry of the client's SDK
+                asyncio.get_running_loop().call_later(LATE_S, span.end)
+
+    def _carried(self, scope: Scope) -> dict[str, str]:
+        """Return the headers of a trace that a request carries."""
+        named = ((name.decode("latin-1"), value) for name, value in scope["headers"])
+        return {name: value.decode("latin-1") for name, value in named if name in self._fields}
+
+    def attempt(self, call: Call, upstream: str, model: str) -> Call:
+        """Begin the span of an upstream call; return the call with the headers that continue it."""
+        operation = operation_of(call.endpoint)
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": upstream,
+            "gen_ai.request.model": model,
+            "headstart.attempt.role": str(call.role),
+        }
+        span = self._tracer.start_span(
+            f"{operation} {model}".rstrip(), None, SpanKind.CLIENT, attributes
+        )
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, set_span_in_context(span))
+        sent = {name.lower().encode(): value.encode("latin-1") for name, value in carrier.items()}
+        kept = (pair for pair in call.headers if pair[0] not in sent)
+        headers = (*kept, *sent.items())
+        if not span.is_recording():
+            return msgspec.structs.replace(call, headers=headers)
+        id = f"{span.get_span_context().span_id:016x}"
+        self._open[id] = span
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        return msgspec.structs.replace(call, headers=headers, span=id)
+
+    def notify(self, observation: Observation) -> None:
+        """End the spans of a booked request, and of its attempts."""
+        if type(observation) is not Served:
+            return
+        trace = get_value(_REQUEST)
+        for attempt in observation.attempts:
+            self._end_attempt(attempt)
+        if isinstance(trace, _RequestTrace) and observation.outcome is not Outcome.AUDIT:
+            self._end_request(trace, observation)
+
+    def _end_attempt(self, attempt: Attempt) -> None:
+        span = self._open.pop(attempt.span, None)
+        if span is None:
+            return
+        failed = attempt.outcome in FAILURES
+        facts = {
+            "headstart.attempt.outcome": attempt.outcome.value,
+            "http.response.status_code": attempt.status or None,
+            "gen_ai.usage.input_tokens": attempt.prompt_tokens or None,
+            "gen_ai.usage.output_tokens": attempt.completion_tokens or None,
+            "gen_ai.usage.cache_read.input_tokens": attempt.cached_tokens or None,
+            "gen_ai.response.time_to_first_chunk": attempt.ttft_s,
+            "headstart.cost_usd": attempt.cost_usd,
+            "error.type": attempt.error or ("error" if failed else None),
+        }
+        span.set_attributes(_known(facts))
+        if failed:
+            span.set_status(Status(StatusCode.ERROR, attempt.error))
+        span.end(_nanoseconds(attempt.at + attempt.total_s))
+
+    def _end_request(self, trace: _RequestTrace, row: Served) -> None:
+        span = trace.span
+        if trace.booked or not span.is_recording():
+            trace.booked = True
+            return
+        trace.booked = True
+        # Callers may name any path of a relayed request.
+        place = "relay" if row.outcome is Outcome.RELAY else row.endpoint
+        method = "GET" if row.socket is not None else "POST"
+        self._stages(row, set_span_in_context(span))
+        span.update_name(place if row.outcome is Outcome.RELAY else f"{method} {place}")
+        facts = {
+            "http.route": place,
+            "http.response.status_code": row.status or None,
+            "gen_ai.request.model": row.model or None,
+            "error.type": row.error or (str(row.status) if row.status >= 500 else None),
+            "headstart.request.id": row.id,
+            "headstart.outcome": row.outcome.value,
+            "headstart.reason": row.veto or row.reason,
+            "headstart.similarity": row.similarity,
+            "headstart.route": row.route or None,
+            "headstart.caller": row.caller or None,
+            "headstart.upstream": row.upstream or None,
+            "headstart.time_to_first_token": row.ttft_s,
+            "headstart.cost_usd": row.cost_usd,
+        }
+        span.set_attributes(_known(facts))
+        if row.status >= 500 or row.error is not None:
+            span.set_status(Status(StatusCode.ERROR, row.error))
+        span.end(_nanoseconds(row.at + row.total_s))
+
+    def _stages(self, row: Served, inside: Context) -> None:
+        """Make the spans of the lookup and of the encoder in it, which are known by their lengths.
+
+        They are the last part of our own time before the answer.
+        """
+        spent_s = row.lookup_s + row.encode_s
+        if not spent_s:
+            return
+        began = row.at + max(0.0, row.overhead_s - spent_s)
+        facts = {
+            "headstart.outcome": row.outcome.value,
+            "headstart.reason": row.veto or row.reason,
+            "headstart.similarity": row.similarity,
+        }
+        lookup = self._tracer.start_span(
+            "lookup", inside, attributes=_known(facts), start_time=_nanoseconds(began)
+        )
+        if row.encode_s:
+            encode = self._tracer.start_span(
+                "encode", set_span_in_context(lookup), start_time=_nanoseconds(began)
+            )
+            encode.end(_nanoseconds(began + row.encode_s))
+        lookup.end(_nanoseconds(began + spent_s))
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+class OpenTelemetryObserver:
+    """Records duration, time to first token and tokens of each served request with ``meter``."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "Time to the end of the answer"
+        )
+        self._first = meter.create_histogram(
+            "gen_ai.server.time_to_first_token", "s", "Time to the first content sent"
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens that were paid for"
+        )
+        self._saved = meter.create_counter(
+            "headstart.saved.tokens", "{token}", "Tokens that hits saved"
+        )
+
+    def notify(self, observation: Observation) -> None:
+        """Record a served request; other observations have no convention, nor have relayed ones."""
+        if not isinstance(observation, Served) or observation.outcome is Outcome.RELAY:
+            return
+        row = observation
+        attributes = {
+            "gen_ai.operation.name": operation_of(row.endpoint),
+            "gen_ai.request.model": row.model,
+            "gen_ai.provider.name": row.upstream,
+            "headstart.outcome": str(row.outcome),
+        }
+        if row.error is not None or row.status >= 400:
+            attributes["error.type"] = row.error or str(row.status)
+        self._duration.record(row.total_s, attributes)
+        if row.ttft_s is not None:
+            self._first.record(row.ttft_s, attributes)
+        if row.saved_tokens:
+            self._saved.add(row.saved_tokens, attributes)
+        else:
+            for kind, tokens in (("input", row.prompt_tokens), ("output", row.completion_tokens)):
+                self._tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
