@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
     from headstart.observe import Observation, SocketTraffic
 
 LATENCIES_S = (
@@ -27,9 +27,14 @@ ENCODINGS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 SPEEDS = (5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2500)
 LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
 
+MOST_MODELS = 64
+"""Models that have labels of their own. Callers may name any; all further ones are ``other``."""
+OTHER = "other"
+
+_SAVING = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED)
 _JUDGED = {True: "same", False: "different", None: "unsure"}
 
-_Key = tuple[str, Outcome, int, str, "str | None", "str | None"]
+_Key = tuple[str, Outcome, int, str, str, str, "str | None", "str | None"]
 
 
 class Hedging(Frozen, omit_defaults=False):
@@ -63,6 +68,28 @@ class _Bound(NamedTuple):
     total: Callable[[float], None]
     gap: Callable[[float], None]
     failed: Callable[[], None]
+    spent: Callable[[float], None]
+    saved: _BoundSavings | None
+    """None: such requests save nothing."""
+
+
+class _BoundSavings(NamedTuple):
+    """The metrics of what requests of one kind save. A counter never falls: losses have theirs."""
+
+    seconds: Callable[[float], None]
+    slower_seconds: Callable[[float], None]
+    tokens: Callable[[float], None]
+    usd: Callable[[float], None]
+
+    def add(self, row: Served) -> None:
+        """Add what one request saved."""
+        if row.saved_total_s >= 0:
+            self.seconds(row.saved_total_s)
+        else:
+            self.slower_seconds(-row.saved_total_s)
+        self.tokens(row.saved_tokens)
+        if row.saved_usd:
+            self.usd(row.saved_usd)
 
 
 class _BoundAttempt(NamedTuple):
@@ -80,6 +107,8 @@ class PrometheusObserver:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._bound: dict[_Key, _Bound] = {}
+        self._models: set[str] = {""}
+        """The models that have labels of their own."""
         self._bound_attempts: dict[tuple[str, AttemptRole, AttemptOutcome], _BoundAttempt] = {}
         self._define_counters(registry)
         self._define_histograms(registry)
@@ -90,39 +119,78 @@ class PrometheusObserver:
             return Counter(f"headstart_{name}", text, labels, registry=registry)
 
         self._requests = counter(
-            "requests", "Requests to cached endpoints.", "endpoint", "outcome", "status"
+            "requests", "Requests that were answered or refused.",
+            "endpoint", "outcome", "status", "route", "model",
+        )  # fmt: skip
+        self._hits = counter("hits", "Requests that the cache answered.", "kind")
+        self._misses = counter("misses", "Requests for which the cache had no answer.", "reason")
+        self._gated = counter(
+            "gated", "Questions whose sketch decided whether they were encoded.", "outcome"
         )
-        self._hits = counter("hits", "Requests answered from the cache.", "kind")
-        self._misses = counter("misses", "Requests whose lookup found no answer.", "reason")
-        self._gated = counter("gated", "Questions by what their sketch decided.", "outcome")
-        self._bypasses = counter("bypasses", "Requests that bypassed the cache.", "reason")
+        self._bypasses = counter("bypasses", "Requests that did not use the cache.", "reason")
         self._not_stored = counter(
-            "answers_not_stored", "Fresh answers that are not stored.", "reason"
+            "answers_not_stored", "Answers of providers that were not stored.", "reason"
         )
         self._failed = counter("failed_requests", "Requests that ended in an error.", "upstream")
-        self._stage_errors = counter("stage_errors", "Failures of optional stages.", "stage")
-        self._audits = counter("audits", "Upstream calls made to check hits.", "kind")
-        self._labels = counter("labels", "Judged pairs of answers.", "source", "judged")
-        self._alarms = counter("alarms", "Learning domains that wrong audits stopped.")
+        self._stage_errors = counter(
+            "stage_errors", "Failures of cache, encoder or store that cost no request.", "stage"
+        )
+        self._audits = counter("audits", "Calls to providers made only to check hits.", "kind")
+        self._labels = counter(
+            "labels", "Pairs of answers that were compared to learn.", "source", "judged"
+        )
+        self._alarms = counter(
+            "alarms", "Times that wrong hits made Headstart stop serving reworded questions."
+        )
         self._attempts = counter(
-            "attempts", "Upstream calls, by role and outcome.",
+            "attempts", "Calls to providers, also those that lost a race.",
             "upstream", "role", "outcome",
         )  # fmt: skip
-        self._cost = counter("cost_usd", "Cost of upstream calls.", "upstream", "outcome")
-        self._removed = counter("tokens_removed", "Tokens removed from texts.", "kind")
-        self._removable = counter("tokens_removable", "Tokens that dry runs would remove.", "kind")
+        self._cost = counter(
+            "cost_usd", "Dollars that calls to providers cost.", "upstream", "outcome"
+        )
+        self._define_savings(counter)
+        self._removed = counter(
+            "tokens_removed", "Tokens that were removed from prompts and answers.", "kind"
+        )
+        self._removable = counter(
+            "tokens_removable", "Tokens that would have been removed without the dry run.", "kind"
+        )
         self._socket_seconds = counter(
-            "websocket_seconds", "Time that WebSockets were open.", "upstream"
+            "websocket_seconds", "Seconds that WebSockets were open.", "upstream"
         )
         self._socket_messages = counter(
-            "websocket_messages", "Messages on WebSockets.", "upstream", "direction"
+            "websocket_messages", "Messages that passed on WebSockets.", "upstream", "direction"
         )
         self._socket_bytes = counter(
-            "websocket_bytes", "Bytes of messages on WebSockets.", "upstream", "direction"
+            "websocket_bytes", "Bytes of the messages on WebSockets.", "upstream", "direction"
         )
-        self._relayed = counter("relayed_bytes", "Bytes of relayed bodies.", "direction")
-        self._stored = counter("stored_entries", "Entries that the store acknowledged.")
-        self._stored_bytes = counter("stored_bytes", "Bytes of the acknowledged entries.")
+        self._relayed = counter(
+            "relayed_bytes", "Bytes of bodies that passed without the cache.", "direction"
+        )
+        self._stored = counter("stored_entries", "Answers that the store has written.")
+        self._stored_bytes = counter("stored_bytes", "Bytes of the answers that it has written.")
+
+    def _define_savings(self, counter: Callable[..., Counter]) -> None:
+        labels = ("kind", "route", "model")
+        self._saved_seconds = counter(
+            "saved_seconds", "Seconds by which hits were faster than the calls they replaced.",
+            *labels,
+        )  # fmt: skip
+        self._slower_seconds = counter(
+            "slower_seconds", "Seconds by which hits were slower than the calls they replaced.",
+            *labels,
+        )  # fmt: skip
+        self._saved_tokens = counter(
+            "saved_tokens", "Tokens of the calls that were not made.", *labels
+        )
+        self._saved_usd = counter(
+            "saved_usd", "Dollars that the calls would have cost that were not made.", *labels
+        )
+        self._spent = counter(
+            "spent_usd", "Dollars that requests cost: all their calls to providers.",
+            "route", "model",
+        )  # fmt: skip
 
     def _define_histograms(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
@@ -132,42 +200,47 @@ class PrometheusObserver:
 
         kind = ("outcome", "upstream")
         self._ttft = histogram(
-            "time_to_first_token", "Time from arrival to the first content.", LATENCIES_S, *kind
+            "time_to_first_token", "Seconds from arrival to the first content.", LATENCIES_S, *kind
         )
         self._total = histogram(
-            "request_duration", "Time from arrival to the last byte.", LATENCIES_S, *kind
+            "request_duration", "Seconds from arrival to the last byte.", LATENCIES_S, *kind
         )
         self._gap = histogram(
-            "inter_token", "Mean time between two tokens of a streamed answer.", GAPS_S, *kind
+            "inter_token", "Mean seconds between two tokens of a streamed answer.", GAPS_S, *kind
         )
         self._attempt_ttft = histogram(
-            "attempt_time_to_first_token", "Time to first token of calls.", LATENCIES_S, "upstream"
+            "attempt_time_to_first_token",
+            "Seconds to the first token of calls to providers.",
+            LATENCIES_S,
+            "upstream",
         )
         self._speed = Histogram(
-            "headstart_attempt_tokens_per_second", "Speed of upstream calls after the first token.",
+            "headstart_attempt_tokens_per_second", "Tokens a second after the first token.",
             ("upstream",), registry=registry, buckets=SPEEDS,
         )  # fmt: skip
-        self._lookup = histogram("lookup", "Time to find and load candidates.", LOOKUPS_S)
-        self._encode = histogram("encode", "Time to encode one prompt.", ENCODINGS_S)
-        self._queue = histogram("encoder_queue", "Time in the encoder's queue.", ENCODINGS_S)
+        self._lookup = histogram("lookup", "Seconds to look for an answer in the cache.", LOOKUPS_S)
+        self._encode = histogram("encode", "Seconds to encode one question.", ENCODINGS_S)
+        self._queue = histogram("encoder_queue", "Seconds of waiting for the encoder.", ENCODINGS_S)
 
     def _define_gauges(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"headstart_{name}", text, registry=registry)
 
-        self._entries = gauge("entries", "Entries in the store.")
-        self._bytes = gauge("entries_bytes", "Bytes of the entries in the store.")
-        self._partitions = gauge("partitions", "Partitions with a vector in the index.")
-        self._in_flight = gauge("upstream_calls_in_flight", "Upstream calls in flight.")
-        self._websockets = gauge("websockets_open", "WebSockets that are relayed now.")
-        self._encoder_queue = gauge("encoder_queue_length", "Prompts that wait for the encoder.")
+        self._entries = gauge("entries", "Answers in the store.")
+        self._bytes = gauge("entries_bytes", "Bytes of the answers in the store.")
+        self._partitions = gauge(
+            "partitions", "Groups of requests that may share answers by meaning."
+        )
+        self._in_flight = gauge("upstream_calls_in_flight", "Calls to providers that run now.")
+        self._websockets = gauge("websockets_open", "WebSockets that are open now.")
+        self._encoder_queue = gauge("encoder_queue_length", "Texts that wait for the encoder now.")
         self._hedges = {
             field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
             for field, text in (
-                ("extra_calls", "Calls that hedges added to the last 1,000 requests."),
-                ("extra_calls_allowed", "Limit of the calls that hedges may add."),
-                ("extra_cost", "Expected waste of hedges, as a share of all cost."),
-                ("extra_cost_allowed", "Limit of the expected waste of hedges."),
+                ("extra_calls", "Extra calls, as a share of the last 1,000 requests."),
+                ("extra_calls_allowed", "Highest share of extra calls that is allowed."),
+                ("extra_cost", "Expected cost of extra calls, as a share of all cost."),
+                ("extra_cost_allowed", "Highest share of this cost that is allowed."),
             )
         }
         ProcessCollector(registry=registry)
@@ -207,12 +280,14 @@ class PrometheusObserver:
             row.outcome,
             row.status // 100,
             row.upstream,
+            row.route,
+            row.model if row.model in self._models else self._model_of(row),
             row.reason,
             row.not_stored,
         )
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = self._bind(*key)
+            bound = self._bound[key] = self._bind(key)
         for count in bound.counters:
             count()
         if row.socket is None:
@@ -227,10 +302,23 @@ class PrometheusObserver:
             self._lookup.observe(row.lookup_s)
         if row.error is not None:
             bound.failed()
-
+        if row.cost_usd:
+            bound.spent(row.cost_usd)
+        if bound.saved is not None and row.error is None:
+            bound.saved.add(row)
         for shaped in row.shaped:
-            removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
-            removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
+            self._shaped(shaped)
+
+    def _shaped(self, shaped: Shaped) -> None:
+        removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
+        removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
+
+    def _model_of(self, row: Served) -> str:
+        """Return the label of a model that has none yet: it gets one once it has answered."""
+        if len(self._models) > MOST_MODELS or not row.succeeded:
+            return OTHER
+        self._models.add(row.model)
+        return row.model
 
     def _relayed_socket(self, row: Served, traffic: SocketTraffic) -> None:
         self._socket_seconds.labels(row.upstream).inc(row.total_s)
@@ -264,16 +352,9 @@ class PrometheusObserver:
             speed=self._speed.labels(upstream).observe,
         )
 
-    def _bind(
-        self,
-        endpoint: str,
-        outcome: Outcome,
-        status: int,
-        upstream: str,
-        reason: str | None,
-        not_stored: str | None,
-    ) -> _Bound:
-        counters = [self._requests.labels(endpoint, outcome.value, f"{status}xx").inc]
+    def _bind(self, key: _Key) -> _Bound:
+        endpoint, outcome, status, upstream, route, model, reason, not_stored = key
+        counters = [self._requests.labels(endpoint, outcome.value, f"{status}xx", route, model).inc]
         if outcome in (Outcome.EXACT, Outcome.SEMANTIC):
             counters.append(self._hits.labels(outcome.value).inc)
         elif outcome is Outcome.MISS:
@@ -288,6 +369,19 @@ class PrometheusObserver:
             total=self._total.labels(outcome.value, upstream).observe,
             gap=self._gap.labels(outcome.value, upstream).observe,
             failed=self._failed.labels(upstream).inc,
+            spent=self._spent.labels(route, model).inc,
+            saved=self._bind_savings(outcome, route, model)
+            if outcome in _SAVING and status == 2
+            else None,
+        )
+
+    def _bind_savings(self, outcome: Outcome, route: str, model: str) -> _BoundSavings:
+        labels = (outcome.value, route, model)
+        return _BoundSavings(
+            seconds=self._saved_seconds.labels(*labels).inc,
+            slower_seconds=self._slower_seconds.labels(*labels).inc,
+            tokens=self._saved_tokens.labels(*labels).inc,
+            usd=self._saved_usd.labels(*labels).inc,
         )
 
     def requests_by_outcome(self) -> dict[str, int]:

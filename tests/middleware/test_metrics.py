@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.attempts import Shaped
 from headstart.decisions import Outcome
-from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
+from headstart.middleware.metrics import MOST_MODELS, Hedging, Levels, PrometheusObserver
 from headstart.middleware.observers import RecentRequests
 from headstart.observe import Committed, Encoded, Observation, Served, SocketTraffic, StageFailed
 
@@ -50,9 +50,49 @@ def counted(*observations: Observation, levels: Levels = LEVELS) -> dict[Any, fl
 
 def test_requests_are_counted_by_endpoint_outcome_and_status_class() -> None:
     samples = counted(HIT, HIT, changed(status=503))
-    name = "headstart_requests_total"
-    assert samples[name, "/v1/chat/completions", "exact", "2xx"] == 2
-    assert samples[name, "/v1/chat/completions", "exact", "5xx"] == 1
+    name, place = "headstart_requests_total", ("/v1/chat/completions", "a-model", "exact", "")
+    assert samples[name, *place, "2xx"] == 2
+    assert samples[name, *place, "5xx"] == 1
+
+
+def test_requests_are_counted_by_route_and_model() -> None:
+    samples = counted(HIT, changed(route="voice"), changed(route="voice", model="b"))
+    name, place = "headstart_requests_total", "/v1/chat/completions"
+    assert samples[name, place, "a-model", "exact", "", "2xx"] == 1
+    assert samples[name, place, "a-model", "exact", "voice", "2xx"] == 1
+    assert samples[name, place, "b", "exact", "voice", "2xx"] == 1
+
+
+def test_only_so_many_models_have_labels_and_none_that_never_answered() -> None:
+    """Callers may name any model: made-up names must not make series."""
+    failed = [changed(model=f"made-up-{n}", status=404, error="not_found") for n in range(3)]
+    answered = [changed(model=f"real-{n}") for n in range(MOST_MODELS + 3)]
+    samples = counted(*failed, *answered)
+    models = {key[2] for key in samples if key[0] == "headstart_requests_total"}
+    assert models == {"other", *(f"real-{n}" for n in range(MOST_MODELS))}
+    place = ("headstart_requests_total", "/v1/chat/completions", "other", "exact", "")
+    assert (samples[*place, "4xx"], samples[*place, "2xx"]) == (3, 3)
+
+
+def test_what_hits_saved_is_counted_and_what_they_lost_apart() -> None:
+    faster = changed(saved_total_s=2.0, saved_tokens=50, saved_usd=0.25, route="voice")
+    slower = changed(saved_total_s=-0.5, saved_tokens=50, saved_usd=None, route="voice")
+    miss = changed(outcome=Outcome.MISS, cost_usd=0.5, route="voice")
+    broken = changed(saved_total_s=9.0, saved_usd=9.0, error="client-gone")
+    samples = counted(faster, slower, miss, broken)
+    place = ("exact", "a-model", "voice")
+    assert samples["headstart_saved_seconds_total", *place] == 2.0
+    assert samples["headstart_slower_seconds_total", *place] == 0.5
+    assert samples["headstart_saved_tokens_total", *place] == 100
+    assert samples["headstart_saved_usd_total", *place] == 0.25
+    assert samples["headstart_spent_usd_total", "a-model", "voice"] == 0.5
+
+
+def test_each_help_text_is_a_sentence() -> None:
+    for family in PrometheusObserver(CollectorRegistry())._registry.collect():
+        if family.name.startswith("headstart_"):
+            assert family.documentation.endswith("."), family
+            assert len(family.documentation.split()) > 3, family
 
 
 def test_a_websocket_counts_its_messages_and_its_time_and_no_duration_of_a_request() -> None:
@@ -176,12 +216,8 @@ def test_relayed_requests_are_counted_with_their_bytes_and_without_their_path() 
     samples = counted(row, row)
     assert samples["headstart_relayed_bytes_total", "up"] == 10
     assert samples["headstart_relayed_bytes_total", "down"] == 140
-    assert samples["headstart_requests_total", "relay", "relay", "2xx"] == 2
+    assert samples["headstart_requests_total", "relay", "a-model", "relay", "", "2xx"] == 2
     assert not any("/v1/files" in key for key in samples)
-
-
-def test_a_models_name_is_no_label() -> None:
-    assert not any("a-model" in key for key in counted(HIT))
 
 
 def test_requests_are_summed_by_outcome() -> None:
