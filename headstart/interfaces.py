@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
+REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
+STORE_SCHEMES = ("sqlite", "memory", *REDIS_SCHEMES)
+"""URL schemes of the stores that come with Headstart."""
 STORES = "headstart.stores"
 """The entry point group for stores of other distributions. An entry point's name is a URL scheme;
 its value is a callable ``(url, *, limits, clock, observer)`` that returns a Store."""

@@ -18,7 +18,7 @@ from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING, KEY_HEADERS
 from headstart.errors import ConfigError
-from headstart.interfaces import STORES
+from headstart.interfaces import STORE_SCHEMES, STORES
 from headstart.settings import (
     CacheSettings,
     JudgeInCode,
@@ -368,8 +368,6 @@ def _identity(upstream: UpstreamSettings, model: str) -> str:
     return f"{model} at {upstream.name}" if missing else model
 
 
-STORE_SCHEMES = ("sqlite", "memory", "redis", "rediss")
-"""URL schemes of the stores that come with Headstart."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+|(?=.*:.*:)[0-9A-Fa-f:.]+")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\*$)[^/?#\s@]+")
 _RELAYED = re.compile(r"([A-Z]+ )?(/\S*|\*)")

@@ -143,7 +143,11 @@ def test_the_middleware_serves_a_hit_from_it(environment: dict[str, str], tmp_pa
     ("store", "status", "said"),
     [
         ("logged:///answers.db", 0, "the configuration is valid"),
-        ("unheard://host", 2, "sqlite, memory, redis, rediss, logged"),
+        (
+            "unheard://host",
+            2,
+            "redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster, logged",
+        ),
         ("unheard://host", 2, "headstart.stores"),
     ],
 )

@@ -32,11 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headstart.embeddings.stores.records import (
@@ -53,6 +49,7 @@ from headstart.embeddings.stores.records import (
     index_row,
     stored_ids,
 )
+from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served
 from headstart.types import Charged, Delete, Entry, Sketch, StoreStats
@@ -68,43 +65,24 @@ PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
 PAUSE_S = 1.0
 """After a timeout all calls fail at once for this time."""
-CONNECTIONS = 32
-"""The largest number of connections. More calls wait for one, no longer than for an answer."""
-TIMEOUT_S = 0.5
-
-
-def connect(url: str) -> Redis:
-    """Return a client that connects on first use. Raises ConfigError if ``url`` is not valid."""
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=TIMEOUT_S,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            # One retry, if the server has closed a pooled connection; none after a timeout.
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
-            # Without this, redis-py reads package metadata from disk for each connection.
-            driver_info=None,
-        )
-        return Redis.from_pool(pool)
-    except ValueError:
-        # Not chained: the parser's message may quote a part of the password.
-        raise ConfigError(
-            "cache.store: the Redis URL cannot be read; write redis://USER:PASSWORD@HOST:PORT/DB"
-            " with special characters percent-encoded"
-        ) from None
-
 
 OPEN = """
-local schema, secret, log = KEYS[1] .. 'schema', KEYS[1] .. 'secret', KEYS[1] .. 'log'
-redis.call('SET', schema, ARGV[1], 'NX')
-redis.call('SET', secret, ARGV[2], 'NX')
+local log = KEYS[1] .. 'log'
+
+local function once(name, value)
+    local found = redis.call('GET', KEYS[1] .. name)
+    if not found then redis.call('SET', KEYS[1] .. name, value) end
+    return found or value
+end
+
+local schema, secret = once('schema', ARGV[1]), once('secret', ARGV[2])
 if redis.call('EXISTS', log) == 0 then redis.call('XADD', log, '*', 'deleted', '') end
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-return {redis.call('GET', schema), redis.call('GET', secret), last[1][1]}
+return {schema, secret, last[1][1], redis.REDIS_VERSION or ''}
 """
-"""KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret and the log's end."""
+"""KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret, the log's end, and the
+server's version, which servers before Redis 7 do not tell. It writes only what is missing, so it
+also works where nothing can be written."""
 
 FIND = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -320,35 +298,42 @@ def _vector_row(
 
 
 class RedisStore(RecordStore):
-    """A Store behind ``url`` (``redis://`` or ``rediss://``). Raises ConfigError for a bad URL.
+    """A Store behind ``url`` (see ``redis_client``). Raises ConfigError for a bad URL.
 
     The server must not evict keys by itself (``maxmemory-policy noeviction``): ``limits`` do that.
     """
 
     def __init__(self, url: str, **options: Unpack[StoreOptions]) -> None:
         super().__init__(**options)
-        self._client = connect(url)
+        self._connected = connect(url)
+        self._client = self._connected.redis
         scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE)
         self._scripts = {text: self._client.register_script(text) for text in scripts}
         self._paused_until = 0.0
 
     async def open(self) -> None:
-        """Reach the server. Raises StoreError, or ConfigError if it has a newer schema."""
+        """Reach the server. Raises StoreError if it does not answer, ConfigError if it is unfit."""
         try:
-            schema, _, _ = await self._begin()
+            schema, _, _, version = await self._begin()
         except StoreError as error:
-            if isinstance(error.__cause__, AuthenticationError):
+            if isinstance(error.__cause__, (AuthenticationError, ResponseError)):
                 raise ConfigError(f"cache.store: {error}") from error
             raise StoreError(f"cache.store: {error}; is Redis running there?") from error
+        except TypeError as error:  # redis-py hands the query of the URL to a connection
+            raise ConfigError(
+                f"cache.store: the Redis URL has an unknown option: {error}"
+            ) from None
         if int(schema) > SCHEMA_VERSION:
             raise ConfigError(
                 f"cache.store: the Redis database was written by a newer Headstart (schema"
                 f" {int(schema)}, this one knows {SCHEMA_VERSION}); upgrade, or use another one"
             )
+        if not version:
+            raise ConfigError(f"cache.store: {TOO_OLD}")
 
     async def aclose(self) -> None:
         """Close the connections. The server has everything that was appended."""
-        await self._client.aclose()
+        await self._connected.aclose()
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
@@ -360,7 +345,7 @@ class RedisStore(RecordStore):
 
     async def cursor(self) -> str:
         """Return the log's end."""
-        _, _, cursor = await self._begin()
+        _, _, cursor, _ = await self._begin()
         return str(cursor, "ascii")
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
@@ -388,7 +373,7 @@ class RedisStore(RecordStore):
     async def stats(self) -> StoreStats:
         """Count entries and their bytes. Expired entries count until the next append."""
         with self._failing_fast():
-            async with self._client.pipeline() as pipe:
+            async with self._client.pipeline(transaction=False) as pipe:
                 pipe.zcard(f"{PREFIX}order")
                 pipe.get(f"{PREFIX}bytes")
                 entries, size = await pipe.execute()
@@ -396,13 +381,13 @@ class RedisStore(RecordStore):
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that the first node made."""
-        _, secret, _ = await self._begin()
+        _, secret, _, _ = await self._begin()
         return secret
 
     async def book(self, rows: Sequence[Served]) -> None:
         """Append to the books, which keep about the last ``BOOK_ROWS`` rows."""
         with self._failing_fast():
-            async with self._client.pipeline() as pipe:
+            async with self._client.pipeline(transaction=False) as pipe:
                 for row in rows:
                     pipe.xadd(f"{PREFIX}books", {"value": encode(row)}, maxlen=BOOK_ROWS)
                 await pipe.execute()
@@ -464,9 +449,9 @@ class RedisStore(RecordStore):
         }
         return str(await self._run(APPEND, msgspec.msgpack.encode(arguments), *blobs), "ascii")
 
-    async def _begin(self) -> tuple[bytes, bytes, bytes]:
-        """Return schema, secret and the log's end; make them if they are missing."""
-        found: tuple[bytes, bytes, bytes] = await self._run(
+    async def _begin(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return schema, secret, log's end and server version; make what is missing."""
+        found: tuple[bytes, bytes, bytes, bytes] = await self._run(
             OPEN, SCHEMA_VERSION, self._new_secret or secrets.token_bytes(32)
         )
         return found
@@ -545,6 +530,6 @@ class RedisStore(RecordStore):
             yield
         except RedisTimeoutError as error:
             self._paused_until = time.monotonic() + PAUSE_S
-            raise StoreError(f"Redis does not answer: {error}") from error
-        except (RedisError, OSError) as error:
-            raise StoreError(f"Redis failed: {error}") from error
+            raise StoreError(explain(error)) from error
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreError(explain(error)) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from headstart.embeddings.stores.records import StoreLimits
 from headstart.errors import ConfigError
-from headstart.interfaces import STORES
+from headstart.interfaces import REDIS_SCHEMES, STORES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ def open_store(
 ) -> Store:
     """Return the store of a URL. Its method ``open`` makes the connection.
 
-    The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``redis://`` or
-    ``rediss://``, or it has a scheme of an installed distribution (``interfaces.STORES``).
+    The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, one of Redis
+    (``redis_client``), or it has a scheme of an installed distribution (``interfaces.STORES``).
     ``ttl_s`` is the life of entries that have no end of their own, ``new_secret`` the secret of a
     store of the package that has none yet. Raises ConfigError, which never
     quotes the URL, because a URL may hold a password.
@@ -57,7 +57,7 @@ def open_store(
             on_corrupt=on_corrupt,
             new_secret=new_secret,
         )
-    if scheme in {"redis", "rediss"}:
+    if scheme in REDIS_SCHEMES:
         from headstart.embeddings.stores.redis import RedisStore
 
         return RedisStore(url, limits=limits, clock=clock, observer=observer, new_secret=new_secret)

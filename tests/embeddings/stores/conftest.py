@@ -1,4 +1,4 @@
-"""The three stores behind one door: real files and a real Redis."""
+"""All stores behind one door: real files, and real servers of Redis of each kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.redis_server import redis_server
+from support.redis_server import behind_tls, redis_cluster, redis_failover, redis_server
 from support.stores import Stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from support.redis_server import RedisServer
+    from support.redis_server import Cluster, Failover, RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +23,48 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+ACL = "on >secret ~{headstart}:* -@all +@read +@write +@scripting +@connection -@dangerous"
+"""The rights that docs/nodes.md gives."""
+
+
+@pytest.fixture(scope="session")
+def redis_acl() -> Iterator[RedisServer]:
+    with redis_server(user=f"headstart {ACL}") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_tls(redis: RedisServer) -> Iterator[RedisServer]:
+    with behind_tls(redis) as front:
+        yield front
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[Failover]:
+    with redis_failover() as failover:
+        yield failover
+
+
+@pytest.fixture(scope="session")
+def redis_nodes() -> Iterator[Cluster]:
+    with redis_cluster() as cluster:
+        yield cluster
+
+
+REDIS = "redis", "redis_acl", "redis_tls", "redis_sentinel", "redis_nodes"
+"""The fixtures of servers."""
+
+
+@pytest.fixture(params=["memory", "sqlite", *REDIS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory:"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
-    server: RedisServer = request.getfixturevalue("redis")
+    server: RedisServer | Failover | Cluster = request.getfixturevalue(request.param)
     server.flush()
+    if request.param == "redis_acl":
+        return server.url.replace("//", "//headstart:secret@")
     return server.url
 
 

@@ -37,7 +37,12 @@ def names_in(folder: Path) -> list[str]:
         ("sqlite:///store.db", SQLiteStore),
         ("sqlite:////var/lib/store.db", SQLiteStore),
         ("redis://127.0.0.1", RedisStore),
+        ("redis://", RedisStore),
         ("rediss://user:password@host:6380/1", RedisStore),
+        ("redis://[::1]:6379/1?socket_keepalive=yes", RedisStore),
+        ("redis+sentinel://host/main", RedisStore),
+        ("rediss+sentinel://user:password@one:26379,two/main/2?sentinel_password=x", RedisStore),
+        ("redis+cluster://one,two:7000", RedisStore),
     ],
 )
 def test_a_url_names_its_store(url: str, kind: type) -> None:
@@ -58,7 +63,17 @@ async def test_three_slashes_begin_a_relative_path_and_four_an_absolute_one(
 
 
 @pytest.mark.parametrize(
-    "url", ["", "memory", "memory://x", "sqlite:", "sqlite:///", "sqlite://x", "mysql://u:secret@h"]
+    "url",
+    [
+        "",
+        "memory",
+        "memory://x",
+        "sqlite:",
+        "sqlite:///",
+        "sqlite://x",
+        "mysql://u:secret@h",
+        "redis+other://u:secret@h",
+    ],
 )
 def test_any_other_url_is_refused_unquoted(url: str) -> None:
     with pytest.raises(ConfigError, match=r"cache\.store: not a store's URL") as refused:

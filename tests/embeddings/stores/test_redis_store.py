@@ -228,7 +228,25 @@ async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:
         assert "mistaken" not in f"{refused.value} {refused.value.__cause__}"
 
 
-@pytest.mark.parametrize("url", [f"redis://:{PASSWORD}@host:6379", "redis://:p4ss@host:p4ss"])
+async def test_an_option_that_redis_py_does_not_know_is_refused(redis: RedisServer) -> None:
+    store = RedisStore(f"{redis.url}?ssl_ca_cert=x")
+    with pytest.raises(ConfigError, match=r"unknown option: .*ssl_ca_cert"):
+        await store.open()
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{PASSWORD}@host:6379",
+        "redis://:p4ss@host:p4ss",
+        "redis+sentinel://:p4ss@host",
+        "redis+sentinel://:p4ss@host/main/p4ss",
+        "redis+sentinel://:p4ss@host,other:p4ss/main",
+        "redis+cluster://:p4ss@host/1",
+        "redis+cluster://:p4ss@host?db=p4ss",
+    ],
+)
 async def test_a_url_that_cannot_be_read_is_refused_unquoted(url: str) -> None:
     with pytest.raises(ConfigError, match="percent-encoded") as refused:
         RedisStore(url)
