@@ -46,8 +46,10 @@ SENTINEL = "sentinel"
 CLUSTER = "cluster"
 CONNECTIONS = 32
 """The largest number of connections. More calls wait for one, no longer than for an answer."""
+TLS_CONNECTIONS = 8
+"""The largest number with TLS: a burst of calls does not wait for many handshakes."""
 NODE_CONNECTIONS = 256
-"""The same for each node of a Cluster. More calls fail at once."""
+"""The largest number for each node of a Cluster. More calls fail at once."""
 TIMEOUT_S = 0.5
 TOO_OLD = "this Redis is too old; use Redis 7 or newer, or Valkey"
 """Scripts of older servers hide the kind of an error."""
@@ -100,7 +102,11 @@ def connect(url: str) -> RedisClient:
         if kind == CLUSTER:
             return _connect_cluster(parts, options)
         if options.pop("ssl", False):
-            options |= {"connection_class": _TLSConnection, "shared": {}}
+            options |= {
+                "max_connections": TLS_CONNECTIONS,
+                "connection_class": _TLSConnection,
+                "shared": {},
+            }
         host, port = next(_hosts(parts, REDIS_PORT))
         pool = BlockingConnectionPool(**{**_pool_options(), "host": host, "port": port, **options})
         return RedisClient(Redis.from_pool(pool))
@@ -129,7 +135,11 @@ def _connect_master(url: SplitResult, options: dict[str, Any]) -> RedisClient:
         sentinel_kwargs={**_common_options(), **of_tls, **of_sentinel},
     )
     if options.pop("ssl", False):
-        options |= {"connection_class": _TLSMasterConnection, "shared": {}}
+        options |= {
+            "max_connections": TLS_CONNECTIONS,
+            "connection_class": _TLSMasterConnection,
+            "shared": {},
+        }
     options = {**_pool_options(), **options, "db": int(database or 0)}
     pool = _MasterPool(unquote(name), sentinel, **options)  # type: ignore[no-untyped-call]
     return RedisClient(Redis.from_pool(pool), sentinel)
