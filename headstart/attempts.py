@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     CostOf: TypeAlias = Callable[[int], float]
     """Returns dollars for an answer of so many tokens."""
+    Settle: TypeAlias = Callable[["Attempt"], None]
+    """Takes an attempt as it was booked, and again if its cost changes."""
 
 
 class Tokens(NamedTuple):
@@ -218,16 +220,18 @@ class AttemptLog:
             row._replace(attempt=_ruled(row.attempt, row.log.ruling)) for row in self.rows
         ]
 
-    def book(self, attempt: Attempt, runs_on: CostOf | None = None) -> None:
+    def book(
+        self, attempt: Attempt, runs_on: CostOf | None = None, settle: Settle | None = None
+    ) -> None:
         """Add an attempt of this branch.
 
         ``runs_on``: the cost if its provider goes on with it up to this many tokens. Once the
-        length of the answer is known, that is its cost.
+        length of the answer is known, that is its cost, and ``settle`` hears of it.
         """
         ruling = self.own_ruling if self.above is None else self.ruling
         if ruling is not None:
             attempt = _ruled(attempt, ruling)
-        self.rows.append(_Row(self, attempt, runs_on))
+        self.rows.append(_Row(self, attempt, runs_on, settle))
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -248,9 +252,7 @@ class AttemptLog:
                 tokens = max(tokens, row.attempt.completion_tokens)
         taken = tuple(
             [
-                msgspec.structs.replace(row.attempt, cost_usd=row.runs_on(tokens))
-                if tokens and row.runs_on is not None
-                else row.attempt
+                row.at_length(tokens) if tokens and row.runs_on is not None else row.attempt
                 for row in rows
             ]
         )
@@ -268,6 +270,15 @@ class _Row(NamedTuple):
     log: AttemptLog
     attempt: Attempt
     runs_on: CostOf | None
+    settle: Settle | None
+
+    def at_length(self, tokens: int) -> Attempt:
+        """Return the attempt with its cost if its provider goes on up to so many tokens."""
+        assert self.runs_on is not None
+        attempt = msgspec.structs.replace(self.attempt, cost_usd=self.runs_on(tokens))
+        if self.settle is not None:
+            self.settle(attempt)
+        return attempt
 
 
 def _ruled(attempt: Attempt, ruling: AttemptOutcome | None) -> Attempt:

@@ -5,11 +5,14 @@ HeadstartError
 ├── RequestError                the caller's fault: 4xx in the caller's dialect
 │   ├── InvalidRequest          400
 │   ├── Unauthorized            401
-│   ├── Forbidden               403, from a web page without permission
+│   ├── Forbidden               403, from a web page or a key without permission
+│   │   └── ModelForbidden      a model that the caller's key may not use
 │   ├── NoUpstream              404, no upstream speaks the request's dialect
 │   ├── RequestTimeout          408, the body did not come in time
 │   ├── RequestTooLarge         413
 │   ├── Overloaded              429
+│   ├── OverLimit               429, the limits of the caller's key are used up
+│   ├── LimitsUnavailable       503, nobody can tell what is left of these limits
 │   ├── UnknownReference        400 or 404, an id of an answer that the caller does not have
 │   ├── ServerStopping          503, a WebSocket to a server that stops
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
@@ -61,10 +64,16 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The request comes from another site's page, or names a host that is not this server."""
+    """It comes from another site's page, names another host, or its key may not make it."""
 
     status = 403
     code = "forbidden"
+
+
+class ModelForbidden(Forbidden):
+    """``models`` of the key's ``server.client_limits`` does not name the model."""
+
+    code = "model_not_found"
 
 
 class NoUpstream(RequestError):
@@ -93,6 +102,30 @@ class Overloaded(RequestError):
 
     status = 429
     code = "overloaded"
+
+
+class OverLimit(RequestError):
+    """A limit of the caller's key (``server.client_limits``) is used up for ``retry_after_s``.
+
+    ``lasts``: the limit is that of a day or a month, so trying again soon makes no sense.
+    """
+
+    status = 429
+
+    def __init__(
+        self, message: str, *, code: str, retry_after_s: float = 1.0, lasts: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.lasts = lasts
+
+
+class LimitsUnavailable(RequestError):
+    """The store does not answer, so nobody can tell what is left of the limits of a key."""
+
+    status = 503
+    code = "limits_unavailable"
 
 
 class UnknownReference(RequestError):

@@ -68,6 +68,7 @@ MaxOutput: TypeAlias = Literal["off", "guard", "tight"] | Count
 OnCorrupt: TypeAlias = Literal["fail", "fresh"]
 OnRepeat: TypeAlias = Literal["hit", "fresh"]
 Rescue: TypeAlias = Literal["restart", "prefill", "off"]
+UnknownCost: TypeAlias = Literal["refuse", "allow"]
 StrategyName: TypeAlias = Literal[
     "single", "fallback", "race", "hedge", "fastest", "cheapest", "cascade"
 ]
@@ -105,6 +106,31 @@ class ConversationSettings(Section):
     """Highest number of their bytes; one caller has at most a quarter."""
 
 
+class ClientLimits(Section):
+    """``[server.client_limits.NAME]``: what the callers with one key may use."""
+
+    usd_per_day: Dollars | None = None
+    """Dollars for upstream calls on a day (UTC)."""
+    usd_per_month: Dollars | None = None
+    """Dollars for upstream calls in a month (UTC)."""
+    tokens_per_day: CountOrZero | None = None
+    """Tokens of prompts and answers of upstream calls on a day (UTC)."""
+    tokens_per_month: CountOrZero | None = None
+    """The same in a month (UTC)."""
+    tokens_per_minute: Count | None = None
+    """The same in a minute of the clock."""
+    requests_per_minute: Count | None = None
+    """Requests in a minute of the clock. Hits count, too."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns of the models that these callers may ask for, with `*`, `?` and `[abc]`. For others
+    the answer is 403."""
+    output_reserve: Count = 4096
+    """Tokens that a call reserves for its answer, if it sets no limit such as `max_tokens`."""
+    unknown_cost: UnknownCost = "refuse"
+    """Calls of which nobody knows the cost or the model: `"refuse"` answers 403, `"allow"` lets
+    them pass and counts nothing for what is not known."""
+
+
 class ServerSettings(Section):
     """``[server]``: the sidecar's socket, its callers, and its limits."""
 
@@ -121,6 +147,9 @@ class ServerSettings(Section):
     """Keys that callers must send: literals, or `"env:NAME"` for the value of a variable. With
     names, such as `{ team-a = "env:KEY_A", team-b = "env:KEY_B" }`, reports and logs show each
     caller by name. Without keys, every caller who reaches the port may call."""
+    client_limits: dict[str, ClientLimits] = msgspec.field(default_factory=dict)
+    """[Budgets and limits](budgets.md) of keys, by their names; `"*"`: of each key that has no
+    table of its own."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies. Headstart believes their scope header (`cache.scope`)."""
     allowed_hosts: tuple[str, ...] = ()
@@ -182,6 +211,14 @@ class ServerSettings(Section):
         """The keys of callers, each with its name; "" for a key without one."""
         keys = self.client_keys
         return tuple(keys.items()) if isinstance(keys, dict) else tuple(("", key) for key in keys)
+
+    @property
+    def limits_by_client(self) -> dict[str, ClientLimits]:
+        """The limits of each named key that has any."""
+        limits, others = self.client_limits, self.client_limits.get("*")
+        names = [name for name, _ in self.named_client_keys if name]
+        found = {name: limits.get(name, others) for name in names}
+        return {name: each for name, each in found.items() if each is not None}
 
     @property
     def effective_drain_s(self) -> float:

@@ -19,6 +19,7 @@ from headstart.policies.match import StaticMatch
 from headstart.settings import (
     GUARDS,
     CacheSettings,
+    ClientLimits,
     CompressionSettings,
     ServerSettings,
     Settings,
@@ -106,6 +107,23 @@ def test_none_clears_an_optional_setting(tmp_path: Path) -> None:
     assert load("[cache]\nttl_s = 'none'", tmp_path).cache.ttl_s is None
 
 
+def test_limits_of_keys_come_from_the_file_or_from_a_variable(tmp_path: Path) -> None:
+    toml = """[server]
+client_keys = { a = "k", b = "l", c = "m" }
+[server.client_limits.a]
+usd_per_day = 2
+[server.client_limits."*"]
+models = ["small-*"]
+"""
+    limits = load(toml, tmp_path).server.limits_by_client
+    assert limits["a"] == ClientLimits(usd_per_day=2.0)
+    assert limits["b"] == limits["c"] == ClientLimits(models=("small-*",))
+    variable = {"HEADSTART_SERVER__CLIENT_LIMITS": '{"b": {"tokens_per_day": 7}}'}
+    keys = '[server]\nclient_keys = { a = "k", b = "l" }'
+    found = load(keys, tmp_path, variable).server.limits_by_client
+    assert found == {"b": ClientLimits(tokens_per_day=7)}
+
+
 def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> None:
     toml = "[server]\nclient_keys = ['literal', 'env:TEAM_KEY']"
     assert load(toml, tmp_path, {"TEAM_KEY": "k"}).server.client_keys == ("literal", "k")
@@ -159,6 +177,23 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[server]\nbody_timeout_s = 0", ["server.body_timeout_s"]),
         ("[server]\nmax_relays = 0", ["server.max_relays"]),
         ("[server]\nclient_keys = ['']", ["server.client_keys", "empty"]),
+        ("[server.client_limits.a]\nusd_per_day = 1", ["server.client_limits", "client_keys = {"]),
+        (
+            "[server]\nclient_keys = { team-a = 'k' }\n[server.client_limits.teama]\nmodels = []",
+            ["server.client_limits.teama", "did you mean 'team-a'?"],
+        ),
+        (
+            "[server]\nclient_keys = { a = 'k' }\n[server.client_limits.a]\nusd_a_day = 1",
+            ["server.client_limits.a.usd_a_day", "did you mean 'usd_per_day'?"],
+        ),
+        (
+            "[server]\nclient_keys = { a = 'k' }\nclient_limits = { usd_per_day = 1 }",
+            ["server.client_limits.usd_per_day", "by the name of the key"],
+        ),
+        (
+            "server.client_keys.a = 'k'\nserver.client_limits.a = {}\ncache.store = 'memory:'",
+            ["server.client_limits", "set cache.store to sqlite:///PATH"],
+        ),
         ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
         ("server = 1", ["server: expected a table, got a whole number"]),
         ("[cache]\nttl_s = '7d'", ['cache.ttl_s: expected a number of seconds or "none"']),

@@ -407,6 +407,7 @@ def _converted(settings: Settings) -> Settings:
 
 def _problems(settings: Settings) -> Iterator[str]:
     yield from _server_problems(settings.server)
+    yield from _limit_problems(settings)
     yield from _store_problems(settings.cache.store)
     for index, name in enumerate(settings.cache.ignore_headers):
         if name.lower().encode() in KEY_HEADERS:
@@ -474,6 +475,31 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
         yield "server.client_keys: a key must not be empty"
     if isinstance(server.client_keys, dict) and len(set(keys)) < len(keys):
         yield "server.client_keys: two names have the same key, so nobody can tell them apart"
+
+
+def _limit_problems(settings: Settings) -> Iterator[str]:
+    """Yield the contradictions in ``[server.client_limits]``, each with its fix."""
+    server = settings.server
+    if not server.client_limits:
+        return
+    names = [name for name, _ in server.named_client_keys if name]
+    if not names:
+        yield (
+            "server.client_limits: limits are for keys with names; write "
+            'server.client_keys = { team-a = "env:KEY_A" }'
+        )
+        return
+    for name in server.client_limits:
+        if name not in ("*", *names):
+            yield (
+                f"server.client_limits.{name}: no key of server.client_keys has this name; "
+                f"{hint(name, names)}"
+            )
+    if settings.cache.store == "memory:":
+        yield (
+            "server.client_limits: what callers use is counted in the store, and a store in memory "
+            "forgets it; set cache.store to sqlite:///PATH or redis://HOST"
+        )
 
 
 def _store_problems(store: str) -> Iterator[str]:

@@ -139,6 +139,8 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
     kind = fields_of(section)[key]
     if text == NONE and may_be_none(kind):
         return text
+    if text.startswith("{") and get_origin(kind) is dict:
+        return _object_from(variable, text)
     if table_type(kind) is not None:
         raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
     value: object = text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.settings import PriceSettings, Settings
+from headstart.settings import ClientLimits, PriceSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,8 +82,8 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
             raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
         inner = table_type(kinds[name])
         path = f"{section}.{name}" if section else name
-        if inner is PriceSettings:
-            _check_prices(place, value)
+        if inner is not None and get_origin(kinds[name]) is dict:
+            _check_named_tables(inner, place, value)
         elif inner is None:
             check_choice(section, name, value, place)
         elif isinstance(value, list | tuple):
@@ -93,15 +93,21 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
             _check_table(inner, path, place, value)
 
 
-def _check_prices(shown: str, prices: object) -> None:
-    for model, price in prices.items() if isinstance(prices, Mapping) else ():
-        if not isinstance(price, Mapping):
-            raise ConfigError(
-                f"{shown}.{model}: a price is a table, by model or for all others: "
-                f"{shown}.default = {{ input_per_million = 1.0, output_per_million = 2.0 }}"
-            )
-        for name in price:
-            _check_known(name, PriceSettings.__struct_fields__, f"{shown}.{model}.{name}")
+_BY_NAME = {
+    PriceSettings: "a price is a table, by model or for all others: "
+    "{}.default = {{ input_per_million = 1.0, output_per_million = 2.0 }}",
+    ClientLimits: "limits are a table, by the name of the key: "
+    "{}.team-a = {{ usd_per_day = 20, requests_per_minute = 60 }}",
+}
+"""What to write, for tables in which users choose the keys."""
+
+
+def _check_named_tables(struct: type[msgspec.Struct], shown: str, tables: object) -> None:
+    for key, table in tables.items() if isinstance(tables, Mapping) else ():
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{shown}.{key}: {_BY_NAME[struct].format(shown)}")
+        for name in table:
+            _check_known(name, struct.__struct_fields__, f"{shown}.{key}.{name}")
 
 
 def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:

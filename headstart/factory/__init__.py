@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headstart.dialects.registry import DIALECTS
+from headstart.errors import ConfigError
 from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
 from headstart.factory.context import BuildContext, clock, follow_secret, persist
 from headstart.factory.learning import (
@@ -33,6 +34,7 @@ from headstart.factory.upstreams import (
     open_upstreams,
 )
 from headstart.middleware.asgi import Running
+from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.conversations import Conversations
 from headstart.middleware.flights import Flights
@@ -99,6 +101,8 @@ class Parts:
     oversight: Oversight | None
     conditions: UpstreamStates | None
     """The health and figures of upstreams; None where a wrapped app answers."""
+    ledger: ClientLedger | None
+    """What callers have used of the limits of their keys; None: there are none."""
     learning: str
     """The encoder and the guards that a learning domain belongs to."""
 
@@ -129,8 +133,9 @@ async def start_engine(
         cache = await open_cache(build, encoder, policy)
         states = None if wrapped else await open_conditions(build, states)
         tracing = await open_telemetry(build)
+        ledger = None if wrapped else _open_ledger(build)
         opened, router = (
-            ((), None) if states is None else await _open_router(build, states, tracing)
+            ((), None) if states is None else await _open_router(build, states, tracing, ledger)
         )
         second = make_second_opinion(build, opened)
         oversight = await open_oversight(build, domains, encoder, policy.version, second)
@@ -156,6 +161,7 @@ async def start_engine(
             supervisor,
             oversight,
             states,
+            ledger,
             "" if encoder is None else f"{encoder.namespace} {policy.version}",
         )
         sharing = _sharing_options(settings, router, resolve)
@@ -191,12 +197,38 @@ async def start_engine(
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
+def _open_ledger(build: BuildContext) -> ClientLedger | None:
+    """Return what holds callers to their limits; None if none are set. Raises ConfigError."""
+    limits = build.settings.server.limits_by_client
+    if not limits:
+        return None
+    if not hasattr(build.store, "charge"):
+        raise ConfigError(
+            "server.client_limits: the store of cache.store is of another distribution and has no "
+            "method charge, which counts what callers use; use a store that has it"
+        )
+    ledger = ClientLedger(
+        limits,
+        store=build.store,
+        clock=clock,
+        spawn=build.supervisor.spawn,
+        observer=build.observers,
+    )
+    build.stack.push_async_callback(ledger.aclose)
+    return ledger
+
+
 async def _open_router(
-    build: BuildContext, states: UpstreamStates, tracing: Tracing | None
+    build: BuildContext,
+    states: UpstreamStates,
+    tracing: Tracing | None,
+    ledger: ClientLedger | None,
 ) -> tuple[tuple[Opened, ...], Router]:
     """Open the upstreams, and return them with their router."""
     settings = build.settings
-    opened = await open_upstreams(settings, states, build.stack, build.supervisor.spawn, tracing)
+    opened = await open_upstreams(
+        settings, states, build.stack, build.supervisor.spawn, tracing=tracing, ledger=ledger
+    )
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)
     router = make_router(settings, opened, shaping, panels, states)
@@ -278,6 +310,7 @@ def _make_engine(
         new_id=partial(new_ulid, clock),
         router=router,
         conversations=conversations,
+        ledger=parts.ledger,
     )
 
 
@@ -387,6 +420,7 @@ async def _open_relay(
         clock=clock,
         new_id=partial(new_ulid, clock),
         access=access,
+        ledger=parts.ledger,
         deadline_s=server.deadline_s,
         body_timeout_s=server.body_timeout_s,
         max_body_bytes=server.max_body_bytes,
@@ -412,6 +446,7 @@ def _make_sockets(
         spawn=parts.supervisor.spawn,
         new_id=partial(new_ulid, clock),
         access=AccessControl(sharing.client_keys, origins),
+        ledger=parts.ledger,
         limits=server,
         observer=parts.observers,
         paths=RelayPaths(server.relay_paths),

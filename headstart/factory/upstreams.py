@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headstart.factory.cloud import CloudAccess
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
+    from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.models import ListSource
     from headstart.middleware.router import Provider
@@ -78,11 +79,14 @@ async def open_upstreams(
     conditions: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None = None,
+    *,
     tracing: Tracing | None = None,
+    ledger: ClientLedger | None = None,
 ) -> tuple[Opened, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
-    ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls.
+    ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls, and
+    ``ledger`` has the limits of callers' keys.
     """
     if not settings.upstream:
         raise ConfigError(
@@ -93,7 +97,12 @@ async def open_upstreams(
     reached = await asyncio.to_thread(
         lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]
     )
-    return tuple([_open(each, settings, conditions, stack, spawn, tracing) for each in reached])
+    return tuple(
+        [
+            _open(each, settings, conditions, stack, spawn, tracing=tracing, ledger=ledger)
+            for each in reached
+        ]
+    )
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -109,7 +118,9 @@ def _open(
     conditions: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None,
+    *,
     tracing: Tracing | None,
+    ledger: ClientLedger | None,
 ) -> Opened:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
@@ -136,6 +147,8 @@ def _open(
             context_tokens=partial(context_at, chosen),
             price=partial(price_of, chosen),
             tracing=tracing,
+            ledger=ledger,
+            is_free=sends_no_bill(chosen),
         )
         targets.append(target)
     return Opened(chosen, tuple(http), tuple(targets))

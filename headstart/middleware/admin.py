@@ -44,6 +44,7 @@ from headstart.middleware.admin_state import (
     UpstreamsView,
     choose_entries,
 )
+from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
     COUNTS,
@@ -119,6 +120,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
             stats,
             config,
             upstreams,
+            limits,
             reload,
             *ENTRY_HANDLERS,
             *LEARNING_HANDLERS,
@@ -192,6 +194,12 @@ async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
     """Show the upstreams that were called: their state and their measurements."""
     found = await gathered(admin, engine, UPSTREAMS)
     return merge_upstreams([msgspec.json.decode(each, type=UpstreamsView) for each in found.live])
+
+
+@get("/limits")
+async def limits(engine: Engine) -> list[LimitUse]:
+    """Show what callers have used of the limits of their keys, in all workers and nodes."""
+    return [] if engine.ledger is None else await engine.ledger.uses()
 
 
 @post("/reload", status_code=200)

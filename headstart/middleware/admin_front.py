@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.live import LiveTotals
@@ -63,6 +64,9 @@ class EngineParts(Protocol):
 
     @property
     def sockets(self) -> Gate: ...
+
+    @property
+    def ledger(self) -> ClientLedger | None: ...
 
     @property
     def conditions(self) -> UpstreamStates | None: ...

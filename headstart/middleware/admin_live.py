@@ -15,7 +15,14 @@ from litestar.response import ServerSentEvent, ServerSentEventMessage
 from headstart.attempts import FAILURES
 from headstart.errors import StoreError
 from headstart.middleware.admin_learning import page_response
-from headstart.middleware.admin_state import Admin, Engine, UpstreamStatus, upstream_states
+from headstart.middleware.admin_state import (
+    Admin,
+    Engine,
+    UpstreamStatus,
+    read_limits,
+    upstream_states,
+)
+from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.middleware.live import LiveTotals, LiveView, key_of
 from headstart.observe import logger
 from headstart.types import Frozen
@@ -94,6 +101,8 @@ class Overview(Frozen, omit_defaults=False):
     calls: list[CallCount]
     safety: Safety | None
     """None: nothing is matched by what was learned."""
+    limits: list[LimitUse]
+    """What callers have used of the limits of their keys."""
     requests: list[RequestRow]
     """The last ones, the newest first."""
 
@@ -115,7 +124,8 @@ async def live(
 ) -> Overview:
     """Show the savings, the upstreams and the last requests of a window of time."""
     totals = await _totals(admin, engine)
-    return _overview(admin, engine, totals, _Filter(window_s, caller, route, model))
+    wanted = _Filter(window_s, caller, route, model)
+    return _overview(admin, engine, totals, wanted, await read_limits(engine))
 
 
 @get("/live/events")
@@ -183,7 +193,8 @@ async def _events(
             now = (id(totals), totals.version, admin.clock() // 60)
             if now != sent or loop.time() - spoke > ALIVE_S:
                 sent, spoke = now, loop.time()
-                overview = _overview(admin, engine, totals, wanted)
+                limits = await read_limits(engine)
+                overview = _overview(admin, engine, totals, wanted, limits)
                 yield ServerSentEventMessage(data=msgspec.json.encode(overview))
             await asyncio.sleep(EVERY_S)
     finally:
@@ -191,7 +202,11 @@ async def _events(
 
 
 def _overview(
-    admin: AdminState, engine: EngineParts, totals: LiveTotals, wanted: _Filter
+    admin: AdminState,
+    engine: EngineParts,
+    totals: LiveTotals,
+    wanted: _Filter,
+    limits: tuple[LimitUse, ...],
 ) -> Overview:
     rows = (row for row in admin.recent.newest() if wanted.fits(row))
     return Overview(
@@ -201,6 +216,7 @@ def _overview(
         upstreams=upstream_states(engine),
         calls=_calls(admin.recent.newest()),
         safety=_safety(engine),
+        limits=[each for each in limits if wanted.caller in (None, each.caller)],
         requests=[_row(row) for row, _ in zip(rows, range(MOST_ROWS), strict=False)],
     )
 

@@ -22,6 +22,7 @@ from headstart.types import Delete, Entry, Frozen, RawResponse, Text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from headstart.middleware.client_ledger import LimitUse
     from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.policies.routing.measures import Measures
 
@@ -43,6 +44,14 @@ def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
     )
 
 
+async def read_limits(engine: EngineParts) -> tuple[LimitUse, ...]:
+    """Return what callers have used of the limits of their keys; nothing if the store fails."""
+    if engine.ledger is not None:
+        with contextlib.suppress(StoreError):
+            return tuple(await engine.ledger.uses())
+    return ()
+
+
 async def read_levels(engine: EngineParts) -> Levels:
     """Return the present levels. If the store fails, only its numbers are missing."""
     entries = size = partitions = None
@@ -61,6 +70,7 @@ async def read_levels(engine: EngineParts) -> Levels:
         websockets=engine.sockets.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
         hedges=read_hedges(engine),
+        limits=await read_limits(engine),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headstart.decisions import Outcome
+from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import Frozen
 
@@ -58,6 +59,7 @@ class Levels(Frozen):
     websockets: int
     encoder_queue: int
     hedges: tuple[Hedging, ...] = ()
+    limits: tuple[LimitUse, ...] = ()
 
 
 class _Bound(NamedTuple):
@@ -243,6 +245,11 @@ class PrometheusObserver:
                 ("extra_cost_allowed", "Highest share of this cost that is allowed."),
             )
         }
+        self._limits = Gauge(
+            "headstart_client_limit_used_ratio",
+            "Used part of the limits of client keys, with calls in flight.",
+            ("caller", "limit"), registry=registry,
+        )  # fmt: skip
         ProcessCollector(registry=registry)
 
     def notify(self, observation: Observation) -> None:
@@ -404,6 +411,9 @@ class PrometheusObserver:
         for hedging in levels.hedges:
             for field, gauge in self._hedges.items():
                 gauge.labels(hedging.route, hedging.strategy).set(getattr(hedging, field))
+        self._limits.clear()
+        for limit in levels.limits:
+            self._limits.labels(limit.caller, limit.limit).set(limit.share)
         return generate_latest(self._registry)
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
     from headstart.middleware.conversations import Conversations
     from headstart.middleware.endpoints import Route
@@ -114,9 +115,11 @@ class Engine:
         new_id: Callable[[], str],
         router: Router | None,
         conversations: Conversations | None = None,
+        ledger: ClientLedger | None = None,
     ) -> None:
         self._options = options
         self._access = access
+        self._ledger = ledger
         self._finder = finder
         self._oversight = oversight
         self._admission = admission
@@ -241,6 +244,9 @@ class Engine:
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.started
+        if self._ledger is not None:
+            request = context.prepared.request
+            await self._ledger.admit(context.caller, "" if request is None else request.model)
         await self._serve(context, app)
 
     def _keep_answer(self, context: RequestContext) -> None:

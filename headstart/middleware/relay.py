@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import CountForm
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
+    from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.identity import AccessControl
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
 
 PIECES_AHEAD = 4
 """Number of pieces of a request's body that are read before the upstream takes them."""
+
+
+_READS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
+"""Methods of requests that cost nothing."""
 
 
 class RelayPaths:
@@ -89,7 +94,7 @@ class Relay:
     at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
     A prompt that is to be counted is read whole, up to ``max_body_bytes``.
     ``paths`` may be relayed. ``models`` answers requests for lists of models.
-    ``held`` checks whose answers a body names.
+    ``held`` checks whose answers a body names. ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class Relay:
         clock: Callable[[], float],
         new_id: Callable[[], str],
         access: AccessControl,
+        ledger: ClientLedger | None = None,
         deadline_s: float | None,
         body_timeout_s: float | None,
         max_body_bytes: int,
@@ -120,6 +126,7 @@ class Relay:
         self._clock = clock
         self._new_id = new_id
         self._access = access
+        self._ledger = ledger
         self._deadline_s = deadline_s
         self._observer = observer
         self._body_timeout_s = body_timeout_s
@@ -211,6 +218,9 @@ class Relay:
         rule = first_rule(self._rules, model=call.model, path=path, headers=call.headers)
         caller.limit(self._deadline_of(rule.name, call.headers))
         call = exchange.call = msgspec.structs.replace(call, route=rule.name)
+        if self._ledger is not None:
+            is_free = counting is not None or call.method in _READS
+            await self._ledger.admit_relayed(call, is_free=is_free)
         if counting is None:
             upstream = self._router.relayed(call.dialect, call.model, rule.name)
         else:

@@ -18,6 +18,8 @@ from headstart.dialects.responses_chains import own_id
 from headstart.dialects.shared_answers import in_dialect
 from headstart.errors import (
     HeadstartError,
+    LimitsUnavailable,
+    OverLimit,
     RequestError,
     UpstreamError,
     UpstreamProtocolError,
@@ -604,10 +606,13 @@ def error_response(
     if isinstance(error, UpstreamUnavailable):
         wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
+    elif isinstance(error, OverLimit):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+        headers.append((b"x-should-retry", b"false" if error.lasts else b"true"))
     elif isinstance(error, UpstreamError):
         # Unless the call goes on, we have retried as often as it made sense.
         headers.append((b"x-should-retry", b"true" if again else b"false"))
-    elif status == 429:
+    elif status == 429 or isinstance(error, LimitsUnavailable):
         headers.append((b"retry-after", b"1"))
     return status, headers, body
 

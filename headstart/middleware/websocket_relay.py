@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.relay import RelayPaths
@@ -81,6 +82,7 @@ class WebSocketRelay:
         spawn: Spawn,
         new_id: Callable[[], str],
         access: AccessControl,
+        ledger: ClientLedger | None = None,
         limits: ServerSettings,
         observer: Observer,
         paths: RelayPaths,
@@ -91,6 +93,7 @@ class WebSocketRelay:
         self._spawn = spawn
         self._new_id = new_id
         self._access = access
+        self._ledger = ledger
         self._limits = limits
         self._observer = observer
         self._paths = paths
@@ -107,6 +110,8 @@ class WebSocketRelay:
         try:
             call = self._call(relayed.id, scope, draining=draining)
             relayed.caller = call.caller
+            if self._ledger is not None:
+                await self._ledger.admit_relayed(call, is_free=False)
             upstreams = self._upstreams_for(call.path, call.model, call.headers)
             if not self._gate.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")

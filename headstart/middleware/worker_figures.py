@@ -109,6 +109,7 @@ def merge_levels(levels: Sequence[Levels]) -> Levels:
         websockets=sum(each.websockets for each in levels),
         encoder_queue=sum(each.encoder_queue for each in levels),
         hedges=max((each.hedges for each in levels), key=len, default=()),
+        limits=max((each.limits for each in levels), key=len, default=()),
     )
 
 

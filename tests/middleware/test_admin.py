@@ -389,6 +389,7 @@ class Parts:
     gate: Gate = field(default_factory=lambda: Gate(1, 1))
     relays: Gate = field(default_factory=lambda: Gate(1, 1))
     sockets: Gate = field(default_factory=lambda: Gate(1, 1))
+    ledger: None = None
     conditions: None = None
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.documents import DocumentForm
+    from headstart.middleware.client_ledger import Reservation
     from headstart.policies.routing.circuit_breaker import Permit
     from headstart.policies.routing.failures import Failure
     from headstart.policies.routing.measures import UpstreamModel
@@ -123,14 +124,14 @@ class Recording:
     """What becomes of one call. Nothing here awaits, so it is complete under any cancellation.
 
     ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
-    rate limits were taken for the call. A cancelled call is billed no further where
-    ``cancels_billing``.
+    rate limits were taken for the call, and ``spent`` of what the caller's key may spend. A
+    cancelled call is billed no further where ``cancels_billing``.
     """
 
     __slots__ = (
-        "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_state", "_states",
-        "_transcript", "at", "began", "booked", "call", "first_at", "gaps", "key", "last",
-        "stall_limits_s", "status", "streams",
+        "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_spent", "_state",
+        "_states", "_transcript", "at", "began", "booked", "call", "first_at", "gaps", "key",
+        "last", "stall_limits_s", "status", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +139,7 @@ class Recording:
         call: Call,
         key: UpstreamModel,
         *,
+        spent: Reservation | None = None,
         permit: Permit,
         state: UpstreamState,
         states: UpstreamStates,
@@ -156,6 +158,7 @@ class Recording:
         self._cancels_billing = cancels_billing
         self.booked = False
         self._reserved = reserved
+        self._spent = spent
         self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
         self.last = now
         self.gaps: list[float] = []
@@ -269,6 +272,8 @@ class Recording:
         self._state.breaker.neutral(self._permit)
         self._state.limits.give_back(self._reserved, now)
         self._states.measures.ended(self.key, now)
+        if self._spent is not None:
+            self._spent.release()
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and what waiting for it has taught."""
@@ -338,7 +343,12 @@ class Recording:
         if outcome is not AttemptOutcome.WON:  # else the figures have the whole answer
             gaps = () if self.call.relayed else self.gaps
             self._states.measures.ended(self.key, now, gaps)
-        self.call.log.book(attempt, runs_on)
+        spent = self._spent
+        if spent is None:
+            self.call.log.book(attempt, runs_on)
+        else:
+            spent.settle(attempt)
+            self.call.log.book(attempt, runs_on, spent.settle)
 
 
 def reserved_tokens(call: Call, measures: Measures) -> int:

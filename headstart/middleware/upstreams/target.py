@@ -31,6 +31,7 @@ from headstart.middleware.upstreams.accounting import (
 )
 from headstart.middleware.upstreams.wire import AFTER_END_S
 from headstart.policies.callers import NameMemo
+from headstart.policies.client_limits import PROMPT_MARGIN
 from headstart.policies.routing.failures import (
     FailureKind,
     closing_relayed,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Upstream
+    from headstart.middleware.client_ledger import ClientLedger, Reservation
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
     from headstart.policies.cost import Price
@@ -514,7 +516,8 @@ class Target:
     ``settings.models`` has all names of models that the upstream understands. ``key`` tells its
     own keys apart and need not be one; empty: callers send their own. ``context_tokens`` and
     ``price`` know the upstream's models by their real names. Limits that are None are learned.
-    ``tracing`` makes a span of each call.
+    ``tracing`` makes a span of each call. ``ledger`` reserves what a call may cost its caller;
+    ``is_free``: the upstream sends no bill.
     """
 
     def __init__(
@@ -529,6 +532,8 @@ class Target:
         context_tokens: Callable[[str], int | None] = _unknown,
         price: Callable[[str], Price | None] = _unknown,
         tracing: Tracing | None = None,
+        ledger: ClientLedger | None = None,
+        is_free: bool = False,
     ) -> None:
         self.name = settings.name
         self.identity = settings.name
@@ -545,6 +550,8 @@ class Target:
         """The hash of each key of callers."""
         self._context_tokens = context_tokens
         self._price = price
+        self._ledger = ledger
+        self._is_free = is_free
         self._models: dict[str, _Model] = {}
         """The models that were asked for, by callers' names of them."""
         self._states = states
@@ -582,7 +589,13 @@ class Target:
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
-        recording = self._begin(call, asyncio.get_running_loop().time())
+        spent = None if self._ledger is None else await self._reserve(call, self._ledger)
+        try:
+            recording = self._begin(call, asyncio.get_running_loop().time(), spent)
+        except UpstreamUnavailable:
+            if spent is not None:
+                spent.release()
+            raise
         if self._tracing is not None:
             call = self._tracing.attempt(call, self.name, recording.key.model)
             recording.call = call
@@ -595,7 +608,24 @@ class Target:
         )
         return await making.open(self._upstream, self._first_content_until(recording, call))
 
-    def _begin(self, call: Call, now: float) -> Recording:
+    async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
+        """Reserve what the call may cost at most. Raises RequestError."""
+        model, request = self._model(call), call.request
+        prompt = PROMPT_MARGIN * call.prompt_tokens
+        fits = self._context_tokens(model.key.model)
+        limit = 0 if call.output_tokens == 0 else most_tokens(call)
+        choices = 1 if request is None else max(1, request.choices)
+        return await ledger.reserve(
+            call,
+            model.key.model,
+            model.price,
+            is_free=self._is_free,
+            prompt=prompt if fits is None else min(prompt, fits),
+            completion=limit,
+            answers=choices,
+        )
+
+    def _begin(self, call: Call, now: float, spent: Reservation | None) -> Recording:
         """Take leave to make the call; return where it is booked. Raises UpstreamUnavailable."""
         model = self._model(call)
         state = self._state(call, model.key)
@@ -631,6 +661,7 @@ class Target:
             now=now,
             at=self._clock(),
             reserved=reserved,
+            spent=spent,
         )
 
     def _first_content_until(self, recording: Recording, call: Call) -> float | None:

@@ -1,0 +1,376 @@
+"""Holds callers to the limits of their keys: reserves before a call is sent, settles after it.
+
+What was used stands in counters of the store. So all workers and nodes count together, and a
+restart or a reload forgets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
+from headstart.observe import StageFailed, logger
+from headstart.policies.client_limits import (
+    KEPT_S,
+    LEASES,
+    WARN_AT,
+    Allowance,
+    Usage,
+    allows_model,
+    clock_time,
+    most_usage,
+    refusal,
+    reservations,
+    shown,
+    spending,
+    window,
+)
+from headstart.types import Charged, Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headstart.attempts import Attempt
+    from headstart.interfaces import Store
+    from headstart.middleware.concurrency import Spawn
+    from headstart.observe import Observer
+    from headstart.policies.cost import Price
+    from headstart.settings import ClientLimits
+    from headstart.types import Call, Charge
+
+RETRY_S = 1.0
+"""Time until what could not be settled is tried again."""
+_AWAY = (
+    "the store that counts what this API key uses (cache.store) does not answer, so no call can "
+    "be charged to it; try again"
+)
+
+
+class LimitUse(Frozen, omit_defaults=False):
+    """How much of one limit is used, with what calls in flight may still use."""
+
+    caller: str
+    limit: str
+    """The name of its setting."""
+    used: float
+    """Dollars or tokens."""
+    most: float
+    resets_at: float
+    """Unix seconds."""
+
+    @property
+    def share(self) -> float:
+        """The part that is used: 1 is all of it."""
+        return self.used / self.most if self.most else 1.0
+
+
+class _Caller(NamedTuple):
+    limits: ClientLimits
+    spending: tuple[Allowance, ...]
+
+
+class Reservation:
+    """What one upstream call may use, until ``settle`` says what it has used."""
+
+    __slots__ = ("_counted", "_ledger", "allowances", "caller", "charges")
+
+    def __init__(
+        self,
+        ledger: ClientLedger,
+        caller: str,
+        allowances: Sequence[Allowance],
+        charges: Sequence[Charge],
+    ) -> None:
+        self._ledger = ledger
+        self.caller = caller
+        self.allowances = allowances
+        self.charges = charges
+        self._counted = [each.amount for each in charges]
+
+    def settle(self, attempt: Attempt) -> None:
+        """Count what a call has used, as it is booked. The last word counts."""
+        tokens = attempt.prompt_tokens + attempt.completion_tokens
+        self._count(Usage(attempt.cost_usd or 0.0, tokens))
+
+    def release(self) -> None:
+        """Count nothing: the call was not made."""
+        self._count(Usage(0.0, 0))
+
+    def _count(self, usage: Usage) -> None:
+        for place, allowance in enumerate(self.allowances):
+            amount, counted = usage.amount(allowance), self._counted[place]
+            if amount != counted:
+                self._counted[place] = amount
+                charge = self.charges[place]._replace(amount=amount - counted, most=None)
+                self._ledger.correct(_Correction(self.caller, allowance, charge))
+
+
+class _Correction(NamedTuple):
+    """An amount to add to a counter, whatever its limit is."""
+
+    caller: str
+    allowance: Allowance
+    charge: Charge
+
+
+class _Lease:
+    """Requests of one minute that this process may let in without asking the store."""
+
+    __slots__ = ("admitted", "label", "left")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.left = self.admitted = 0
+
+
+class ClientLedger:
+    """What callers have used of their limits, by the names of their keys.
+
+    ``clock`` gives Unix seconds. Call ``aclose`` before the store closes.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, ClientLimits],
+        *,
+        store: Store,
+        clock: Callable[[], float],
+        spawn: Spawn,
+        observer: Observer,
+    ) -> None:
+        self._callers = {name: _Caller(each, spending(each)) for name, each in limits.items()}
+        self._store = store
+        self._clock = clock
+        self._spawn = spawn
+        self._observer = observer
+        self._leases: dict[str, _Lease] = {}
+        self._corrections: dict[str, _Correction] = {}
+        """What is to be settled, by counter."""
+        self._settling: asyncio.Task[None] | None = None
+        self._closing = False
+        self._said: set[tuple[str, str]] = set()
+
+    async def admit(self, caller: str, model: str) -> None:
+        """Let a request in. Raises ModelForbidden, or OverLimit after too many in this minute."""
+        found = self._callers.get(caller)
+        if found is None:
+            return
+        if not allows_model(found.limits, model):
+            raise ModelForbidden(
+                f"this API key may not use the model {model!r}: the setting "
+                f"server.client_limits.{caller}.models does not name it"
+            )
+        if found.limits.requests_per_minute is not None:
+            await self._count_request(caller, found.limits.requests_per_minute)
+
+    async def admit_relayed(self, call: Call, *, is_free: bool) -> None:
+        """Let a relayed request in. Nobody knows what it costs unless it is free.
+
+        Raises OverLimit, ModelForbidden or Forbidden.
+        """
+        found = self._callers.get(call.caller)
+        if found is None:
+            return
+        limits = found.limits
+        if not is_free and limits.unknown_cost == "refuse":
+            if found.spending:
+                raise Forbidden(
+                    "nobody knows what calls to this path cost, and this API key has a limit of "
+                    f"dollars or tokens; server.client_limits.{call.caller}.unknown_cost = "
+                    '"allow" lets them pass'
+                )
+            if not call.model and limits.models != ("*",):
+                raise Forbidden(
+                    "nobody knows which model calls to this path use, and this API key may use "
+                    f"only some; server.client_limits.{call.caller}.unknown_cost = "
+                    '"allow" lets them pass'
+                )
+        if call.model and not allows_model(limits, call.model):
+            raise ModelForbidden(f"this API key may not use the model {call.model!r}")
+        if limits.requests_per_minute is not None:
+            await self._count_request(call.caller, limits.requests_per_minute)
+
+    async def reserve(
+        self,
+        call: Call,
+        model: str,
+        price: Price | None,
+        *,
+        is_free: bool,
+        prompt: int,
+        completion: int | None,
+        answers: int = 1,
+    ) -> Reservation | None:
+        """Reserve what a call may use; None if nothing limits that.
+
+        ``prompt`` and ``completion`` are the most tokens; None: the caller set no limit. It asks
+        for so many ``answers``.
+        ``is_free``: the upstream sends no bill. Raises OverLimit, Forbidden or LimitsUnavailable.
+        """
+        found = self._callers.get(call.caller)
+        if found is None or not found.spending or call.relayed:
+            return None
+        limits, allowances = found
+        in_dollars = limits.usd_per_day is not None or limits.usd_per_month is not None
+        if price is None and in_dollars and not is_free and limits.unknown_cost == "refuse":
+            raise Forbidden(
+                f"no price is known of the model {model!r}, so it cannot be charged to this API "
+                "key, which has a limit of dollars; set the price of the upstream, or "
+                f'server.client_limits.{call.caller}.unknown_cost = "allow"'
+            )
+        if completion is None:
+            completion = limits.output_reserve
+        now = self._clock()
+        usage = most_usage(price, prompt, completion * answers)
+        charges = reservations(allowances, call.caller, usage, now)
+        reservation = Reservation(self, call.caller, allowances, charges)
+        try:
+            charged = await self._charge(reservation)
+            if not charged.added and self._settling is not None:
+                # Calls that have just ended give back what they did not use.
+                await asyncio.wait((self._settling,), timeout=RETRY_S)
+                charged = await self._charge(reservation)
+        except StoreError as error:
+            raise LimitsUnavailable(_AWAY) from error
+        if charged.added:
+            return reservation
+        refused = refusal(allowances, charges, charged, now)
+        self._say_refused(call.caller, refused)
+        raise refused
+
+    async def _charge(self, reservation: Reservation) -> Charged:
+        """Add the charges of a reservation. A caller that leaves meanwhile gets them back."""
+        answer: asyncio.Future[Charged] = asyncio.get_running_loop().create_future()
+        self._spawn(self._charge_for, reservation, answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() and answer.exception() is None and answer.result().added:
+                reservation.release()
+            raise
+
+    async def _charge_for(self, reservation: Reservation, answer: asyncio.Future[Charged]) -> None:
+        try:
+            charged = await self._store.charge(reservation.charges)
+        except StoreError as error:
+            if not answer.cancelled():
+                answer.set_exception(error)
+            return
+        if not answer.cancelled():
+            answer.set_result(charged)
+        elif charged.added:
+            reservation.release()
+
+    async def _count_request(self, caller: str, most: int) -> None:
+        """Count a request against this minute. Without the store this process counts alone."""
+        allowance, now = Allowance("requests", "minute", most), self._clock()
+        label = window("minute", now).label
+        lease = self._leases.get(caller)
+        if lease is None or lease.label != label:
+            lease = self._leases[caller] = _Lease(label)
+        part = max(1, most // LEASES)
+        while not lease.left:
+            charge = allowance.charge(caller, part, now)
+            try:
+                charged = await self._store.charge([charge])
+            except StoreError as error:
+                self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
+                if lease.admitted >= most:
+                    full = refusal([allowance], [charge], Charged(added=False, values=(most,)), now)
+                    raise full from error
+                break
+            if charged.added:
+                lease.left += part
+            else:
+                part = min(part, most - charged.values[0])
+            if part <= 0:
+                raise refusal([allowance], [charge], charged, now)
+        lease.left = max(0, lease.left - 1)
+        lease.admitted += 1
+
+    def correct(self, correction: _Correction) -> None:
+        """Add to a counter, in the background."""
+        counter = correction.charge.counter
+        waiting = self._corrections.get(counter)
+        if waiting is not None:
+            amount = waiting.charge.amount + correction.charge.amount
+            correction = correction._replace(charge=waiting.charge._replace(amount=amount))
+        self._corrections[counter] = correction
+        if self._settling is None:
+            self._settling = self._spawn(self._settle)
+
+    async def _settle(self) -> None:
+        """Write what is to be settled, until nothing is left. What fails is tried again."""
+        try:
+            while self._corrections:
+                taken, self._corrections = tuple(self._corrections.values()), {}
+                try:
+                    charged = await self._store.charge([each.charge for each in taken])
+                except StoreError as error:
+                    for each in taken:
+                        self.correct(each)
+                    self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
+                    if self._closing:
+                        return
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    for each, value in zip(taken, charged.values, strict=True):
+                        self._warn(each, value)
+        finally:
+            self._settling = None
+
+    def _warn(self, settled: _Correction, used: int) -> None:
+        """Log once in each day or month that most of a limit is used."""
+        caller, allowance, charge = settled
+        if allowance.most is None or allowance.period == "minute":
+            return
+        if used >= WARN_AT * allowance.most:
+            until = clock_time(charge.expires - KEPT_S)
+            self._say(
+                f"{caller} {allowance.setting}",
+                until,
+                f"client key {caller} has used {used / max(1, allowance.most):.0%} of its "
+                f"{allowance.setting} ({shown(allowance, used)} of "
+                f"{shown(allowance, allowance.most)}, with calls in flight) until {until}",
+            )
+
+    def _say_refused(self, caller: str, error: OverLimit) -> None:
+        if error.lasts:
+            ends = clock_time(self._clock() + error.retry_after_s)
+            self._say(f"{caller} refused", ends, f"calls of client key {caller} get 429: {error}")
+
+    def _say(self, what: str, until: str, text: str) -> None:
+        if (what, until) not in self._said:
+            # What was said of the last day or month need not be kept.
+            self._said = {each for each in self._said if each[0] != what} | {(what, until)}
+            logger.warning("%s", text)
+
+    async def uses(self) -> list[LimitUse]:
+        """Return how much of the limits of days, months and minutes is used. Raises StoreError."""
+        now = self._clock()
+        limited = [
+            (caller, each, each.most, each.charge(caller, 0, now))
+            for caller, found in self._callers.items()
+            for each in found.spending
+            if each.most is not None
+        ]
+        if not limited:
+            return []
+        charged = await self._store.charge([charge for *_, charge in limited])
+        return [
+            LimitUse(
+                caller=caller,
+                limit=allowance.setting,
+                used=max(0.0, value / allowance.unit),
+                most=most / allowance.unit,
+                resets_at=window(allowance.period, now).ends,
+            )
+            for (caller, allowance, most, _), value in zip(limited, charged.values, strict=True)
+        ]
+
+    async def aclose(self) -> None:
+        """Settle what is left."""
+        self._closing = True
+        if self._settling is not None:
+            await asyncio.wait((self._settling,))

@@ -1,0 +1,253 @@
+"""Budgets and limits of client keys, on real sockets: what callers get, and what they cannot do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import anthropic
+import anyio
+import openai
+import pytest
+from google import genai
+from google.genai import errors as gemini_errors
+from google.genai import types as gemini
+
+from headstart.lab.simulator.profiles import ProviderProfile
+from support.sidecar import Provider, Sidecar, sidecar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+KEYS = {"a": "key-of-a", "b": "key-of-b"}
+PRICE = {"default": {"input_per_million": 1.0, "output_per_million": 100.0}}
+A, B = {"authorization": "Bearer key-of-a"}, {"authorization": "Bearer key-of-b"}
+
+
+def settings(folder: Path, limits: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the sections of a sidecar whose key ``a`` has limits."""
+    return {
+        "server": {"client_keys": KEYS, "client_limits": {"a": limits}, **more.pop("server", {})},
+        "cache": {
+            "store": f"sqlite:///{folder / 'store.db'}",
+            "mode": "exact-only",
+            **more.pop("cache", {}),
+        },
+        "upstream": {"price": PRICE, **more.pop("upstream", {})},
+        **more,
+    }
+
+
+def spent(running: Sidecar, caller: str = "a") -> float:
+    """Return the dollars in the books of a caller."""
+    rows = [row for row in running.served if row.caller == caller]
+    return sum(each.cost_usd or 0.0 for row in rows for each in row.attempts)
+
+
+async def used(running: Sidecar) -> dict[str, float]:
+    ledger = running.parts[0].ledger
+    assert ledger is not None
+    with anyio.fail_after(60):
+        while ledger._settling is not None:
+            await anyio.sleep(0.005)
+    return {each.limit: each.used for each in await ledger.uses()}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_hundred_calls_at_the_same_time_do_not_overrun(
+    tmp_path: Path, *, stream: bool
+) -> None:
+    provider = Provider()
+    provider.open.clear()
+    sections = settings(tmp_path, {"usd_per_day": 0.52})  # each may cost 0.05 and a little
+    async with sidecar(provider, **sections) as running:
+        found: Counter[int] = Counter()
+
+        async def ask(number: int) -> None:
+            reply = await running.ask(f"say {number}", headers=A, max_tokens=500, stream=stream)
+            found[reply.status] += 1
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(100):
+                tasks.start_soon(ask, number)
+            with anyio.fail_after(60):  # all that does not fit is refused while the others run
+                while found[429] < 90:
+                    await anyio.sleep(0.01)
+            provider.open.set()
+        await running.finished(100)
+        assert found[200] + found[429] == 100
+        assert found[200] == 10
+        assert provider.calls == found[200]
+        assert 0 < spent(running) <= 0.52
+        assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
+        # What was reserved too much is free again.
+        assert (await running.ask("one more", headers=A, max_tokens=500)).status == 200
+        assert (await running.ask("another caller", headers=B)).status == 200
+
+
+async def test_a_hit_costs_nothing(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 0.06})) as running:
+        assert (await running.ask("the same", headers=A, max_tokens=500)).status == 200
+        before = await used(running)
+        assert before == {"usd_per_day": pytest.approx(spent(running))}
+        for _ in range(3):
+            assert (await running.ask("the same", headers=A, max_tokens=500)).status == 200
+            assert (await running.ask("another", headers=A, max_tokens=500)).status == 429
+        assert await used(running) == before
+
+
+async def test_requests_of_a_minute_are_limited_hits_included(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"requests_per_minute": 3})) as running:
+        found = [await running.ask("the same", headers=A) for _ in range(5)]
+        # The minute may end in between.
+        assert Counter(each.status for each in found)[429] in (1, 2)
+        refused = next(each for each in found if each.status == 429)
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert refused.headers["x-should-retry"] == "true"
+
+
+async def test_what_was_spent_outlives_a_restart(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 0.1})) as running:
+        assert (await running.ask("first", headers=A, max_tokens=500)).status == 200
+        before = await used(running)
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 0.1})) as running:
+        assert await used(running) == before
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 0.05})) as running:
+        reply = await running.ask("second", headers=A, max_tokens=500)
+        assert reply.status == 429
+        assert reply.headers["x-should-retry"] == "false"
+
+
+async def test_the_loser_of_a_race_counts_as_in_the_books(tmp_path: Path) -> None:
+    slow = {"name": "slow", "price": PRICE, "cancels_billing": False, "first_token_s": 30.0}
+    route = {
+        "name": "r",
+        "strategy": "race",
+        "upstreams": ["sim", "slow"],
+        "race_billed": True,
+        "equal_models": "assume",
+    }
+    sections = settings(tmp_path, {"usd_per_day": 1.0})
+    async with sidecar(others=(slow,), routes=(route,), **sections) as running:
+        assert (await running.ask("race", headers=A, max_tokens=500, stream=True)).status == 200
+        await running.finished(1)
+        assert len(running.served[0].attempts) == 2
+        assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
+
+
+async def test_a_race_goes_on_with_what_the_budget_has_left(tmp_path: Path) -> None:
+    other = {"name": "other", "price": PRICE}
+    route = {
+        "name": "r",
+        "strategy": "race",
+        "upstreams": ["sim", "other"],
+        "race_billed": True,
+        "equal_models": "assume",
+    }
+    sections = settings(tmp_path, {"usd_per_day": 0.08})  # for one call of about 0.05
+    async with sidecar(others=(other,), routes=(route,), **sections) as running:
+        reply = await running.ask("race", headers=A, max_tokens=500, stream=True)
+        assert reply.status == 200
+        await running.finished(1)
+        assert len(running.served[0].attempts) == 1
+
+
+async def test_a_failed_call_costs_nothing(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 0.06})) as running:
+        for _ in range(3):
+            reply = await running.ask(
+                "x", headers={**A, "x-sim-fault": "status; status=400"}, max_tokens=500
+            )
+            assert reply.status == 400
+        assert await used(running) == {"usd_per_day": 0.0}
+
+
+async def test_a_client_that_leaves_pays_for_what_came(tmp_path: Path) -> None:
+    slow = Provider(profile=ProviderProfile(model="m", tokens_per_s=(20.0, 20.0)))
+    async with sidecar(slow, **settings(tmp_path, {"usd_per_day": 1.0})) as running:
+        message = {"role": "user", "content": "a long story"}
+        body = {"model": "m", "messages": [message], "stream": True, "max_tokens": 5000}
+        async with running.session.post(
+            running.url + "/v1/chat/completions", json=body, headers=A
+        ) as response:
+            await response.content.readany()
+        await running.finished(1)
+        assert spent(running) < 0.1
+        assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+async def test_the_sdks_raise_their_errors_for_a_used_up_budget(tmp_path: Path) -> None:
+    limits = {"usd_per_day": 0.0, "models": ["m"]}
+    sections = settings(tmp_path, limits)
+    names = ("anthropic", "gemini", "responses")
+    others = tuple({"name": name, "dialect": name, "price": PRICE} for name in names)
+    async with sidecar(others=others, **sections) as running:
+        url = running.url
+        async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="key-of-a") as client:
+            message: Any = {"role": "user", "content": "hi"}
+            with pytest.raises(openai.RateLimitError) as chat:
+                await client.chat.completions.create(model="m", messages=[message])
+            assert chat.value.code == "insufficient_quota"
+            assert "usd_per_day = $0" in chat.value.message
+            with pytest.raises(openai.RateLimitError) as responses:
+                await client.responses.create(model="m", input="hi")
+            assert responses.value.code == "insufficient_quota"
+            with pytest.raises(openai.PermissionDeniedError) as denied:
+                await client.chat.completions.create(model="n", messages=[message])
+            assert denied.value.code == "model_not_found"
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="key-of-a") as claude:
+            with pytest.raises(anthropic.RateLimitError) as limited:
+                await claude.messages.create(model="m", max_tokens=9, messages=[message])
+            assert limited.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
+            with pytest.raises(anthropic.PermissionDeniedError):
+                await claude.messages.create(model="n", max_tokens=9, messages=[message])
+        google = genai.Client(
+            api_key="key-of-a", vertexai=False, http_options=gemini.HttpOptions(base_url=url)
+        )
+        async with google.aio as client_of_gemini:
+            with pytest.raises(gemini_errors.ClientError) as exhausted:
+                await client_of_gemini.models.generate_content(model="m", contents="hi")
+            assert (exhausted.value.code, exhausted.value.status) == (429, "RESOURCE_EXHAUSTED")
+            with pytest.raises(gemini_errors.ClientError) as forbidden:
+                await client_of_gemini.models.generate_content(model="n", contents="hi")
+            assert (forbidden.value.code, forbidden.value.status) == (403, "PERMISSION_DENIED")
+        # No SDK asked again: the day is over for them.
+        assert len(running.served) == 7
+
+
+async def test_a_model_without_a_price_is_refused_with_the_setting_that_helps(
+    tmp_path: Path,
+) -> None:
+    upstream = {"base_url": "http://provider.example:1", "price": {}}
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0}, upstream=upstream)) as running:
+        reply = await running.ask("x", headers=A)
+        assert reply.status == 403
+        assert "no price is known of the model 'm'" in reply.body.decode()
+
+
+async def test_relayed_calls_need_a_known_cost(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
+
+        async def call(method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+            async with running.session.request(
+                method, running.url + path, headers=headers, json={"model": "m"}
+            ) as response:
+                return response.status, await response.text()
+
+        status, text = await call("POST", "/v1/batches", A)
+        assert status == 403
+        assert "unknown_cost" in json.loads(text)["error"]["message"]
+        assert (await call("GET", "/v1/files", A))[0] != 403
+        assert (await call("POST", "/v1/batches", B))[0] != 403
+
+
+async def test_a_websocket_needs_a_known_cost(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await running.session.ws_connect(running.url + "/v1/realtime?model=m", headers=A)
+        assert refused.value.status == 403
