@@ -121,6 +121,11 @@ class OverLimit(RequestError):
         self.lasts = lasts
 
 
+def booked_code(error: HeadstartError) -> str:
+    """Return the name of an error in the books: a key's own limits are not those of a provider."""
+    return "over_limit" if isinstance(error, OverLimit) else getattr(error, "code", "error")
+
+
 class LimitsUnavailable(RequestError):
     """The store does not answer, so nobody can tell what is left of the limits of a key."""
 

@@ -338,7 +338,7 @@ class ClientLedger:
     def _say_refused(self, caller: str, error: OverLimit) -> None:
         if error.lasts:
             ends = clock_time(self._clock() + error.retry_after_s)
-            self._say(f"{caller} refused", ends, f"calls of client key {caller} get 429: {error}")
+            self._say(f"{caller} refused", ends, f"a call of client key {caller} gets 429: {error}")
 
     def _say(self, what: str, until: str, text: str) -> None:
         if (what, until) not in self._said:

@@ -23,6 +23,7 @@ from headstart.errors import (
     RequestError,
     RequestTooLarge,
     UpstreamError,
+    booked_code,
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
@@ -169,7 +170,7 @@ class Engine:
                 context.error = "client-gone"
                 context.status = context.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
-            context.error = getattr(error, "code", "error")
+            context.error = booked_code(error)
             if context.status:
                 raise  # It is too late for a status, so the answer breaks off.
             await send_error(context, error)

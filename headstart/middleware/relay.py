@@ -24,6 +24,7 @@ from headstart.errors import (
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
+    booked_code,
 )
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
@@ -146,7 +147,7 @@ class Relay:
             exchange.error = "client-gone"
             exchange.status = exchange.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
-            exchange.error = error.code
+            exchange.error = booked_code(error)
             if exchange.status:
                 raise
             await _refuse(exchange, error)

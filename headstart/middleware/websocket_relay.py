@@ -24,6 +24,7 @@ from headstart.errors import (
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
+    booked_code,
 )
 from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
@@ -173,7 +174,7 @@ class WebSocketRelay:
                 total_s=total_s,
                 caller=relayed.caller,
                 upstream=relayed.upstream,
-                error=None if error is None else getattr(error, "code", "error"),
+                error=None if error is None else booked_code(error),
                 attempts=tuple(
                     msgspec.structs.replace(each, at=at + each.at - relayed.started)
                     for each in relayed.failed

@@ -160,7 +160,7 @@ def refusal(
         return OverLimit("a limit of this API key was reached; try again", code=_TOO_FAST)
     ends, allowance, amount, used = max(over)
     assert allowance.most is not None
-    name, most = allowance.setting, shown(allowance, allowance.most)
+    name, most = allowance.setting, shown(allowance, allowance.most).partition(" ")[0]
     if amount > allowance.most:
         why = f"this call may use {shown(allowance, amount)}: ask for fewer tokens"
     elif allowance.measure == "requests":

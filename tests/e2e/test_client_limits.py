@@ -16,6 +16,7 @@ from google.genai import errors as gemini_errors
 from google.genai import types as gemini
 
 from headstart.lab.simulator.profiles import ProviderProfile
+from support.redis_server import redis_server
 from support.sidecar import Provider, Sidecar, sidecar
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ async def test_requests_of_a_minute_are_limited_hits_included(tmp_path: Path) ->
         refused = next(each for each in found if each.status == 429)
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert refused.headers["x-should-retry"] == "true"
+        assert {row.error for row in running.served if row.status == 429} == {"over_limit"}
 
 
 async def test_what_was_spent_outlives_a_restart(tmp_path: Path) -> None:
@@ -120,6 +122,30 @@ async def test_what_was_spent_outlives_a_restart(tmp_path: Path) -> None:
         reply = await running.ask("second", headers=A, max_tokens=500)
         assert reply.status == 429
         assert reply.headers["x-should-retry"] == "false"
+
+
+async def test_two_nodes_share_a_budget(tmp_path: Path) -> None:
+    with redis_server() as redis:
+        sections = settings(tmp_path, {"usd_per_day": 0.52}, cache={"store": redis.url})
+        async with sidecar(**sections) as one, sidecar(**sections) as other:
+            found: Counter[int] = Counter()
+
+            async def ask(node: Sidecar, number: int) -> None:
+                reply = await node.ask(f"say {number}", headers=A, max_tokens=500)
+                found[reply.status] += 1
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(60):
+                    tasks.start_soon(ask, (one, other)[number % 2], number)
+            for node in (one, other):
+                await node.finished(30)
+            assert found[200] + found[429] == 60
+            assert found[429] > 0
+            cost_usd = spent(one) + spent(other)
+            assert 0 < cost_usd <= 0.52
+            for node in (one, other):
+                await used(node)
+            assert await used(one) == {"usd_per_day": pytest.approx(cost_usd)}
 
 
 async def test_the_loser_of_a_race_counts_as_in_the_books(tmp_path: Path) -> None:

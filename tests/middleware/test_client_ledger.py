@@ -394,7 +394,7 @@ async def test_the_log_warns_once_at_four_fifths_and_once_at_the_end(
         warned, refused = [each.getMessage() for each in caplog.records]
         assert warned.startswith("client key a has used 81% of its usd_per_day ($8.1 of $10")
         assert "2026-11-24 00:00 UTC" in warned
-        assert refused.startswith("calls of client key a get 429")
+        assert refused.startswith("a call of client key a gets 429")
         case.clock.now += 86_400.0
         again = await case.reserve(9)
         assert again is not None
