@@ -39,7 +39,10 @@ _USER_OR_QUERY = re.compile(r"(?<=//).*(?=@)|(?<=\?).*")
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0, extra={"percent": True})]
+"""A number from 0 to 1. A text such as ``"2%"`` says the same."""
+Percent: TypeAlias = Annotated[float, msgspec.Meta(extra={"percent": True})]
+"""The same with bounds of its own, which ``config.checks`` knows."""
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0)]
 Seconds: TypeAlias = Positive
 SecondsOrZero: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -284,14 +287,14 @@ class CacheSettings(Section):
     match: MatchName | None = None
     """The rule for reworded questions: `verified` learns to keep `max_error`, `static` compares the
     similarity with `threshold`. None: `static` if a threshold is set, else `verified`."""
-    max_error: float | None = None
-    """Share of wrong answers that you accept, such as `0.01`. None: the shipped default. Below
+    max_error: Percent | None = None
+    """Share of wrong answers that you accept, `0.01` or `"1%"`. None: the shipped default. Below
     0.005 Headstart serves nothing by meaning before it has learned enough; to serve only exact
     repeats, set `mode`."""
     error_of: ErrorOf = "hits"
     """The whole of which `max_error` is a share: the semantic `hits` that were served, or all
     `requests`."""
-    confidence: float | None = None
+    confidence: Percent | None = None
     """One-sided confidence that the error is at most `max_error`: `0.69`, `0.84` or `0.95`. None:
     the shipped default."""
     cold_start: ColdStart = "strict"
@@ -806,7 +809,7 @@ class RouteSettings(_RouteStrategy, kw_only=True):
     """The route's own `output.quotes`."""
     predictions: bool | None = None
     """The route's own `output.predictions`."""
-    max_error: float | None = None
+    max_error: Percent | None = None
     """The route's own target. It must be stricter than `cache.max_error`; a less strict one has no
     effect."""
     query: str | None = None

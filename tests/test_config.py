@@ -112,6 +112,7 @@ def test_limits_of_keys_come_from_the_file_or_from_a_variable(tmp_path: Path) ->
 client_keys = { a = "k", b = "l", c = "m" }
 [server.client_limits.a]
 usd_per_day = 2
+usd_per_month = "none"
 [server.client_limits."*"]
 models = ["small-*"]
 """

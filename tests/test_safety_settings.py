@@ -56,6 +56,23 @@ def test_inner_tables_are_read_and_joined_with_variables(tmp_path: Path) -> None
     assert settings.cache.judge == JudgeSettings(upstream="a", model="small")
 
 
+def test_shares_may_be_written_in_percent(tmp_path: Path) -> None:
+    file = tmp_path / "headstart.toml"
+    file.write_text(
+        "[cache]\nmax_error = '2%'\nconfidence = '95%'\nholdout = '0.5 %'\n"
+        "[[route]]\nname = 'a'\nmax_error = '1%'\n"
+    )
+    settings = load_settings(file, {})
+    cache = settings.cache
+    assert (cache.max_error, cache.confidence, cache.holdout) == (0.02, 0.95, 0.005)
+    assert settings.route[0].max_error == 0.01
+    assert load_settings(None, {"HEADSTART_CACHE__MAX_ERROR": "3%"}).cache.max_error == 0.03
+    for wrong in ("max_error = 'x%'", "ttl_s = '5%'"):
+        file.write_text(f"[cache]\n{wrong}\n")
+        with pytest.raises(ConfigError, match=r"expected a number"):
+            load_settings(file, {})
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [

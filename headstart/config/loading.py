@@ -22,6 +22,7 @@ from headstart.config.names import (
     may_be_empty,
     may_be_none,
     problem,
+    read_share,
     table_type,
 )
 from headstart.errors import ConfigError
@@ -143,7 +144,7 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
         return _object_from(variable, text)
     if table_type(kind) is not None:
         raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
-    value: object = text
+    value: object = read_share(kind, text)
     if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
         value = _object_from(variable, text)
     elif may_be_empty(kind):
@@ -184,7 +185,7 @@ def load_settings(
     check_document(document)
     check_single_names(environ, frozenset(_texts(document)))
     _resolve_client_keys(document, environ)
-    _resolve_none(Settings, document)
+    _resolve_texts(Settings, document)
     try:
         settings = msgspec.convert(document, Settings)
     except msgspec.ValidationError as error:
@@ -196,7 +197,7 @@ def override_cache(settings: Settings, overrides: Mapping[str, object]) -> Setti
     """Return checked settings with other values of ``[cache]``. Raises ConfigError."""
     document = {"cache": dict(overrides)}
     check_document(document)
-    _resolve_none(Settings, document)
+    _resolve_texts(Settings, document)
     changed = msgspec.structs.replace(settings.cache, **document["cache"])
     return checked(msgspec.structs.replace(settings, cache=changed))
 
@@ -248,16 +249,20 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
     server["client_keys"] = resolved if isinstance(keys, dict) else list(resolved.values())
 
 
-def _resolve_none(struct: type[msgspec.Struct], table: object) -> None:
-    """Replace ``"none"`` by no value, where a setting may have none."""
+def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
+    """Replace ``"none"`` by no value where a setting may have none, and ``"2%"`` by a share."""
     if isinstance(table, list | tuple):
         for each in table:
-            _resolve_none(struct, each)
+            _resolve_texts(struct, each)
     if not isinstance(table, dict):
         return
     for field in msgspec.structs.fields(struct):
         value, inner = table.get(field.name), table_type(field.type)
         if value == NONE and may_be_none(field.type):
             table[field.name] = () if may_be_empty(field.type) else None
+        elif field.name in table and inner is None:
+            table[field.name] = read_share(field.type, value)
         elif inner is not None:
-            _resolve_none(inner, value)
+            if isinstance(value, dict) and get_origin(field.type) is dict:
+                value = list(value.values())
+            _resolve_texts(inner, value)

@@ -66,6 +66,21 @@ def may_be_none(kind: object) -> bool:
     return type(None) in get_args(kind)
 
 
+def read_share(kind: object, value: object) -> object:
+    """Return the share that a text such as ``2%`` means, for a setting that is a share."""
+    if not isinstance(value, str) or not value.endswith("%") or not _is_share(kind):
+        return value
+    try:
+        return float(value[:-1]) / 100
+    except ValueError:
+        return value  # msgspec says what it should be
+
+
+def _is_share(kind: object) -> bool:
+    notes = [note.extra or {} for note in getattr(kind, "__metadata__", ())]
+    return any("percent" in note for note in notes) or any(map(_is_share, get_args(kind)))
+
+
 def may_be_empty(kind: object) -> bool:
     """Return whether a setting of this type may be an empty list."""
     return any(get_origin(each) is tuple for each in (kind, *get_args(kind)))

@@ -25,6 +25,7 @@ from headstart.errors import (
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamUnavailable,
+    booked_code,
 )
 from headstart.middleware.body import replay_body, watch
 from headstart.middleware.request_context import RETRY_GRACE_S
@@ -263,10 +264,10 @@ class Responder:
                 await send({"type": "http.response.body", "body": data, "more_body": more})
                 if not more:
                     return
-        except UpstreamError as error:
+        except (RequestError, UpstreamError) as error:
             if not head.stream or dialect is None:
                 raise
-            context.error = error.code
+            context.error = booked_code(error)
             last = dialect.error_frame(error, context.id)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -295,8 +296,8 @@ class Responder:
             while data := await client.read():
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
-        except UpstreamError as error:
-            context.error = error.code
+        except (RequestError, UpstreamError) as error:
+            context.error = booked_code(error)
             last = dialect.error_frame(error, context.id)
         await context.send({**body, "body": last, "more_body": False})
 
