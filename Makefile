@@ -44,6 +44,8 @@ COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --
 lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)
 	$(COMPILE) $(ARGS) --extra dev --extra google pyproject.toml --output-file requirements-dev.txt
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt pyproject.toml - --output-file requirements.txt
+	echo hatchling | $(COMPILE) --constraint requirements-dev.txt --extra otel --extra google pyproject.toml - \
+		--output-file deploy/requirements.txt
 
 test-export:  ## export an encoder with torch for real (a large download)
 	$(PYTHON) -m venv $(EXPORT)

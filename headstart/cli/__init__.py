@@ -32,6 +32,7 @@ MORE = {
     "explain": "Show why a request was, or was not, a hit.",
     "encoder": "Inspect the encoder, or export another model.",
     "config": "Check or show the configuration.",
+    "doctor": "Check a deployment, and say what to fix.",
     "prices": "Import the prices of models from a public list.",
 }
 OF_LAB = {"demo", "tune", "bench", "simulate", "evaluate", "replay"}

@@ -60,7 +60,9 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     assert not found
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-dev.txt", "deploy/requirements.txt"]
+)
 def test_lock_pins_versions_and_hashes_alone(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     pins = re.findall(r"^[a-z0-9].*(?:\n    --hash=sha256:.*)*", text, re.MULTILINE)

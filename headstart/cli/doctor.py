@@ -1,0 +1,549 @@
+"""``headstart doctor``: checks a deployment from where the server runs, and prints what to fix."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+import anyio
+import click
+import msgspec
+
+from headstart.cli.config import start_problems
+from headstart.cli.options import JSON, command, config_field, flag, print_json
+from headstart.config.checks import checked
+from headstart.config.discovery import discover_local, discover_upstreams
+from headstart.config.loading import load_settings
+from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
+from headstart.settings import masked_url
+from headstart.sockets import bind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
+
+Verdict = Literal["ok", "warning", "problem"]
+LIMIT_S = 10.0
+"""The time for one check."""
+SHORT_KEY = 16
+"""Shorter keys of callers, and shorter tokens, can be guessed."""
+LITTLE_BYTES = 1024**3
+"""Less free disk space is a warning."""
+SLOW_ENCODING_S = 0.05
+SLOW_STORE_S = 0.02
+WRONG_CLOCK_S = 30.0
+FEW_FILES = 4096
+SHARED_BYTES = 16 * 1024**2
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one check, and what to do about it."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    fix: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(check=check, verdict="ok", text=text)
+
+
+def warning(check: str, text: str, fix: str) -> Finding:
+    """Return a finding that costs something, but stops no request."""
+    return Finding(check=check, verdict="warning", text=text, fix=fix)
+
+
+def problem(check: str, text: str, fix: str) -> Finding:
+    """Return a finding because of which the server cannot start, or requests fail."""
+    return Finding(check=check, verdict="problem", text=text, fix=fix)
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """The options of ``headstart doctor``."""
+
+    config: Path | None = config_field()
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(DoctorOptions)
+def doctor(options: DoctorOptions) -> None:
+    """Check a deployment where the server runs, with its environment and as its user.
+
+    It checks the configuration, the port, keys and tokens, the store (SQLite or Redis), the
+    encoder, the modes of files, the way to each provider, proxies, the clock, limits of the system
+    and the collector of traces. Each line that is not "ok" says what to do. It asks no provider
+    for an answer and costs nothing; `headstart config check --live` does ask. It exits with 1 if
+    there is a problem, and with 0 if there are only warnings.
+
+    Examples:
+      headstart doctor
+      headstart doctor --config /etc/headstart/headstart.toml
+      headstart doctor --json | jq '.findings[] | select(.verdict != "ok")'
+    """
+    findings = anyio.run(examine, options.config, os.environ)
+    worst = any(each.verdict == "problem" for each in findings)
+    if options.as_json:
+        print_json({"healthy": not worst, "findings": findings})
+    else:
+        for line in lines_of(findings):
+            click.echo(line)
+    if worst:
+        raise SystemExit(1)
+
+
+def lines_of(findings: list[Finding]) -> Iterator[str]:
+    """Yield the findings as text, each fix below its finding."""
+    width = max(len(each.check) for each in findings)
+    for each in findings:
+        yield f"{each.verdict:8} {each.check:{width}}  {each.text}"
+        if each.fix:
+            yield f"{'':{width + 9}}  fix: {each.fix}"
+    problems = sum(each.verdict == "problem" for each in findings)
+    warnings = sum(each.verdict == "warning" for each in findings)
+    yield f"{problems} problems, {warnings} warnings"
+
+
+async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Finding]:
+    """Run all checks. A configuration that cannot be read is the only finding then."""
+    try:
+        settings = await asyncio.to_thread(load_settings, config, environ)
+        if not settings.upstream:
+            settings = await asyncio.to_thread(_discovered, settings, environ)
+    except ConfigError as error:
+        fix = "headstart config check shows the same; docs/configuration.md lists all settings"
+        return [problem("configuration", line, fix) for line in str(error).splitlines()]
+    place = "the defaults and the environment" if config is None else str(config)
+    found = [ok("configuration", f"read from {place}")]
+    checks: tuple[Callable[[], AsyncIterator[Finding]], ...] = (
+        lambda: _each(_keys(settings, environ)),
+        lambda: _port(settings.server),
+        lambda: _store(settings.cache),
+        lambda: _encoder(settings),
+        lambda: _each(_files(settings, config)),
+        lambda: _upstreams(settings, environ),
+        lambda: _each(_limits(settings.server)),
+        lambda: _collector(settings, environ),
+    )
+    for check in checks:
+        found.extend([finding async for finding in check()])
+    return found
+
+
+def _discovered(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """Return settings with the upstreams that ``serve`` would find. Raises ConfigError."""
+    upstreams, _ = discover_upstreams(environ)
+    if not upstreams:
+        upstreams, _ = discover_local()
+    if not upstreams:
+        raise ConfigError(
+            "no upstream: add an [[upstream]] to headstart.toml, or set the key of a provider, "
+            "such as OPENAI_API_KEY"
+        )
+    return checked(msgspec.structs.replace(settings, upstream=upstreams))
+
+
+async def _each(findings: Iterator[Finding]) -> AsyncIterator[Finding]:
+    for finding in await asyncio.to_thread(list, findings):
+        yield finding
+
+
+def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what is missing for the start, and keys that are weak or absent."""
+    server = settings.server
+    missing = list(start_problems(settings, environ))
+    for text in missing:
+        yield problem("keys", text, "set the variable where the server runs, or the file's path")
+    weak = [name for name, key in server.named_client_keys if len(key) < SHORT_KEY]
+    if weak:
+        names = ", ".join(filter(None, weak)) or "a caller"
+        yield warning(
+            "keys",
+            f"the key of {names} has fewer than {SHORT_KEY} characters",
+            "use a random key: openssl rand -hex 24",
+        )
+    token = environ.get(server.admin_token_env or "")
+    if server.admin_token_env and token and len(token) < SHORT_KEY:
+        yield warning(
+            "keys",
+            f"the admin token has fewer than {SHORT_KEY} characters",
+            "use a random token: openssl rand -hex 24",
+        )
+    if not server.is_loopback and server.admin_token_env is None:
+        yield warning(
+            "keys",
+            "no admin token: metrics, explain and the live page answer nobody off loopback",
+            'set server.admin_token_env = "HEADSTART_ADMIN_TOKEN", and this variable',
+        )
+    if not server.is_loopback and not server.client_keys:
+        yield warning(
+            "keys",
+            f"everyone who reaches {server.host} may call with a key of their own",
+            "set server.client_keys, unless that is wanted",
+        )
+    if not missing:
+        own = sum(upstream.has_own_key for upstream in settings.upstream)
+        yield ok("keys", f"{own} of {len(settings.upstream)} upstreams have a key of the operator")
+
+
+async def _port(server: ServerSettings) -> AsyncIterator[Finding]:
+    """Yield whether the server could listen, or what listens already."""
+    place = f"{server.host} port {server.port}"
+    try:
+        bind(server.host, server.port).close()
+    except ConfigError as error:
+        state = await _state_of(server)
+        if state == "ready":
+            yield ok("port", f"Headstart runs on {place}")
+        elif state:
+            yield warning(
+                "port", f"Headstart runs on {place}, and is {state}", "its log says why; see: store"
+            )
+        else:
+            fix = f"stop what listens there: ss -ltnp 'sport = :{server.port}'"
+            yield problem("port", str(error), fix)
+    else:
+        yield ok("port", f"{place} is free")
+
+
+async def _state_of(server: ServerSettings) -> str:
+    """Return what the Headstart that listens there says of itself; "": none listens there."""
+    wild = server.host in ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
+    host = "127.0.0.1" if wild else f"[{server.host}]" if ":" in server.host else server.host
+    try:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{host}:{server.port}/_headstart/ready") as response,
+        ):
+            said = msgspec.json.decode(await response.read(), type=_State)
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        return ""
+    return said.status
+
+
+class _State(msgspec.Struct):
+    status: str
+
+
+async def _store(cache: CacheSettings) -> AsyncIterator[Finding]:
+    """Yield whether the store can be used, and how quickly it answers."""
+    url = cache.store
+    if url == "memory:":
+        yield warning(
+            "store",
+            "answers and what was learned end with the server",
+            'set cache.store = "sqlite:////var/lib/headstart/headstart.db", or a redis:// URL',
+        )
+        return
+    if url.startswith("sqlite:"):
+        path = _file_of(url)
+        for finding in await asyncio.to_thread(list, _sqlite_place(path)):
+            yield finding
+            if finding.verdict == "problem":
+                return
+        if not await anyio.Path(path).exists():
+            return  # opening it would make it, perhaps as another user than the server's
+    opened = [finding async for finding in _opened_store(cache)]
+    for finding in opened:
+        yield finding
+    if url.startswith("redis") and opened[0].verdict == "ok":
+        async for finding in _redis(url):
+            yield finding
+
+
+def _file_of(url: str) -> Path:
+    """Return the file of a SQLite store."""
+    return Path(url.removeprefix("sqlite:///")).expanduser()
+
+
+def _sqlite_place(path: Path) -> Iterator[Finding]:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield problem(
+            "store",
+            f"{folder} cannot be written to by this user (id {os.geteuid()})",
+            f"chown the folder to the server's user, or name another file in cache.store ({path})",
+        )
+        return
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_BYTES:
+        yield warning(
+            "store",
+            f"{folder} has {free / 1e6:,.0f} MB left",
+            "free some space, or set cache.max_bytes",
+        )
+    if not path.exists():
+        yield ok("store", f"{path} will be made at the first start")
+
+
+async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
+    from headstart.embeddings.stores.store_urls import open_store
+
+    shown = masked_url(cache.store)
+    try:
+        store = open_store(cache.store)
+        async with asyncio.timeout(LIMIT_S):
+            await store.open()
+            try:
+                began = time.perf_counter()
+                stats = await store.stats()
+                took_s = time.perf_counter() - began
+            finally:
+                await store.aclose()
+    except (ConfigError, StoreError) as error:
+        yield problem("store", str(error), "repair it, or name another store in cache.store")
+    except TimeoutError:
+        yield problem(
+            "store",
+            f"{shown} does not answer within {LIMIT_S:g} s",
+            "check its server and the network",
+        )
+    else:
+        yield ok("store", f"{shown} has {stats.entries:,} answers ({stats.bytes / 1e6:,.1f} MB)")
+        if took_s > SLOW_STORE_S:
+            yield warning(
+                "store",
+                f"it took {took_s * 1e3:,.0f} ms to answer",
+                "bring it nearer to the server: misses wait for it",
+            )
+
+
+async def _redis(url: str) -> AsyncIterator[Finding]:
+    """Yield what a Redis's settings would do to the cache, if its user may see them."""
+    from redis.exceptions import RedisError
+
+    from headstart.embeddings.stores.redis_client import CLUSTER, connect
+
+    if f"+{CLUSTER}:" in url:
+        return  # each of its servers has settings of its own
+    client = connect(url)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            seconds, micro = await client.redis.time()
+            skew_s = time.time() - (int(seconds) + int(micro) / 1e6)  # noqa: TID251 - the real clock
+            asked = await client.redis.config_get("maxmemory*")
+    except (RedisError, OSError, TimeoutError):
+        return  # the check before has said why, or the user may not read the configuration
+    finally:
+        await client.aclose()
+    policies = [value for name, value in asked.items() if _text(name) == "maxmemory-policy"]
+    policy = _text(policies[0]) if policies else "noeviction"
+    if policy != "noeviction":
+        yield warning(
+            "redis",
+            f"maxmemory-policy is {policy}: Redis deletes answers and labels as it likes",
+            "redis-cli config set maxmemory-policy noeviction; cache.max_bytes limits the answers",
+        )
+    if abs(skew_s) > WRONG_CLOCK_S:
+        yield problem(
+            "clock",
+            f"this clock and that of Redis differ by {abs(skew_s):,.0f} s, so answers age wrongly",
+            "synchronise both: timedatectl set-ntp true",
+        )
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+async def _encoder(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield how long the encoder takes for a question."""
+    cache, chosen = settings.cache, settings.encoder
+    if not cache.enabled or cache.mode == "exact-only":
+        yield ok("encoder", "not used: only exact repeats are found")
+        return
+    from headstart.embeddings.encoder import OnnxEncoder
+
+    def encode() -> float:
+        model = None if chosen.model == "default" else Path(chosen.model)
+        encoder = OnnxEncoder(model, max_tokens=chosen.max_tokens)
+        encoder.encode("warm up")
+        began = time.perf_counter()
+        encoder.encode("How can I change the address to which you send my invoices?")
+        return time.perf_counter() - began
+
+    try:
+        took_s = await asyncio.to_thread(encode)
+    except HeadstartError as error:
+        yield problem("encoder", str(error), 'set encoder.model = "default"')
+        return
+    text = f"a question of 12 words takes {took_s * 1e3:,.1f} ms"
+    if took_s > SLOW_ENCODING_S:
+        fix = 'give the server a whole core, or set cache.mode = "exact-only"'
+        yield warning("encoder", text, fix)
+    else:
+        yield ok("encoder", text)
+
+
+def _files(settings: Settings, config: Path | None) -> Iterator[Finding]:
+    """Yield files with secrets or prompts that other users may read."""
+    store = settings.cache.store
+    named = [
+        ("the configuration", config if _holds_keys(config) else None),
+        ("the store", _file_of(store) if store.startswith("sqlite:") else None),
+        *(("the credentials", Path(each.credentials_file or "")) for each in settings.upstream),
+    ]
+    open_files = [
+        (what, path)
+        for what, path in named
+        if path is not None and path.is_file() and stat.S_IMODE(path.stat().st_mode) & _OTHERS
+    ]
+    for what, path in open_files:
+        yield warning("files", f"{what} in {path} can be read by others", f"chmod 600 {path}")
+    if not open_files:
+        yield ok("files", "no file with keys or prompts can be read by others")
+
+
+def _holds_keys(config: Path | None) -> bool:
+    """Tell whether a configuration holds keys of callers, not only names of variables."""
+    if config is None:
+        return False
+    import tomllib
+
+    keys = tomllib.loads(config.read_text("utf-8")).get("server", {}).get("client_keys", ())
+    values = keys.values() if isinstance(keys, dict) else keys
+    return any(not str(value).startswith("env:") for value in values)
+
+
+async def _upstreams(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """Yield whether each provider can be reached, and whether our clock agrees with theirs."""
+    reached: list[_Reached] = []
+
+    async def reach(upstream: UpstreamSettings) -> None:
+        reached.append(await _reach(upstream))
+
+    async with anyio.create_task_group() as group:
+        for upstream in settings.upstream:
+            group.start_soon(reach, upstream)
+    for each in sorted(reached, key=lambda one: one.name):
+        yield each.finding
+    skews = [each.skew_s for each in reached if each.skew_s is not None]
+    if skews:
+        # Most providers cannot all be wrong.
+        skew_s = sorted(skews)[len(skews) // 2]
+        side = "ahead of" if skew_s > 0 else "behind"
+        if abs(skew_s) > WRONG_CLOCK_S:
+            yield problem(
+                "clock",
+                f"it is {abs(skew_s):,.0f} s {side} the providers'",
+                "timedatectl set-ntp true; signed calls (AWS, Google) are refused otherwise",
+            )
+        else:
+            yield ok("clock", f"within {abs(skew_s):,.0f} s of the providers'")
+    ignored = [name for name in _PROXY_VARIABLES if environ.get(name)]
+    if ignored and not any(each.proxy for each in settings.upstream):
+        yield warning(
+            "proxy",
+            f"{ignored[0]} is set, and Headstart does not use it",
+            "set upstream.proxy if providers are reached through it",
+        )
+
+
+class _Reached(msgspec.Struct, frozen=True):
+    """An upstream, and how far our clock is ahead of its."""
+
+    name: str
+    finding: Finding
+    skew_s: float | None = None
+
+
+async def _reach(upstream: UpstreamSettings) -> _Reached:
+    """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
+    from headstart.middleware.upstreams.http import trusting
+
+    check, name = f"upstream {upstream.name}", upstream.name
+    began = time.perf_counter()
+    try:
+        trust = True if upstream.ca_file is None else trusting(name, upstream.ca_file)
+        async with (
+            asyncio.timeout(LIMIT_S),
+            aiohttp.ClientSession() as session,
+            session.head(
+                upstream.base_url, ssl=trust, proxy=upstream.proxy, allow_redirects=False
+            ) as response,
+        ):
+            took_s = time.perf_counter() - began
+            date = response.headers.get("date")
+    except aiohttp.ClientConnectorCertificateError as error:
+        fix = "set upstream.ca_file to the PEM file of its authority, or repair the system's"
+        return _Reached(name, problem(check, f"its certificate is not trusted: {error}", fix))
+    except (aiohttp.ClientError, OSError, TimeoutError, ConfigError) as error:
+        said = str(error) or f"no answer within {LIMIT_S:g} s"
+        through = f" through {masked_url(upstream.proxy)}" if upstream.proxy else ""
+        fix = "check base_url, DNS, the firewall and upstream.proxy"
+        return _Reached(name, problem(check, f"cannot be reached{through}: {said}", fix))
+    now = time.time()  # noqa: TID251 - the real clock is what is checked
+    skew_s = None if date is None else now - took_s / 2 - parsedate_to_datetime(date).timestamp()
+    return _Reached(name, ok(check, f"answers in {took_s * 1e3:,.0f} ms"), skew_s)
+
+
+def _limits(server: ServerSettings) -> Iterator[Finding]:
+    """Yield limits of the system that are too low for the server's own."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < FEW_FILES:
+        yield warning(
+            "limits",
+            f"the process may open {most:,} files, so it takes {most // 2:,} connections",
+            "LimitNOFILE=65536 in the unit, --ulimit nofile=65536 for a container",
+        )
+    else:
+        yield ok("limits", f"up to {most:,} open files")
+    shared = Path("/dev/shm")  # noqa: S108 - where workers share memory
+    if server.workers != 1 and shared.is_dir() and shutil.disk_usage(shared).free < SHARED_BYTES:
+        yield problem(
+            "limits",
+            f"{shared} has less than 16 MB for the memory that workers share",
+            "--shm-size 64m for a container",
+        )
+
+
+async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """Yield whether traces can be sent, if they are to be."""
+    from headstart.factory.telemetry import asked_for
+
+    if not asked_for(settings.otel, environ):
+        return
+    try:
+        import opentelemetry.sdk  # noqa: F401 - is it installed?
+    except ImportError:
+        missing = MissingExtra("otel", "OpenTelemetry")
+        yield problem(
+            "traces", str(missing), "pip install 'headstart[otel]', or set otel.enabled = false"
+        )
+        return
+    base = settings.otel.endpoint or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if base is None:
+        yield ok("traces", "are sent as the OTEL_ variables say")
+        return
+    try:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            aiohttp.ClientSession() as session,
+            session.head(base),
+        ):
+            pass
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        fix = "start the collector, or correct otel.endpoint"
+        yield warning("traces", f"the collector does not answer: {error}", fix)
+    else:
+        yield ok("traces", f"the collector at {masked_url(base)} answers")
