@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from headstart.lab.simulator.chat_request import (
+    AskedCall,
     AskedMessage,
     BadRequest,
+    CalledFunction,
     ChatBody,
     ContentPart,
     Function,
@@ -17,13 +19,21 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     decode_as,
     text_message,
+    tool_text,
     wanted_schema,
 )
-from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.wire import (
+    PromptBlock,
+    ScriptedError,
+    TimedPiece,
+    Wire,
+    lifetime_s,
+    within_marks,
+)
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.generation import Alternative, CalledTool
     from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
@@ -34,11 +44,27 @@ _WITHOUT_SAMPLING = b"2026-10-21"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
+_Mark = dict[str, Any]
+"""``cache_control``."""
+
+
 class _InputBlock(Frozen):
     type: str
     text: str = ""
     content: str | tuple[ContentPart, ...] = ()
     """The result of a tool."""
+    name: str = ""
+    input: dict[str, Any] = msgspec.field(default_factory=dict)
+    cache_control: _Mark | None = None
+
+    @property
+    def call(self) -> AskedCall:
+        arguments = msgspec.json.encode(self.input).decode()
+        return AskedCall(function=CalledFunction(name=self.name, arguments=arguments))
+
+
+class _SystemText(ContentPart):
+    cache_control: _Mark | None = None
 
 
 class _Message(Frozen):
@@ -48,7 +74,9 @@ class _Message(Frozen):
 
 class _Tool(Frozen):
     name: str
+    description: str = ""
     input_schema: dict[str, Any] = msgspec.field(default_factory=dict)
+    cache_control: _Mark | None = None
 
 
 class _ToolChoice(Frozen):
@@ -73,7 +101,7 @@ class _AnthropicBody(Frozen):
     model: str
     max_tokens: int
     messages: tuple[_Message, ...]
-    system: str | tuple[ContentPart, ...] = ()
+    system: str | tuple[_SystemText, ...] = ()
     stream: bool = False
     tools: tuple[_Tool, ...] | None = None
     tool_choice: _ToolChoice | None = None
@@ -100,16 +128,41 @@ def _messages(body: _AnthropicBody) -> Iterator[AskedMessage]:
                 result = block.content
                 yield text_message("tool", (result,) if isinstance(result, str) else _texts(result))
         texts = tuple(block.text for block in message.content if block.type == "text")
-        if texts or not any(block.type == "tool_result" for block in message.content):
-            yield text_message(message.role, texts)
+        calls = tuple(block.call for block in message.content if block.type == "tool_use")
+        if texts or calls or not any(block.type == "tool_result" for block in message.content):
+            said = text_message(message.role, texts)
+            yield msgspec.structs.replace(said, tool_calls=calls or None)
 
 
-def _texts(parts: tuple[ContentPart, ...]) -> tuple[str, ...]:
+def _marked_blocks(body: _AnthropicBody) -> Iterator[PromptBlock]:
+    """Yield the blocks in the order of the cache: tools, system, messages."""
+    for tool in body.tools or ():
+        yield PromptBlock(tool_text(_tool(tool)), lifetime_s(tool.cache_control))
+    if isinstance(body.system, str):
+        yield PromptBlock(body.system)
+    else:
+        for part in body.system:
+            yield PromptBlock(part.text, lifetime_s(part.cache_control))
+    for message in body.messages:
+        if isinstance(message.content, str):
+            yield PromptBlock(message.content)
+            continue
+        for block in message.content:
+            counted = AskedMessage(
+                role=message.role,
+                content=block.content if block.type == "tool_result" else block.text,
+                tool_calls=(block.call,) if block.type == "tool_use" else None,
+            )
+            yield PromptBlock(counted.whole_text, lifetime_s(block.cache_control))
+
+
+def _texts(parts: Iterable[ContentPart]) -> tuple[str, ...]:
     return tuple(part.text for part in parts if part.type == "text")
 
 
 def _tool(tool: _Tool) -> OfferedTool:
-    return OfferedTool(function=Function(name=tool.name, parameters=tool.input_schema))
+    function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
+    return OfferedTool(function=function)
 
 
 def _choice(choice: _ToolChoice) -> str | NamedTool:
@@ -178,9 +231,9 @@ class AnthropicWire(Wire):
             ),
         )
 
-    def caches_prefix(self, body: bytes) -> bool:
-        """Return whether a part of the request is marked for the cache."""
-        return b'"cache_control"' in body
+    def blocks(self, body: bytes) -> list[PromptBlock]:
+        """Return tools, system text and messages with their marks, four at most."""
+        return within_marks(_marked_blocks(_decoder.decode(body)))
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the ``message`` object."""

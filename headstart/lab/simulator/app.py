@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter, OrderedDict
@@ -53,11 +54,11 @@ from headstart.sockets import BACKLOG, bind, url_of
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
     from headstart.lab.simulator.chat_request import ChatBody
     from headstart.lab.simulator.faults import Spell
-    from headstart.lab.simulator.wire import Wire
+    from headstart.lab.simulator.wire import PromptBlock, Wire
     from headstart.types import Headers
 
 BLOCK_TOKENS = 128
@@ -71,15 +72,53 @@ _CHARACTERS = 4
 _MOST_BLOCKS = 100_000
 
 
+LOOKBACK = 20
+"""A marked prefix that is not cached is looked for so many blocks before its mark."""
+
+
 class PrefixCache:
-    """Remembers the blocks of recent prompts, separately for each key and model."""
+    """Remembers the beginnings of recent prompts, separately for each key and model."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[bytes, float] = OrderedDict()
+        self._marked: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+        """By the hash of a marked prefix: its life, and when that ends."""
 
     def clear(self) -> None:
         """Forget every prompt."""
         self._blocks.clear()
+        self._marked.clear()
+
+    def read_marked(
+        self, credential: bytes, model: str, blocks: Sequence[PromptBlock], at_s: float
+    ) -> tuple[int, int]:
+        """Cache the marked prefixes of a prompt, as Anthropic documents it.
+
+        Returns the numbers of tokens that were read and that are written. The longest known prefix
+        that ends at a mark, or at one of the 20 blocks before it, is read, and lives anew. From its
+        end to the last mark the prompt is written. Prefixes under 1,024 tokens are not cached.
+        """
+        prefixes = list(_prefixes(credential, model, blocks))
+        marked = [place for place, block in enumerate(blocks) if block.lifetime_s is not None]
+        read = written = 0
+        for mark in reversed(marked):
+            for place in range(mark, max(-1, mark - LOOKBACK), -1):
+                digest, tokens = prefixes[place]
+                lifetime_s, until_s = self._marked.get(digest, (0.0, -math.inf))
+                if tokens > read and at_s < until_s:
+                    self._marked[digest] = lifetime_s, at_s + lifetime_s
+                    read = tokens
+                    break
+        for mark in marked:
+            digest, tokens = prefixes[mark]
+            if tokens >= MINIMUM_TOKENS:
+                lifetime_s = blocks[mark].lifetime_s or LIFETIME_S
+                self._marked[digest] = lifetime_s, at_s + lifetime_s
+                self._marked.move_to_end(digest)
+                written = max(written, tokens - read)
+        while len(self._marked) > _MOST_BLOCKS:
+            self._marked.popitem(last=False)
+        return read, written
 
     def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
         """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
@@ -99,6 +138,18 @@ class PrefixCache:
             cached = 0
         whole = len(marks) * BLOCK_TOKENS
         return cached, whole - cached if whole >= MINIMUM_TOKENS else 0
+
+
+def _prefixes(
+    credential: bytes, model: str, blocks: Sequence[PromptBlock]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield a hash and the tokens of the prompt up to the end of each block."""
+    running = blake2b(credential + b"\0" + model.encode(), digest_size=16)
+    characters = 0
+    for block in blocks:
+        running.update(b"\0" + block.text.encode("utf-8", "surrogatepass"))
+        characters += len(block.text)
+        yield running.digest(), characters // _CHARACTERS
 
 
 def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
@@ -391,9 +442,12 @@ class Simulator:
     def _read_prefix(
         self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody
     ) -> tuple[int, int]:
-        if not (self.profile.prefix_cache and wire.caches_prefix(incoming.body)):
+        if not self.profile.prefix_cache:
             return 0, 0
-        return self._prefixes.read(incoming.credential, chat, incoming.at_s)
+        blocks = wire.blocks(incoming.body)
+        if blocks is None:
+            return self._prefixes.read(incoming.credential, chat, incoming.at_s)
+        return self._prefixes.read_marked(incoming.credential, chat.model, blocks, incoming.at_s)
 
     def _conditions(self, incoming: SimulatedRequest) -> WeatherEffect:
         """Return a request's fault and slowness. Raises msgspec.DecodeError for a bad header."""

@@ -11,8 +11,10 @@ from urllib.parse import unquote
 import msgspec
 
 from headstart.lab.simulator.chat_request import (
+    AskedCall,
     AskedMessage,
     BadRequest,
+    CalledFunction,
     ChatBody,
     Function,
     NamedFunction,
@@ -20,9 +22,17 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     decode_as,
     text_message,
+    tool_text,
     wanted_schema,
 )
-from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.wire import (
+    PromptBlock,
+    ScriptedError,
+    TimedPiece,
+    Wire,
+    lifetime_s,
+    within_marks,
+)
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -46,9 +56,24 @@ class _ConverseResult(Frozen):
     content: tuple[_ToolResultText, ...] = ()
 
 
+class _ConverseCall(Frozen):
+    name: str = ""
+    input: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class _ConverseBlock(Frozen, rename="camel"):
     text: str = ""
     tool_result: _ConverseResult | None = None
+    tool_use: _ConverseCall | None = None
+    cache_point: dict[str, Any] | None = None
+    """The prompt up to here is to be cached."""
+
+    @property
+    def calls(self) -> tuple[AskedCall, ...]:
+        if self.tool_use is None:
+            return ()
+        arguments = msgspec.json.encode(self.tool_use.input).decode()
+        return (AskedCall(function=CalledFunction(name=self.tool_use.name, arguments=arguments)),)
 
 
 class _ConverseMessage(Frozen):
@@ -62,11 +87,13 @@ class _InputSchema(Frozen):
 
 class _ToolSpec(Frozen, rename="camel"):
     name: str
+    description: str = ""
     input_schema: _InputSchema = _InputSchema()
 
 
 class _ConverseTool(Frozen, rename="camel"):
     tool_spec: _ToolSpec | None = None
+    cache_point: dict[str, Any] | None = None
 
 
 class _NamedChoice(Frozen):
@@ -176,9 +203,9 @@ class BedrockWire(Wire):
             response_format=_format(body.output_config),
         )
 
-    def caches_prefix(self, body: bytes) -> bool:
-        """Return whether a part of the request is marked for the cache."""
-        return b'"cachePoint"' in body
+    def blocks(self, body: bytes) -> list[PromptBlock]:
+        """Return tools, system text and messages with their marks, four at most."""
+        return within_marks(_marked_blocks(_decoder.decode(body)))
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the body of an answer that is not streamed."""
@@ -239,16 +266,45 @@ def _messages(body: _ConverseBody) -> Iterator[AskedMessage]:
         for result in results:
             yield text_message("tool", (each.text for each in result.content))
         texts = [block.text for block in message.content if block.text]
-        if texts or not results:
-            yield text_message(message.role, texts)
+        calls = tuple(call for block in message.content for call in block.calls)
+        if texts or calls or not results:
+            said = text_message(message.role, texts)
+            yield msgspec.structs.replace(said, tool_calls=calls or None)
+
+
+def _marked_blocks(body: _ConverseBody) -> list[PromptBlock]:
+    """Return the blocks in the order of the cache. A mark is a block that follows its own."""
+    blocks: list[PromptBlock] = []
+    for tool in () if body.tool_config is None else body.tool_config.tools:
+        if tool.tool_spec is not None:
+            blocks.append(PromptBlock(tool_text(_tool(tool.tool_spec))))
+        elif blocks:
+            blocks[-1] = blocks[-1]._replace(lifetime_s=lifetime_s(tool.cache_point))
+    said = [("system", block) for block in body.system]
+    said += [(message.role, block) for message in body.messages for block in message.content]
+    for role, block in said:
+        if block.cache_point is not None and blocks:
+            blocks[-1] = blocks[-1]._replace(lifetime_s=lifetime_s(block.cache_point))
+            continue
+        result = () if block.tool_result is None else block.tool_result.content
+        texts = [block.text, *(each.text for each in result)]
+        counted = text_message(role, filter(None, texts))
+        counted = msgspec.structs.replace(counted, tool_calls=block.calls)
+        blocks.append(PromptBlock(counted.whole_text))
+    return blocks
 
 
 def _tools(config: _ConverseTools) -> Iterator[OfferedTool]:
     for tool in config.tools:
         if tool.tool_spec is not None:
-            spec = tool.tool_spec
-            function = Function(name=spec.name, parameters=spec.input_schema.json)
-            yield OfferedTool(function=function)
+            yield _tool(tool.tool_spec)
+
+
+def _tool(spec: _ToolSpec) -> OfferedTool:
+    function = Function(
+        name=spec.name, description=spec.description, parameters=spec.input_schema.json
+    )
+    return OfferedTool(function=function)
 
 
 def _choice(choice: _ConverseChoice) -> str | NamedTool:

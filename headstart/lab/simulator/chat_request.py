@@ -32,9 +32,21 @@ class ContentPart(Frozen):
     refusal: str = ""
 
 
+class CalledFunction(Frozen):
+    name: str = ""
+    arguments: str = ""
+
+
+class AskedCall(Frozen):
+    """A tool call that the assistant made in an earlier turn."""
+
+    function: CalledFunction = CalledFunction()
+
+
 class AskedMessage(Frozen):
     role: str
     content: str | tuple[ContentPart, ...] | None = None
+    tool_calls: tuple[AskedCall, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -43,9 +55,16 @@ class AskedMessage(Frozen):
             return "\n".join(part.text for part in self.content if part.type == "text")
         return self.content or ""
 
+    @property
+    def whole_text(self) -> str:
+        """All that a provider counts: the text, and the tool calls."""
+        calls = [f"{each.function.name}{each.function.arguments}" for each in self.tool_calls or ()]
+        return "".join([self.text, *calls])
+
 
 class Function(Frozen):
     name: str
+    description: str = ""
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -106,13 +125,14 @@ class ChatBody(Frozen):
 
     @property
     def prompt_tokens(self) -> int:
-        """Simulated tokens: a quarter of the characters of all messages, rounded up."""
+        """Simulated tokens: a quarter of the prompt's characters, rounded up."""
         return math.ceil(len(self.prompt_text) / 4)
 
     @property
     def prompt_text(self) -> str:
-        """All messages as one text."""
-        return "".join([message.text for message in self.messages])
+        """Tools and messages as one text."""
+        tools = "".join(map(tool_text, self.tools or ()))
+        return tools + "".join([message.whole_text for message in self.messages])
 
     @property
     def prefill(self) -> str | None:
@@ -138,6 +158,11 @@ def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
         return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
+
+
+def tool_text(tool: OfferedTool) -> str:
+    """Return what a provider counts of a tool."""
+    return "" if tool.function is None else msgspec.json.encode(tool.function).decode()
 
 
 def text_message(role: str, texts: Iterable[str]) -> AskedMessage:

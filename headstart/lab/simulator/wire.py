@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
 
-from headstart.lab.simulator.chat_request import ChatBody  # noqa: TC001 - msgspec reads it
+from headstart.lab.simulator.chat_request import BadRequest, ChatBody
 from headstart.lab.simulator.generation import Generation  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.profiles import Draw, LimitForm
 
@@ -165,6 +165,36 @@ def unknown_url(wire: Wire, method: str, path: bytes) -> ScriptedReply:
     return error_reply(wire, ScriptedError(404, message, "unknown_url"))
 
 
+class PromptBlock(NamedTuple):
+    """A block of a prompt: a tool, a text, a call or a result."""
+
+    text: str
+    """What is counted of it."""
+    lifetime_s: float | None = None
+    """The prompt up to its end is to be cached for so long. None: it has no mark."""
+
+
+MOST_MARKS = 4
+
+
+def within_marks(blocks: Iterable[PromptBlock]) -> list[PromptBlock]:
+    """Return the blocks. Raises BadRequest for more than four marks, as the providers do."""
+    listed = list(blocks)
+    found = sum(block.lifetime_s is not None for block in listed)
+    if found > MOST_MARKS:
+        raise BadRequest(
+            f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {found}."
+        )
+    return listed
+
+
+def lifetime_s(mark: dict[str, Any] | None) -> float | None:
+    """Return the life that a mark asks for: an hour, or five minutes."""
+    if mark is None:
+        return None
+    return 3600.0 if mark.get("ttl") == "1h" else 300.0
+
+
 class SimulatedAnswer(Frozen):
     """A whole answer before any dialect has worded it. A simulated token is one word."""
 
@@ -229,9 +259,12 @@ class Wire:
         """Return the request in the common terms. Raises BadRequest, whose text the caller gets."""
         raise NotImplementedError
 
-    def caches_prefix(self, body: bytes) -> bool:  # noqa: ARG002 - for the others
-        """Return whether a request has its prefix cached. Most providers do so by default."""
-        return True
+    def blocks(self, body: bytes) -> list[PromptBlock] | None:  # noqa: ARG002 - for the others
+        """Return a prompt's blocks, where only marked prefixes are cached.
+
+        None: the provider caches every prompt, as most do.
+        """
+        return None
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the body of an answer that is not streamed."""
