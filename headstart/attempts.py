@@ -167,9 +167,13 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """
 
     kind: str
-    """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``."""
+    """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``,
+    ``prompt-cache``."""
     tokens_before: int
     tokens_after: int
+    """For ``prompt-cache``: the tokens at full price that would cost as much."""
+    saved_usd: float = 0.0
+    """What reported reads of the provider's prompt cache saved, less what its writes cost."""
     own_s: float = 0.0
     """Our own time for the change."""
     estimated: bool = True

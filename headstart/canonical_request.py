@@ -191,6 +191,8 @@ class Quirks(Frozen):
     """The ids of tool calls that the provider accepts; ``short``: nine letters or digits."""
     prediction: bool = False
     """The provider accepts a predicted output (``prediction``)."""
+    prompt_cache_key: bool = False
+    """The provider accepts ``prompt_cache_key``."""
     refuse: bool = False
     """Refuse a request with a field that cannot be translated, instead of dropping the field."""
 

@@ -106,12 +106,15 @@ class Served(Frozen, tag="served"):
     def would_have_cost_usd(self) -> float:
         """The bill for this request without Headstart, as far as prices are known.
 
-        One call, and what a hit saved; no audit, and no call whose answer no client got.
+        One call, what a hit saved, and what the provider's prompt cache saved by our marks; no
+        audit, and no call whose answer no client got.
         """
         if self.outcome is Outcome.AUDIT:
             return 0.0
-        saved = self.saved_usd if self.succeeded else None
-        return (self.cost_usd or 0.0) - extra_cost_usd(self.attempts) + (saved or 0.0)
+        saved = (self.saved_usd or 0.0) if self.succeeded else 0.0
+        if self.shaped:
+            saved += sum(each.saved_usd for each in self.shaped)
+        return (self.cost_usd or 0.0) - extra_cost_usd(self.attempts) + saved
 
     @property
     def succeeded(self) -> bool:

@@ -72,6 +72,7 @@ OnCorrupt: TypeAlias = Literal["fail", "fresh"]
 OnRepeat: TypeAlias = Literal["hit", "fresh"]
 Rescue: TypeAlias = Literal["restart", "prefill", "off"]
 UnknownCost: TypeAlias = Literal["refuse", "allow"]
+PromptCacheMode: TypeAlias = Literal["off", "auto"]
 StrategyName: TypeAlias = Literal[
     "single", "fallback", "race", "hedge", "fastest", "cheapest", "cascade"
 ]
@@ -447,6 +448,10 @@ class CompressionSettings(Section):
     saves."""
     cached_share: Share = 0.1
     """Price of a token from the provider's prefix cache, as a share of the full price."""
+    prompt_cache: PromptCacheMode = "off"
+    """`"auto"`: mark prompts for the provider's prompt cache where later reads should pay for the
+    write ([prompt cache](compression.md#the-providers-prompt-cache)), and keep a conversation at
+    one upstream. For Claude at Anthropic and Bedrock; OpenAI gets a `prompt_cache_key`."""
     cache_minimum: CountOrZero = 1024
     """Shortest prompt, in tokens, that a provider caches. 0: the provider caches all prompts or
     none."""

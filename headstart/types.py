@@ -86,6 +86,19 @@ class CacheKey(Frozen):
         return self.conversation or self.partition
 
 
+class CacheMarks(Frozen):
+    """The places where the prefix of a prompt ends that the provider is to cache."""
+
+    shared: bool = False
+    """Behind the tools and behind the system text."""
+    previous: bool = False
+    """Behind the last message of the request before in the same conversation."""
+    last: bool = False
+    """Behind the last message."""
+    key: str = ""
+    """For providers that cache by themselves: names requests that share a prefix. "": no name."""
+
+
 class Call(Frozen):
     """One request on its way through the engine to an upstream."""
 
@@ -124,6 +137,10 @@ class Call(Frozen):
     """A text that the answer may resemble, for providers that take such a hint; "": unknown."""
     role: str = "first"
     """The reason for the call: an ``attempts.AttemptRole``."""
+    contested: bool = False
+    """Several upstreams are asked at once, and only the fastest answer is read."""
+    cache_marks: CacheMarks | None = None
+    """Where the upstream is to cache the prompt; None: the request says nothing about it."""
     has_alternative: bool = False
     """Another upstream could be asked: an upstream that begins too late is abandoned."""
     ignore_breaker: bool = False

@@ -24,6 +24,7 @@ from headstart.dialects.anthropic_requests import (
     read_request,
     write_request,
 )
+from headstart.dialects.cache_marks import mark_anthropic
 from headstart.dialects.dialect import ContentTypes, CountForm, Dialect, KeyForm, Use
 from headstart.dialects.model_lists import ANTHROPIC_MODELS
 from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
@@ -194,6 +195,7 @@ ANTHROPIC_MESSAGES = Dialect(
     marks_reasoning=True,
     own_statuses=frozenset({529}),
     tells_prompt_first=True,
+    mark_cache=mark_anthropic,
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
     request_id_header=b"request-id",

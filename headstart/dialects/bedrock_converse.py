@@ -29,6 +29,7 @@ from headstart.dialects.answers import (
     unreadable,
 )
 from headstart.dialects.aws_event_stream import MessageCutter
+from headstart.dialects.cache_marks import CACHE_POINT, mark_bedrock
 from headstart.dialects.dialect import UpstreamDialect
 from headstart.dialects.requests import (
     Losses,
@@ -69,9 +70,6 @@ REASONING = "reasoningContent"
 """Name under which reasoning comes."""
 
 _LEAST_BUDGET = 1024
-CACHE_POINT = "cachePoint"
-"""The block that ends a prefix to be cached; some models refuse it."""
-
 FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -545,6 +543,7 @@ BEDROCK_CONVERSE = UpstreamDialect(
     cutter=MessageCutter,
     decoder=ConverseDecoder,
     decode_body=decode_body,
+    mark_cache=mark_bedrock,
     tokens=_tokens,
     write_request=write_request,
 )

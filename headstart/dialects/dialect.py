@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from headstart.dialects.request_form import RequestForm
     from headstart.errors import HeadstartError
     from headstart.settings import DialectName
-    from headstart.types import ChatRequest, Completion, ErrorReported, Headers, StreamEvent
+    from headstart.types import (
+        CacheMarks,
+        ChatRequest,
+        Completion,
+        ErrorReported,
+        Headers,
+        StreamEvent,
+    )
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -265,6 +272,9 @@ class UpstreamDialect:
     """Reads a whole JSON answer: its events and Ended, or ErrorReported alone. Never raises."""
     tokens: Callable[[dict[str, Any]], Tokens]
     """Returns the counts of a usage object; 0 for each count that was not reported."""
+    mark_cache: Callable[[bytes, CacheMarks], bytes | None] | None = None
+    """Returns a request's body with marks for the prompt cache, or None: there is no place for
+    them. None: its requests say nothing about the cache."""
     write_request: Callable[[CanonicalRequest, Quirks], WrittenRequest]
     """Writes the request for a provider that speaks this dialect.
 

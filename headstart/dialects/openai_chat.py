@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
+from headstart.dialects.cache_marks import add_cache_key
 from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
 from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import (
@@ -154,6 +155,7 @@ OPENAI_CHAT = Dialect(
     logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),
     logprobs_field="logprobs",
     asks_functions=_asks_functions,
+    mark_cache=add_cache_key,
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),

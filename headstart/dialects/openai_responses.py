@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
+from headstart.dialects.cache_marks import add_cache_key
 from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, SharedForm, Use
 from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import error_body
@@ -406,6 +407,7 @@ OPENAI_RESPONSES = Dialect(
     reasoning_field=SUMMARY,
     marks_reasoning=True,
     logprobs=OPENAI_CHAT.logprobs,
+    mark_cache=add_cache_key,
     apply_quirks=apply_quirks,
     claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),

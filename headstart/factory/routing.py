@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from headstart.config.providers import aliases
 from headstart.config.strategies import strategy_of
+from headstart.dialects.cache_marks import CACHE_POINT
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.factory.context import clock
-from headstart.factory.upstreams import dialects_of, provider_of
+from headstart.factory.upstreams import dialects_of, price_of, provider_of
 from headstart.middleware.router import Router, RouteTaken
 from headstart.middleware.shaping.steps import ShapedCandidate
 from headstart.policies.freshness import Lifetimes, QuestionClass
@@ -26,7 +31,14 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.settings import CacheSettings, RouteSettings, Settings
+    from headstart.middleware.upstreams.target import Target
+    from headstart.settings import (
+        CacheSettings,
+        CompressionSettings,
+        RouteSettings,
+        Settings,
+        UpstreamSettings,
+    )
     from headstart.types import Headers
 
 
@@ -79,7 +91,14 @@ def make_router(
     is saved, and to ``states.hedges`` the budget of each hedge, by route and strategy.
     """
     predicting = shaping.context if _predicts(settings) else None
-    builder = CandidateBuilder(opened, panels, states, predicting=predicting)
+    compression = settings.compression
+    caching = shaping.context if compression.prompt_cache == "auto" else None
+    builder = CandidateBuilder(
+        opened,
+        panels,
+        states,
+        TargetSteps(states, compression, predicting=predicting, caching=caching),
+    )
     without_upstreams = [route for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
@@ -104,13 +123,49 @@ def make_router(
             members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
             assumes_equal=chosen.equal_models == "assume",
         )
-    return Router(providers, routes)
+    return Router(providers, routes, names_conversations=caching is not None)
 
 
 def _predicts(settings: Settings) -> bool:
     """Return whether a route sends predicted outputs to providers."""
     outputs = [settings.output.at(route) for route in (None, *settings.route)]
     return any(each.predictions or each.edits == "prediction" for each in outputs)
+
+
+class TargetSteps(NamedTuple):
+    """The steps that depend on the target of a call."""
+
+    states: UpstreamStates
+    compression: CompressionSettings
+    predicting: StepContext | None = None
+    """For predicted outputs; None: they are off."""
+    caching: StepContext | None = None
+    """For marks in prompts; None: they are off."""
+
+    def around(self, target: Target, upstream: UpstreamSettings) -> Candidate:
+        """Return a candidate that runs the steps of a target; ``target`` itself without steps."""
+        shaped: Candidate = target
+        if self.predicting is not None and upstream.quirks.prediction:
+            from headstart.middleware.shaping.edits import SendPrediction
+
+            shaped = ShapedCandidate(shaped, [SendPrediction()], self.predicting)
+        if self.caching is not None:
+            from headstart.middleware.shaping.prompt_cache import (
+                PromptCacheTarget,
+                SteerPromptCache,
+            )
+
+            place = PromptCacheTarget(
+                target.name,
+                own_key=target.own_key,
+                models=aliases(upstream),
+                price=partial(price_of, upstream),
+                takes_marks=CACHE_POINT not in upstream.quirks.drops,
+                takes_key=upstream.quirks.prompt_cache_key,
+            )
+            step = SteerPromptCache(place, self.states.reuse, self.compression)
+            shaped = ShapedCandidate(shaped, [step], self.caching)
+        return shaped
 
 
 class CandidateBuilder:
@@ -121,10 +176,9 @@ class CandidateBuilder:
         opened: Sequence[Opened],
         panels: dict[str, JudgePanel],
         states: UpstreamStates,
-        *,
-        predicting: StepContext | None = None,
+        steps: TargetSteps,
     ) -> None:
-        self._predicting = predicting
+        self._steps = steps
         self._panels = panels
         self._states = states
         self._opened = {each.settings.name: each for each in opened}
@@ -171,6 +225,8 @@ class CandidateBuilder:
             return self._cascade(name, strategy, *members)
         from headstart.middleware.upstreams.attempt_group import AttemptGroup
 
+        if self._steps.caching is not None:
+            strategy = msgspec.structs.replace(strategy, sticky=True)
         states, place = self._states, (name, strategy.composition)
         extra = states.extra_budget(*place, strategy.extra_calls, strategy.extra_cost)
         if strategy.strategy == "hedge":
@@ -210,13 +266,7 @@ class CandidateBuilder:
 
         If a key is refused or has used up its limits, the next key is tried.
         """
-        targets: Sequence[Candidate] = opened.targets
-        if self._predicting is not None and opened.settings.quirks.prediction:
-            from headstart.middleware.shaping.edits import SendPrediction
-
-            targets = [
-                ShapedCandidate(each, [SendPrediction()], self._predicting) for each in targets
-            ]
+        targets = [self._steps.around(each, opened.settings) for each in opened.targets]
         if len(targets) == 1:
             return targets[0]
         fallback = Strategy(strategy="fallback", retries=0, sticky=True)

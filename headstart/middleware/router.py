@@ -99,10 +99,21 @@ class Answerer(NamedTuple):
 
 
 class Router:
-    """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route."""
+    """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route.
 
-    def __init__(self, providers: Sequence[Provider], routes: Mapping[str, RouteTaken]) -> None:
+    ``names_conversations``: calls carry the digest of their conversation also where one upstream
+    alone can answer.
+    """
+
+    def __init__(
+        self,
+        providers: Sequence[Provider],
+        routes: Mapping[str, RouteTaken],
+        *,
+        names_conversations: bool = False,
+    ) -> None:
         self.routes = routes
+        self._names_conversations = names_conversations
         self.providers = providers
         """All upstreams, in the order of the settings."""
         self._answerers: dict[tuple[str, str, str], Answerer] = {}
@@ -142,7 +153,7 @@ class Router:
         else:
             answerer = self.answerer(call.dialect, request.model, rule)
             candidate = answerer.candidate
-            if answerer.several:
+            if answerer.several or self._names_conversations:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.

@@ -107,15 +107,19 @@ class CallAccounts:
         self._calls = 0
         self._usd = 0.0
         self._extra_usd = 0.0
-        self._shaped: dict[str, list[int]] = {}
+        self._shaped: dict[str, ReshapedTokens] = {}
 
     def add(self, row: Served) -> None:
         """Count the calls of a request, and the changes of its prompt and answer."""
         for shaped in row.shaped:
-            sums = self._shaped.setdefault(shaped.kind, [0, 0, 0])
-            sums[0] += 1
-            sums[1] += shaped.tokens_before
-            sums[2] += shaped.tokens_after
+            sums = self._shaped.get(shaped.kind) or ReshapedTokens(shaped.kind, 0, 0, 0)
+            self._shaped[shaped.kind] = ReshapedTokens(
+                shaped.kind,
+                sums.requests + 1,
+                sums.tokens_before + shaped.tokens_before,
+                sums.tokens_after + shaped.tokens_after,
+                sums.saved_usd + shaped.saved_usd,
+            )
         if not row.attempts:
             return
         self._requests += 1
@@ -146,11 +150,8 @@ class CallAccounts:
 
     def reshaped(self) -> tuple[ReshapedTokens, ...]:
         """Return the tokens before and after, by kind, for kinds that changed a number."""
-        return tuple(
-            ReshapedTokens(kind=kind, requests=requests, tokens_before=before, tokens_after=after)
-            for kind, (requests, before, after) in sorted(self._shaped.items())
-            if before != after
-        )
+        found = sorted(self._shaped.values(), key=lambda each: each.kind)
+        return tuple(each for each in found if each.tokens_before != each.tokens_after)
 
 
 class GroupTally:

@@ -135,6 +135,7 @@ _RESHAPED: Mapping[str, Callable[[ReshapedTokens], str]] = {
     "saved": lambda each: percent(
         1 - each.tokens_after / each.tokens_before if each.tokens_before else None
     ),
+    "money": lambda each: dollars(each.saved_usd) if each.saved_usd else UNKNOWN,
 }
 _RELAYS: Mapping[str, Callable[[RelayStats], str]] = {
     "path, upstream": lambda each: each.name,

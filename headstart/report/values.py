@@ -124,6 +124,8 @@ class ReshapedTokens(ReportValue):
     requests: int
     tokens_before: int
     tokens_after: int
+    saved_usd: float = 0.0
+    """What the provider's prompt cache saved; 0 for other kinds."""
 
 
 class OutputExperiment(ReportValue):

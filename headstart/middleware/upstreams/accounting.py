@@ -12,6 +12,7 @@ from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudget
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import Affinities, Measures
+from headstart.policies.routing.prompt_cache import PrefixReuse
 from headstart.policies.routing.rate_limits import RateLimits
 from headstart.policies.routing.schedule import ExtraBudget
 
@@ -63,6 +64,7 @@ class UpstreamStates:
     def __init__(self, measures: Measures | None = None, *, most: int = MOST_STATES) -> None:
         self.measures = measures or Measures()
         self.affinities = Affinities()
+        self.reuse = PrefixReuse()
         self.hedges: dict[tuple[str, str], ExtraBudget] = {}
         """What routes may ask twice, by the route's name and the strategy as code has it."""
         self._most = most

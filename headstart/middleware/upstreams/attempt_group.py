@@ -439,6 +439,7 @@ class AttemptGroup:
             call,
             role=call.role if first else start.role,
             log=call.log.branch() if apart else call.log,
+            contested=call.contested or (apart and self._strategy.strategy == "race"),
             streamed_upstream=call.streamed_upstream or streamed_upstream,
             has_alternative=call.has_alternative or has_alternative,
             ignore_breaker=call.ignore_breaker or start.ignore_breaker,

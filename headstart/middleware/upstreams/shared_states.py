@@ -19,6 +19,7 @@ import msgspec
 from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
 from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
+from headstart.policies.routing.prompt_cache import PrefixReuse, SeenPrefix
 from headstart.policies.routing.rate_limits import RateLimits, SavedLimits
 from headstart.policies.routing.schedule import BUDGET_WINDOW, ExtraBudget
 
@@ -405,6 +406,19 @@ class ToldAffinities(Affinities):
             self._tell("served", (affinity, name, now))
 
 
+class ToldReuse(PrefixReuse):
+    """The prefixes that any worker sent."""
+
+    def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def used(self, use: SeenPrefix) -> None:
+        """Learn that a request used a prefix."""
+        super().used(use)
+        self._tell("prefix", tuple(use))
+
+
 _LESSONS: dict[str, Callable[..., None]] = {
     "first": Measures.first,
     "censored": Measures.censored,
@@ -420,6 +434,7 @@ class SharedUpstreamStates(UpstreamStates):
     def __init__(self, file: int, offset: int) -> None:
         super().__init__(ToldMeasures(self._tell))
         self.affinities = ToldAffinities(self._tell)
+        self.reuse = ToldReuse(self._tell)
         self._table = SharedTable(file, offset)
         self._lessons: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -433,6 +448,9 @@ class SharedUpstreamStates(UpstreamStates):
         for name, given in msgspec.msgpack.decode(lessons, type=list[tuple[str, list[Any]]]):
             if name == "served":
                 Affinities.served(self.affinities, *given)
+                continue
+            if name == "prefix":
+                PrefixReuse.used(self.reuse, SeenPrefix(*given))
                 continue
             key = UpstreamModel(*given[0])
             if name == "answered":

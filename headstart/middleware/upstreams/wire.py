@@ -10,6 +10,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
 from headstart.dialects.answers import translate_headers, translate_status
+from headstart.dialects.cache_marks import KEYED, MARKED
 from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -317,6 +318,11 @@ class RequestWriter:
             sent = self._edit(call, call.request, client)
         else:
             sent = self._translate(call, call.request, client, own)
+        if call.cache_marks is not None and own is not None and own.mark_cache is not None:
+            marked = own.mark_cache(sent.body, call.cache_marks)
+            if marked is not None:
+                name = KEYED if call.cache_marks.key else MARKED
+                sent = sent._replace(body=marked, transforms=(*sent.transforms, name))
         if upstream.api_version is None:
             return sent
         model = call.deployment if call.request is None else call.request.model

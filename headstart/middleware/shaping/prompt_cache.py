@@ -1,0 +1,183 @@
+"""Marks prompts for a provider's prompt cache, where later reads should pay for the write."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from headstart.attempts import AttemptRole, Shaped, Tokens
+from headstart.dialects.cache_marks import KEY_SIGNS, MARKED, SIGNS
+from headstart.dialects.registry import DIALECTS, form_of
+from headstart.errors import UpstreamRefused
+from headstart.middleware.identity import credential_of
+from headstart.middleware.shaping.answer_parts import when_read
+from headstart.policies.routing.prompt_cache import (
+    LATER,
+    OPENING,
+    OPENING_WITH_TOOLS,
+    SHARED,
+    PrefixUse,
+    SeenPrefix,
+    choose_marks,
+    prefix_prices,
+)
+from headstart.types import CacheMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.policies.cost import Price
+    from headstart.policies.routing.prompt_cache import PrefixReuse
+    from headstart.reply import Reply
+    from headstart.settings import CompressionSettings
+    from headstart.transcript import Transcript
+    from headstart.types import Call, ChatRequest
+
+_PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK)
+"""The roles of calls whose answer is likely to be read. Others may be cancelled at any time."""
+_MARKED_MODELS = "claude"
+"""Part of the names of models whose providers cache only what is marked."""
+MOST_REFUSING_MODELS = 256
+
+
+@dataclass(frozen=True)
+class PromptCacheTarget:
+    """One key of an upstream, as its prompt cache sees it: caches are not shared among keys."""
+
+    name: str
+    own_key: bool
+    """Callers' keys do not reach it."""
+    models: Mapping[str, str]
+    """Its own names of models by those that callers may use."""
+    price: Callable[[str], Price | None]
+    """Returns the price of a model by its own name."""
+    takes_marks: bool
+    """Its dialect has marks, and its settings do not leave them out."""
+    takes_key: bool
+    """The provider accepts ``prompt_cache_key``."""
+
+
+class SteerPromptCache:
+    """Marks prompts for one target, and books what reported reads of the cache saved.
+
+    Requests that steer the cache themselves pass as they are. A model that refuses the marks is
+    called without them, and gets none any more.
+    """
+
+    stage: ClassVar[str] = "prompt-cache"
+
+    def __init__(
+        self, target: PromptCacheTarget, reuse: PrefixReuse, settings: CompressionSettings
+    ) -> None:
+        self._target = target
+        self._reuse = reuse
+        self._settings = settings
+        self._refusing: set[str] = set()
+
+    def __call__(
+        self,
+        call: Call,
+        request: ChatRequest,
+        context: StepContext,  # noqa: ARG002 - other steps need it
+    ) -> Send | None:
+        """Return how to send the call with marks; None if it gets none."""
+        if call.role not in _PRIMARY or call.contested:
+            return None
+        model = self._target.models.get(request.model, request.model)
+        if model in self._refusing:
+            return None
+        if _MARKED_MODELS in model.lower():
+            wants_marks = self._target.takes_marks and not _holds(call.body, SIGNS)
+            marks = self._marks(call, request, model) if wants_marks else None
+        else:
+            wants_key = self._target.takes_key and not _holds(call.body, KEY_SIGNS)
+            marks = CacheMarks(key=call.affinity) if wants_key else None
+        return None if marks is None else partial(self._send, call, model, marks)
+
+    def _marks(self, call: Call, request: ChatRequest, model: str) -> CacheMarks | None:
+        if call.prompt_tokens < self._settings.cache_minimum:
+            return None
+        now, place = asyncio.get_running_loop().time(), call.route_or_endpoint
+        kind, shared_kind = f"{_kind(request)} {place}", f"{SHARED} {place}"
+        conversation, shared = self._prefixes(call, request)
+        marks = choose_marks(
+            self._reuse.of(conversation, kind, now),
+            self._reuse.of(shared, shared_kind, now) if shared else PrefixUse(),
+            prefix_prices(self._target.price(model), self._settings.cached_share),
+        )
+        chosen = marks or CacheMarks()
+        turns = chosen.last or chosen.previous
+        self._reuse.used(SeenPrefix(conversation, kind, call.id, now, turns))
+        if shared:
+            self._reuse.used(SeenPrefix(shared, shared_kind, call.id, now, chosen.shared))
+        return marks
+
+    def _prefixes(self, call: Call, request: ChatRequest) -> tuple[str, str]:
+        """Return digests of the conversation, and of tools and system text ("": there are none)."""
+        target = self._target
+        key = credential_of(call.headers, call.query_string, cookies=False) or b""
+        place = f"{target.name}\0{request.model}\0".encode() + (b"" if target.own_key else key)
+        *system, _ = form_of(request).opening(request.document)
+        parts = [part for part in (request.document.get("tools"), *system) if part]
+        shared = _digest(place, msgspec.json.encode(parts)) if parts else ""
+        return _digest(place, call.affinity.encode()), shared
+
+    async def _send(self, call: Call, model: str, marks: CacheMarks, rest: RestOfSteps) -> Reply:
+        try:
+            reply = await rest.send(msgspec.structs.replace(call, cache_marks=marks))
+        except UpstreamRefused as error:
+            if error.status != 400 or b"cach" not in (error.body or b"").lower():
+                raise
+            reply = await rest.send(msgspec.structs.replace(call, role=AttemptRole.RETRY))
+            if len(self._refusing) < MOST_REFUSING_MODELS:
+                self._refusing.add(model)
+            return reply
+        if MARKED in reply.transforms:
+            when_read(reply, partial(self._book, call, model))
+        return reply
+
+    def _book(self, call: Call, model: str, transcript: Transcript) -> None:
+        """Book the prompt, and what it cost in tokens at full price, if the answer reports it."""
+        tokens = transcript.tokens(DIALECTS[call.dialect].tokens)
+        if tokens is None or not (tokens.cached or tokens.cache_write):
+            return
+        price = self._target.price(model)
+        prices = prefix_prices(price, self._settings.cached_share)
+        saved_usd = 0.0
+        if price is not None:
+            with_cache = Tokens(tokens.prompt, 0, tokens.cached, tokens.cache_write)
+            saved_usd = price.cost_usd(Tokens(tokens.prompt)) - price.cost_usd(with_cache)
+        plain = tokens.prompt - tokens.cached - tokens.cache_write
+        paid = plain + prices.read * tokens.cached + prices.write * tokens.cache_write
+        row = Shaped(
+            kind=self.stage,
+            tokens_before=tokens.prompt,
+            tokens_after=round(paid),
+            saved_usd=saved_usd,
+            estimated=False,
+        )
+        call.log.shaped.append(row)
+
+
+def _kind(request: ChatRequest) -> str:
+    form = form_of(request)
+    messages = request.document.get(form.field)
+    listed = messages if isinstance(messages, list) else ()
+    answered = any(isinstance(each, dict) and each.get("role") == form.assistant for each in listed)
+    if answered or form.has_tool_results(request.document):
+        return LATER
+    return OPENING_WITH_TOOLS if form.has_tools(request.document) else OPENING
+
+
+def _holds(body: bytes, signs: tuple[bytes, ...]) -> bool:
+    return any(sign in body for sign in signs)
+
+
+def _digest(*parts: bytes) -> str:
+    return blake2b(b"\0".join(parts), digest_size=16).hexdigest()

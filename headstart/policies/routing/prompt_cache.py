@@ -1,0 +1,171 @@
+"""Which prefixes of a prompt a provider shall cache, where it caches only what is marked.
+
+Such a provider charges more for tokens that it writes to its cache (at Anthropic 1.25 times the
+price of input) and less for tokens that it reads there (0.1 times). A written prefix lives for five
+minutes after its last use. So a write pays if
+
+    expected reads in this time x (1 - read price) > write price - 1.
+
+How often prefixes come again in time is learned for each kind of prefix: a share ``p`` of them. If
+each use is followed by another with this probability, p / (1 - p) reads are to be expected.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.types import CacheMarks
+
+if TYPE_CHECKING:
+    from headstart.policies.cost import Price
+
+TTL_S = 300.0
+"""The life of an unused prefix at Anthropic and at Bedrock, at the price of the list."""
+WRITE = 1.25
+"""Price of a written token where the price of input is 1 and the list of prices has none."""
+MOST_PREFIXES = 20_000
+MOST_KINDS = 256
+REMEMBERED = 300.0
+"""About so many of the last uses of a kind tell how often such prefixes come again."""
+_MOST_SHARE = 0.95
+
+
+class PrefixPrices(NamedTuple):
+    """The prices of a read and of a written token, as shares of the price of an input token."""
+
+    read: float
+    write: float
+
+    def pays(self, expected_reads: float) -> bool:
+        """Tell whether the expected reads pay for a write."""
+        return expected_reads * (1.0 - self.read) > self.write - 1.0
+
+
+def prefix_prices(price: Price | None, read: float) -> PrefixPrices:
+    """Return the prices of a model. What its list lacks is ``read``, and Anthropic's 1.25."""
+    if price is None or not price.input_per_million:
+        return PrefixPrices(read, WRITE)
+    cached, written = price.cached_per_million, price.cache_write_per_million
+    full = price.input_per_million
+    return PrefixPrices(
+        read if cached is None else cached / full, WRITE if written is None else written / full
+    )
+
+
+class PrefixUse(NamedTuple):
+    """What is to be expected of a prefix."""
+
+    cached: bool = False
+    """It was marked in the last five minutes, so that the provider should have it."""
+    expected_reads: float = 0.0
+    """In the five minutes after each use."""
+
+
+def choose_marks(
+    conversation: PrefixUse, shared: PrefixUse, prices: PrefixPrices
+) -> CacheMarks | None:
+    """Return the marks of a request; None: none pays.
+
+    ``conversation`` is the prompt up to its last message, ``shared`` tools and system text, which
+    many conversations have in common. A mark at a cached prefix is free: it reads.
+    """
+    last = prices.pays(conversation.expected_reads)
+    marks = CacheMarks(
+        shared=last or shared.cached or prices.pays(shared.expected_reads),
+        previous=conversation.cached,
+        last=last,
+    )
+    return marks if marks != CacheMarks() else None
+
+
+class SeenPrefix(NamedTuple):
+    """One use of a prefix."""
+
+    prefix: str
+    """Its digest."""
+    kind: str
+    """What it is, and the route or endpoint: kinds are learned for each."""
+    request: str
+    """The id of the request. A request that is sent again is the same use."""
+    at: float
+    """A monotonic time in seconds."""
+    cached: bool
+    """It was marked."""
+
+
+class _Share:
+    """The share of the uses of a kind that another use followed in time."""
+
+    __slots__ = ("followed", "uses")
+
+    def __init__(self, followed: float, uses: float) -> None:
+        self.followed = followed
+        self.uses = uses
+
+    def add(self, *, followed: bool) -> None:
+        keep = 1.0 - 1.0 / REMEMBERED
+        self.followed = keep * self.followed + followed
+        self.uses = keep * self.uses + 1.0
+
+    @property
+    def expected_reads(self) -> float:
+        share = min(_MOST_SHARE, self.followed / self.uses)
+        return share / (1.0 - share)
+
+
+SHARED, OPENING, OPENING_WITH_TOOLS, LATER = "shared", "opening", "opening-tools", "later"
+"""The kinds of prefixes: tools and system text; a conversation without an answer of the model so
+far, without and with tools; a conversation that goes on."""
+_BEFORE: dict[str, tuple[float, float]] = {
+    SHARED: (0.5, 4.0),
+    OPENING: (1.0, 8.0),
+    OPENING_WITH_TOOLS: (2.0, 4.0),
+    LATER: (3.0, 4.0),
+}
+"""What is assumed before anything is learned: so many of so many uses were followed by another."""
+
+
+class PrefixReuse:
+    """The recent prefixes, and how often those of each kind came again in time.
+
+    ``now`` is a monotonic time in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, SeenPrefix] = OrderedDict()
+        """By prefix, the least recently used first."""
+        self._shares: dict[str, _Share] = {}
+
+    def of(self, prefix: str, kind: str, now: float) -> PrefixUse:
+        """Return what is to be expected of a prefix that is used now."""
+        seen = self._seen.get(prefix)
+        cached = seen is not None and seen.cached and now - seen.at < TTL_S
+        return PrefixUse(cached, self._share(kind).expected_reads)
+
+    def used(self, use: SeenPrefix) -> None:
+        """Learn that a request used a prefix."""
+        self._forget(use.at)
+        before = self._seen.get(use.prefix)
+        if before is not None and before.request != use.request:
+            self._share(before.kind).add(followed=True)
+        self._seen[use.prefix] = use
+        self._seen.move_to_end(use.prefix)
+
+    def _forget(self, now: float) -> None:
+        """Learn that prefixes did not come again in time."""
+        while self._seen:
+            prefix, seen = next(iter(self._seen.items()))
+            if now - seen.at < TTL_S and len(self._seen) < MOST_PREFIXES:
+                return
+            del self._seen[prefix]
+            if now - seen.at >= TTL_S:
+                self._share(seen.kind).add(followed=False)
+
+    def _share(self, kind: str) -> _Share:
+        share = self._shares.get(kind)
+        if share is None:
+            share = _Share(*_BEFORE[kind.partition(" ")[0]])
+            if len(self._shares) < MOST_KINDS:
+                self._shares[kind] = share
+        return share
