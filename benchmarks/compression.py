@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compression_cache, compression_evidence, compression_types
+from benchmarks.agent_sessions import coding
 from benchmarks.compression_fuzz import MODES, failures
 from headstart.compression.tokens import load
 
@@ -62,8 +63,11 @@ def types(args: argparse.Namespace) -> dict[str, Any]:
 def cache(args: argparse.Namespace) -> dict[str, Any]:
     """Tokens, hit rate and cost of a warm prefix cache, by policy."""
     out: dict[str, Any] = {}
-    for name, joined in (("short", 1), ("long", 8)):
-        transcripts = compression_cache.sessions(args.data, joined)
+    for name, transcripts in (
+        ("short", compression_cache.sessions(args.data, 1)),
+        ("long", compression_cache.sessions(args.data, 8)),
+        ("coding", list(coding(40))),
+    ):
         base = list(compression_cache.bills(transcripts, compression_cache.POLICIES["none"]))
         for policy, apply in compression_cache.POLICIES.items():
             found = list(compression_cache.bills(transcripts, apply))

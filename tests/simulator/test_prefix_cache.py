@@ -148,3 +148,14 @@ async def test_tools_and_calls_are_counted_and_a_fifth_mark_is_refused() -> None
         answer = await exchange(url, refused, headers, "/v1/messages")
     assert answer.status == 400
     assert b"maximum of 4" in answer.body
+
+
+@pytest.mark.anyio
+async def test_a_tokenizer_may_count_the_tokens_of_marked_prompts() -> None:
+    simulator = Simulator("prefix", speed=1000, count=lambda text: len(text.split()))
+    marked = {"type": "text", "text": "a " * 1280, "cache_control": {"type": "ephemeral"}}
+    headers = {"anthropic-version": "2023-06-01"}
+    body = chat("hello there", max_tokens=3) | {"system": [marked]}
+    async with simulated(simulator) as url:
+        told = json.loads((await exchange(url, body, headers, "/v1/messages")).body)["usage"]
+    assert (told["input_tokens"], told["cache_creation_input_tokens"]) == (2, 1280)

@@ -77,9 +77,13 @@ LOOKBACK = 20
 
 
 class PrefixCache:
-    """Remembers the beginnings of recent prompts, separately for each key and model."""
+    """Remembers the beginnings of recent prompts, separately for each key and model.
 
-    def __init__(self) -> None:
+    ``count`` counts the tokens of a block; None: a quarter of its characters.
+    """
+
+    def __init__(self, count: Callable[[str], int] | None = None) -> None:
+        self._count = count
         self._blocks: OrderedDict[bytes, float] = OrderedDict()
         self._marked: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
         """By the hash of a marked prefix: its life, and when that ends."""
@@ -98,7 +102,7 @@ class PrefixCache:
         that ends at a mark, or at one of the 20 blocks before it, is read, and lives anew. From its
         end to the last mark the prompt is written. Prefixes under 1,024 tokens are not cached.
         """
-        prefixes = list(_prefixes(credential, model, blocks))
+        prefixes = list(self._prefixes(credential, model, blocks))
         marked = [place for place, block in enumerate(blocks) if block.lifetime_s is not None]
         read = written = 0
         for mark in reversed(marked):
@@ -120,6 +124,17 @@ class PrefixCache:
             self._marked.popitem(last=False)
         return read, written
 
+    def _prefixes(
+        self, credential: bytes, model: str, blocks: Sequence[PromptBlock]
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield a hash and the tokens of the prompt up to the end of each block."""
+        running = blake2b(credential + b"\0" + model.encode(), digest_size=16)
+        counted = 0
+        for block in blocks:
+            running.update(b"\0" + block.text.encode("utf-8", "surrogatepass"))
+            counted += len(block.text) if self._count is None else self._count(block.text)
+            yield running.digest(), counted // _CHARACTERS if self._count is None else counted
+
     def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
         """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
         marks = list(_marks(credential, chat))
@@ -138,18 +153,6 @@ class PrefixCache:
             cached = 0
         whole = len(marks) * BLOCK_TOKENS
         return cached, whole - cached if whole >= MINIMUM_TOKENS else 0
-
-
-def _prefixes(
-    credential: bytes, model: str, blocks: Sequence[PromptBlock]
-) -> Iterator[tuple[bytes, int]]:
-    """Yield a hash and the tokens of the prompt up to the end of each block."""
-    running = blake2b(credential + b"\0" + model.encode(), digest_size=16)
-    characters = 0
-    for block in blocks:
-        running.update(b"\0" + block.text.encode("utf-8", "surrogatepass"))
-        characters += len(block.text)
-        yield running.digest(), characters // _CHARACTERS
 
 
 def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
@@ -260,7 +263,9 @@ class Simulator:
     otherwise equal requests get equal answers. ``speed`` divides all simulated times, also those of
     faults and ``weather``. With ``api_keys`` only these keys are served. ``fault`` applies to every
     request that names no fault of its own, and takes precedence over the ``weather``. ``clock``
-    gives Unix seconds. Raises ConfigError for an unknown profile.
+    gives Unix seconds. ``count`` counts the tokens of a text in prompts of Anthropic and Bedrock;
+    without it, and in other dialects, a token is four characters. Raises ConfigError for an unknown
+    profile.
     """
 
     def __init__(
@@ -274,6 +279,7 @@ class Simulator:
         weather: Sequence[Spell] = (),
         oracle: Oracle | None = None,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
+        count: Callable[[str], int] | None = None,
     ) -> None:
         self.profile = find_profile(profile) if isinstance(profile, str) else profile
         self.oracle = oracle or Oracle()
@@ -289,7 +295,8 @@ class Simulator:
             self.profile.tokens_per_minute,
             lambda: clock() * speed,
         )
-        self._prefixes = PrefixCache()
+        self._count = count
+        self._prefixes = PrefixCache(count)
         self.reset()
 
     def reset(self) -> None:
@@ -412,7 +419,11 @@ class Simulator:
         )
         if effect.fault is not None:
             generation = effect.fault.change_answer(generation)
-        cached, written = self._read_prefix(incoming, wire, chat)
+        blocks = wire.blocks(incoming.body) if self.profile.prefix_cache else None
+        cached, written = self._read_prefix(incoming, chat, blocks)
+        tokens = chat.prompt_tokens
+        if self._count is not None and blocks is not None:
+            tokens = sum(self._count(block.text) for block in blocks)
         answer = SimulatedAnswer(
             id=incoming.id,
             created=int(self._clock()),
@@ -420,10 +431,11 @@ class Simulator:
             generation=generation,
             cached_tokens=cached,
             written_tokens=written,
+            counted=tokens,
             query=incoming.query,
         )
         draw = incoming.draw
-        prefill_s = self.profile.prefill_s(chat.prompt_tokens - cached)
+        prefill_s = self.profile.prefill_s(tokens - cached)
         pace = Pace(
             ttft_s=(draw.ttft_s + prefill_s) * effect.slower,
             tokens_per_s=draw.tokens_per_s / effect.slower,
@@ -433,18 +445,17 @@ class Simulator:
             status=200,
             model=chat.model,
             stream=bool(chat.stream),
-            prompt_tokens=chat.prompt_tokens,
+            prompt_tokens=tokens,
             cached_tokens=cached,
             answer_tokens=answer.completion_tokens,
         )
         return _AnsweredCall(facts, _write_reply(answer, wire, pace))
 
     def _read_prefix(
-        self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody
+        self, incoming: SimulatedRequest, chat: ChatBody, blocks: Sequence[PromptBlock] | None
     ) -> tuple[int, int]:
         if not self.profile.prefix_cache:
             return 0, 0
-        blocks = wire.blocks(incoming.body)
         if blocks is None:
             return self._prefixes.read(incoming.credential, chat, incoming.at_s)
         return self._prefixes.read_marked(incoming.credential, chat.model, blocks, incoming.at_s)

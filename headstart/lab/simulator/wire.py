@@ -208,6 +208,8 @@ class SimulatedAnswer(Frozen):
     """Tokens of the prompt that were read from the prefix cache."""
     written_tokens: int = 0
     """Tokens of the prompt that were written to it."""
+    counted: int | None = None
+    """Tokens of the prompt, if a tokenizer counted them."""
     query: bytes = b""
     """The query string of the request."""
 
@@ -217,7 +219,7 @@ class SimulatedAnswer(Frozen):
 
     @property
     def prompt_tokens(self) -> int:
-        return self.chat.prompt_tokens
+        return self.chat.prompt_tokens if self.counted is None else self.counted
 
     @property
     def completion_tokens(self) -> int:
