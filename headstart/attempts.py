@@ -159,6 +159,10 @@ class RoutingEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return self.ttft_s + self.output_tokens / self.tokens_per_s
 
 
+PROMPT_CACHE = "prompt-cache"
+"""The kind of ``Shaped`` for prompts that the provider's cache had in part."""
+
+
 class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One change of a prompt or an answer on its way, in tokens.
 

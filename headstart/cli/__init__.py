@@ -20,6 +20,7 @@ FIRST = {
     "demo": "Show the savings with simulated providers and scripted traffic.",
     "tune": "Learn from a log, and show the result of each error target.",
     "report": "Show the savings of the cache.",
+    "wrap": "Run a coding agent against a sidecar, and say what was saved.",
     "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from headstart.attempts import PROMPT_CACHE
 from headstart.decisions import Outcome
 from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
@@ -314,7 +315,8 @@ class PrometheusObserver:
         if bound.saved is not None and row.error is None:
             bound.saved.add(row)
         for shaped in row.shaped:
-            self._shaped(shaped)
+            if shaped.kind != PROMPT_CACHE:  # whose tokens were sent
+                self._shaped(shaped)
 
     def _shaped(self, shaped: Shaped) -> None:
         removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from headstart.attempts import AttemptRole, Shaped, Tokens
+from headstart.attempts import PROMPT_CACHE, AttemptRole, Shaped, Tokens
 from headstart.dialects.cache_marks import KEY_SIGNS, MARKED, SIGNS
 from headstart.dialects.registry import DIALECTS, form_of
 from headstart.errors import UpstreamRefused
@@ -70,7 +70,7 @@ class SteerPromptCache:
     called without them, and gets none any more.
     """
 
-    stage: ClassVar[str] = "prompt-cache"
+    stage: ClassVar[str] = PROMPT_CACHE
 
     def __init__(
         self, target: PromptCacheTarget, reuse: PrefixReuse, settings: CompressionSettings

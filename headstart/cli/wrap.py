@@ -1,0 +1,284 @@
+"""``headstart wrap``: runs a tool against a sidecar, and says at its end what was saved."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import click
+import msgspec
+
+from headstart.cli import data_sources
+from headstart.cli.options import argument, command, config_field, option, token_field
+from headstart.config.checks import checked
+from headstart.config.loading import load_settings
+from headstart.errors import HeadstartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_READY = "headstart is ready on "
+STOP_S = 15.0
+"""A sidecar that has not stopped after this time is killed."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command-line tool: its providers, and how it is told the address of the sidecar."""
+
+    presets: tuple[str, ...]
+    arguments: Callable[[str], list[str]] = lambda url: []  # noqa: ARG005
+    """Returns the arguments that come before those of the user."""
+
+
+def _codex(url: str) -> list[str]:
+    """Name a provider of our own: Codex reads the address of its usual one from no variable."""
+    provider = {
+        "name": '"headstart"',
+        "base_url": f'"{url}/v1"',
+        "env_key": '"OPENAI_API_KEY"',
+        "wire_api": '"responses"',
+    }
+    pairs = [f"model_providers.headstart.{name}={value}" for name, value in provider.items()]
+    pairs.append('model_provider="headstart"')
+    return [part for pair in pairs for part in ("-c", pair)]
+
+
+TOOLS = {
+    "claude": Tool(("anthropic",)),
+    "codex": Tool(("openai",), _codex),
+    "gemini": Tool(("gemini",)),
+}
+_OTHER = Tool(("openai", "anthropic", "gemini"))
+
+
+def environment(url: str) -> dict[str, str]:
+    """Return the variables in which tools and SDKs look for the address of their provider."""
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_BASE": url,
+        "GOOGLE_GEMINI_BASE_URL": url,
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_BASE_URL": f"{url}/v1",
+    }
+
+
+@dataclass(frozen=True)
+class WrapOptions:
+    """The options of ``headstart wrap``."""
+
+    words: tuple[str, ...] = argument(
+        "TOOL [-- ARGUMENTS]", click.UNPROCESSED, nargs=-1, required=True
+    )
+    url: str = option(data_sources.DEFAULT_URL, "URL of a sidecar that may run.", metavar="URL")
+    config: Path | None = config_field()
+    token_env: str = token_field()
+
+
+@command(
+    WrapOptions,
+    context_settings={"allow_interspersed_args": False},
+)
+def wrap(options: WrapOptions) -> None:
+    """Run a command-line tool against a sidecar, and print at its end what was saved.
+
+    The tool is claude, codex, gemini, aider or any other program that reads the address of its
+    provider from the usual variables. If no sidecar runs at --url, one is started for the time of
+    the tool: with the configuration, or else with the tool's provider, compression without loss, a
+    cache in memory and marks for the provider's prompt cache. The tool sends its own key. Its exit
+    status is that of the command.
+
+    Examples:
+      headstart wrap claude
+      headstart wrap codex -- exec "Explain this repository."
+      headstart wrap aider -- --model gpt-5.2
+      headstart wrap --config headstart.toml python agent.py
+    """
+    name, *given = options.words
+    if given[:1] == ["--"]:
+        given = given[1:]
+    program = shutil.which(name)
+    if program is None:
+        raise click.UsageError(f"{name!r} is no program on the PATH; is it installed?")
+    tool = TOOLS.get(Path(name).stem, _OTHER)
+    with sidecar(options, tool) as url:
+        before = _sums(url, options.token_env)
+        status = run([program, *tool.arguments(url), *given], environment(url))
+        after = _sums(url, options.token_env)
+    click.echo(told(before, after), err=True)
+    sys.exit(status)
+
+
+def run(words: list[str], variables: dict[str, str]) -> int:
+    """Run a program to its end and return its exit status. A Ctrl-C is the program's own."""
+    variables = {**os.environ, **variables}
+    with subprocess.Popen(words, env=variables) as running:  # noqa: S603 - the user names it
+        kept = [
+            (number, signal.signal(number, act))
+            for number, act in (
+                (signal.SIGINT, lambda *_: None),
+                (signal.SIGTERM, lambda *_: running.terminate()),
+            )
+        ]
+        try:
+            status = running.wait()
+        finally:
+            for number, handler in kept:
+                signal.signal(number, handler)
+    return 128 - status if status < 0 else status
+
+
+# --- the sidecar -----------------------------------------------------------------------------
+
+
+@contextmanager
+def sidecar(options: WrapOptions, tool: Tool) -> Iterator[str]:
+    """Yield the URL of a sidecar: of the one that runs, else of one that ends with the block."""
+    try:
+        anyio.run(data_sources.ask_server, options.url, "ready", options.token_env)
+    except HeadstartError:
+        if options.url != data_sources.DEFAULT_URL:
+            raise
+    else:
+        yield options.url
+        return
+    with tempfile.TemporaryDirectory(prefix="headstart-") as folder:
+        config = options.config
+        if config is None:
+            config = Path(folder, "headstart.toml")
+            config.write_text(_configuration(tool), "utf-8")
+        else:
+            checked(load_settings(config, os.environ, {}))  # what is wrong with it is said here
+        with started(config, Path(folder, "log")) as url:
+            yield url
+
+
+def _configuration(tool: Tool) -> str:
+    upstreams = [f'[[upstream]]\npreset = "{name}"\napi_key_env = []\n' for name in tool.presets]
+    cache = '[cache]\nstore = "memory:"\n'
+    return "\n".join([cache, '[compression]\nprompt_cache = "auto"\n', *upstreams])
+
+
+@contextmanager
+def started(config: Path, log: Path) -> Iterator[str]:
+    """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
+    serve = "from headstart.cli import main; main()"
+    words = [sys.executable, "-c", serve, "serve", "--config", str(config.resolve())]
+    with log.open("w") as out:
+        running = subprocess.Popen(  # noqa: S603 - our own command
+            [*words, "--host", "127.0.0.1", "--port", "0", "--workers", "1"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
+        )
+    try:
+        yield anyio.run(_address, running, log)
+    finally:
+        running.terminate()
+        try:
+            running.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+async def _address(running: subprocess.Popen[bytes], log: Path) -> str:
+    """Return the URL that a sidecar says it is ready on."""
+    while True:
+        text = await anyio.Path(log).read_text("utf-8", errors="replace")
+        found = re.search(rf"{_READY}(\S+) ", text)
+        if found is not None:
+            return found[1]
+        if running.poll() is not None:
+            raise HeadstartError(f"the sidecar did not start:\n{text.strip()}")
+        await anyio.sleep(0.05)
+
+
+# --- what was saved --------------------------------------------------------------------------
+
+
+class Sums(NamedTuple):
+    """The sums of a sidecar."""
+
+    requests: int = 0
+    hits: int = 0
+    failed: int = 0
+    saved_s: float = 0.0
+    paid_usd: float = 0.0
+    would_have_usd: float = 0.0
+    removed_tokens: float = 0.0
+    """Tokens that compression removed from prompts."""
+
+
+class _Totals(msgspec.Struct):
+    requests: int
+    outcomes: dict[str, int]
+    failed: int
+    saved_s: float
+    paid_usd: float | None
+    would_have_usd: float | None
+
+
+class _View(msgspec.Struct):
+    totals: _Totals
+
+
+class _Live(msgspec.Struct):
+    view: _View
+
+
+_REMOVED = re.compile(
+    rb'^headstart_tokens_removed_total\{[^}]*"compress"[^}]*\} (\S+)$', re.MULTILINE
+)
+
+
+def _sums(url: str, token_env: str) -> Sums:
+    async def ask() -> tuple[bytes, bytes]:
+        live = await data_sources.ask_server(url, "live?window_s=86400", token_env)
+        return live, await data_sources.ask_server(url, "metrics", token_env)
+
+    live, metrics = anyio.run(ask)
+    totals = data_sources.decode_answer(live, _Live).view.totals
+    return Sums(
+        totals.requests,
+        sum(totals.outcomes.get(each, 0) for each in ("exact", "semantic")),
+        totals.failed,
+        totals.saved_s,
+        totals.paid_usd or 0.0,
+        totals.would_have_usd or 0.0,
+        sum(float(each) for each in _REMOVED.findall(metrics)),
+    )
+
+
+def told(before: Sums, after: Sums) -> str:
+    """Return what happened between two looks at the sums, in one or two lines."""
+    grown = Sums(*(new - old for new, old in zip(after, before, strict=True)))
+    if grown.requests <= 0:
+        return "headstart: the tool sent no request that Headstart caches"
+    noun = "request" if grown.requests == 1 else "requests"
+    said = [f"{grown.requests:,} {noun}", f"{grown.hits:,} answered from the cache"]
+    if grown.failed:
+        said.append(f"{grown.failed:,} failed")
+    if grown.removed_tokens:
+        said.append(f"{grown.removed_tokens:,.0f} tokens of prompts removed")
+    if grown.saved_s > 0 and grown.hits:
+        said.append(f"{grown.saved_s:.1f} s of waiting saved")
+    line = "headstart: " + ", ".join(said)
+    if not grown.would_have_usd:
+        return line
+    share = 1 - grown.paid_usd / grown.would_have_usd
+    return (
+        f"{line}\nheadstart: the providers cost ${grown.paid_usd:.4f}; without Headstart "
+        f"${grown.would_have_usd:.4f}: saved {share:.0%}"
+    )
