@@ -315,10 +315,11 @@ class PrometheusObserver:
         if bound.saved is not None and row.error is None:
             bound.saved.add(row)
         for shaped in row.shaped:
-            if shaped.kind != PROMPT_CACHE:  # whose tokens were sent
-                self._shaped(shaped)
+            self._shaped(shaped)
 
     def _shaped(self, shaped: Shaped) -> None:
+        if shaped.kind == PROMPT_CACHE:
+            return  # its tokens were sent
         removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
         removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
 
