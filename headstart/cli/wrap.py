@@ -211,9 +211,9 @@ async def _address(running: subprocess.Popen[bytes], log: Path) -> str:
 class Sums(NamedTuple):
     """The sums of a sidecar."""
 
-    requests: int = 0
-    hits: int = 0
-    failed: int = 0
+    requests: float = 0
+    hits: float = 0
+    failed: float = 0
     saved_s: float = 0.0
     paid_usd: float = 0.0
     would_have_usd: float = 0.0
@@ -267,9 +267,9 @@ def told(before: Sums, after: Sums) -> str:
     if grown.requests <= 0:
         return "headstart: the tool sent no request that Headstart caches"
     noun = "request" if grown.requests == 1 else "requests"
-    said = [f"{grown.requests:,} {noun}", f"{grown.hits:,} answered from the cache"]
+    said = [f"{grown.requests:,.0f} {noun}", f"{grown.hits:,.0f} answered from the cache"]
     if grown.failed:
-        said.append(f"{grown.failed:,} failed")
+        said.append(f"{grown.failed:,.0f} failed")
     if grown.removed_tokens:
         said.append(f"{grown.removed_tokens:,.0f} tokens of prompts removed")
     if grown.saved_s > 0 and grown.hits:

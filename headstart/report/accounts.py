@@ -36,7 +36,7 @@ from headstart.report.values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.attempts import Attempt
+    from headstart.attempts import Attempt, Shaped
     from headstart.observe import Served
 
 MAX_NAMES = 40
@@ -112,14 +112,7 @@ class CallAccounts:
     def add(self, row: Served) -> None:
         """Count the calls of a request, and the changes of its prompt and answer."""
         for shaped in row.shaped:
-            sums = self._shaped.get(shaped.kind) or ReshapedTokens(shaped.kind, 0, 0, 0)
-            self._shaped[shaped.kind] = ReshapedTokens(
-                shaped.kind,
-                sums.requests + 1,
-                sums.tokens_before + shaped.tokens_before,
-                sums.tokens_after + shaped.tokens_after,
-                sums.saved_usd + shaped.saved_usd,
-            )
+            self._add_shaped(shaped)
         if not row.attempts:
             return
         self._requests += 1
@@ -131,6 +124,19 @@ class CallAccounts:
             self._usd += attempt.cost_usd or 0.0
             if attempt.outcome is not AttemptOutcome.WON:
                 self._extra_usd += attempt.cost_usd or 0.0
+
+    def _add_shaped(self, shaped: Shaped) -> None:
+        kind = shaped.kind
+        sums = self._shaped.get(kind) or ReshapedTokens(
+            kind=kind, requests=0, tokens_before=0, tokens_after=0
+        )
+        self._shaped[kind] = ReshapedTokens(
+            kind=kind,
+            requests=sums.requests + 1,
+            tokens_before=sums.tokens_before + shaped.tokens_before,
+            tokens_after=sums.tokens_after + shaped.tokens_after,
+            saved_usd=sums.saved_usd + shaped.saved_usd,
+        )
 
     def calls(self) -> tuple[CallStats, ...]:
         """Return the sums of each upstream and model, the busiest first."""
