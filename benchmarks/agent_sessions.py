@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 _SMALLEST, _LARGEST = 4_000, 80_000
 _STEPS = {"read": 40, "grep": 10, "bash": 22, "edit": 25, "write": 3}
-_PATHS = ("Lib", "src/app", "/work/project/lib", "packages/core")
+_PATHS = ("Lib", "src/app", "/srv/project/lib", "packages/core")
 
 
 @cache
