@@ -9,7 +9,7 @@ DEV := .venv
 EXPORT := .venv-export
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check format bench lock test-export clean
+.PHONY: help serve demo test check docs format bench lock test-export clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -24,12 +24,15 @@ demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no net
 test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
 	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
 
-check: $(DEV)/.installed  ## format, lint, types and the counters of scripts/house.py
+check: $(DEV)/.installed docs  ## format, lint, types, the counters of scripts/house.py, and the documentation
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
 	$(DEV)/bin/python -m scripts.house --check
+
+docs: $(DEV)/.installed  ## build the documentation site and check its links (ARGS=--serve shows it)
+	@$(DEV)/bin/python -m scripts.site $(ARGS)
 
 format: $(DEV)/.installed  ## put the code into the house's format
 	$(DEV)/bin/ruff format

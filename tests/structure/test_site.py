@@ -1,0 +1,73 @@
+"""The documentation site: what ``scripts/site.py`` makes of the pages, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headstart.cli import FIRST, MORE
+from scripts import site
+from support.repository import ROOT
+
+
+@pytest.mark.parametrize(
+    ("link", "page", "expected"),
+    [
+        ("[a](docs/safe-hits.md#limits)", "ARCHITECTURE.md", "[a](safe-hits.md#limits)"),
+        ("[a](CHANGELOG.md)", "CONTRIBUTING.md", "[a](CHANGELOG.md)"),
+        ("[a](../ARCHITECTURE.md#rooms)", "docs/output.md", "[a](ARCHITECTURE.md#rooms)"),
+        ("[a](../encoder.md)", "docs/decisions/0004-x.md", "[a](../encoder.md)"),
+        ("[a](../examples/fastapi_app.py)", "docs/output.md", "[a](examples.md#fastapi_apppy)"),
+        ("[a](../pyproject.toml)", "docs/output.md", "a (`pyproject.toml`)"),
+        ("[a](#limits)", "docs/output.md", "[a](#limits)"),
+        ("[a](https://example.com/b.md)", "docs/output.md", "[a](https://example.com/b.md)"),
+    ],
+)
+def test_a_link_of_the_repository_becomes_one_of_the_site(
+    link: str, page: str, expected: str
+) -> None:
+    assert site.linked(link, Path(page)) == expected
+
+
+def test_the_page_of_commands_has_the_help_of_each() -> None:
+    text = site.commands()
+    for name in (*FIRST, *MORE):
+        assert f"## `headstart {name}`" in text
+    assert "### `headstart config check`" in text
+    assert "--upstream" in text
+
+
+def test_the_page_of_examples_has_the_code_of_each() -> None:
+    text, listed = site.examples(), (ROOT / "docs/examples.md").read_text("utf-8")
+    for path in (ROOT / "examples").glob("*.py"):
+        assert path.read_text("utf-8") in text
+        assert f"](../examples/{path.name})" in listed
+
+
+def test_every_decision_is_listed() -> None:
+    found = re.findall(r"\]\((.+?)\)", site.decisions())
+    assert found == sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
+
+
+def test_a_page_that_the_navigation_lacks_is_named() -> None:
+    complete = (ROOT / "zensical.toml").read_text("utf-8")
+    assert "tuning.md" in site.unlisted(complete.replace('"tuning.md",', ""))
+
+
+def test_faults_of_built_pages_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/index.html").write_text("<h1 id='top'>A</h1><a href='../#there'>home</a>")
+    (tmp_path / "index.html").write_text(
+        "<h1 id='there'>Home</h1><a href='a/#top'></a><a href='https://example.com/'></a>"
+        "<link rel='canonical' href='https://example.com/'><img src='data:image/png,'>"
+        "<a href='a/#gone'></a><a href='b/'></a><img src='gone.svg'>"
+        "<script src='https://example.com/x.js'></script>"
+    )
+    assert site.faults(tmp_path) == [
+        "/index.html: no heading at a/#gone",
+        "/index.html: no page at b/",
+        "/index.html: no page at gone.svg",
+        "/index.html loads https://example.com/x.js",
+    ]
