@@ -111,7 +111,7 @@ def _fail_over(found: AuditReport, most: float) -> None:
         bound = row.bound_per_request if found.error_of == "requests" else row.bound_per_hit
         if bound is not None and bound > most:
             raise click.ClickException(
-                f"{row.week}, domain {row.domain}: up to {bound:.2%} of the {found.error_of} may be"
+                f"{row.week}, {row.name}: up to {bound:.2%} of the {found.error_of} may be"
                 f" wrong by {row.audits:,} audits, over --fail-over {most:.2%}"
             )
 
@@ -125,6 +125,7 @@ def latest_week(found: AuditReport) -> list[CertificateRow]:
 def print_audit(console: Console, found: AuditReport) -> None:
     """Print the report for a terminal."""
     from rich.table import Table
+    from rich.text import Text
 
     whose = "semantic hits" if found.error_of == "hits" else "requests"
     console.print(f"promise: at most [bold]{_share(found.max_error)}[/] of the {whose} wrong")
@@ -132,7 +133,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
         console.print("No semantic hit was served or audited yet: there is nothing to prove.")
         return
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("domain", max_width=16, overflow="fold")
+    table.add_column("domain", max_width=26, overflow="fold")
     table.add_column("week", no_wrap=True)
     for name in ("hits", "cold start", "audits", "wrong", "of hits", "of requests"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -140,7 +141,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
     rows = found.certificates[-MOST_ROWS:]
     for row in rows:
         table.add_row(
-            row.domain,
+            Text(f"{row.name}\n{row.domain}" if row.path else row.domain),
             row.week,
             f"{row.hits:,}",
             f"{row.cold_start_hits:,}",

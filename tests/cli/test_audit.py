@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 import pytest
 
 from headstart.cli import main
@@ -87,13 +88,30 @@ def test_a_store_shows_both_errors_their_bounds_and_the_audits_to_come(
     anyio.run(fill, url, audit_labels(99, 1), hits(400))
     shown = audit(capsys, "--store", url)
     assert "at most 2 % of the semantic hits wrong" in shown
-    row = next(line for line in shown.splitlines() if line.startswith("d "))
+    lines = shown.splitlines()
+    row = next(line for line in lines if line.startswith("chat "))
+    assert lines[lines.index(row) + 1].strip() == "d"
     assert row.split()[2:6] == ["400", "0", "100", "1"]
     assert row.count("1 % ≤ ") == 2
     (found,) = read(capsys, "--store", url)["certificates"]
     assert f"{found['more_audits']:,} more audits" in row
     assert "q99 answered by e1, similarity 0.900" in shown
     assert " ".join(WORDS.split()) in " ".join(shown.split())
+
+
+def test_domains_are_named_by_path_route_and_caller(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = msgspec.structs.replace(
+        hits(1)[0], endpoint="/v1/messages", route="faq", caller="team-a", outcome=Outcome.MISS
+    )
+    anyio.run(fill, url, audit_labels(0, 10), [row])
+    (found,) = read(capsys, "--store", url)["certificates"]
+    assert (found["path"], found["route"], found["caller"]) == ("/v1/messages", "faq", "team-a")
+    shown = " ".join(line[:26].strip() for line in audit(capsys, "--store", url).splitlines())
+    assert "/v1/messages, route faq, team-a d" in shown
+    message, _ = refusal(capsys, "--store", url, "--fail-over", "1%")
+    assert "/v1/messages, route faq, team-a: up to" in message
 
 
 def test_a_certified_domain_says_so_and_a_hopeless_one_too(

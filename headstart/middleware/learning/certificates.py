@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.interfaces import Store
+    from headstart.observe import Served
     from headstart.policies.ratchet.settings import Promise
 
 WORDS = (
@@ -48,6 +49,18 @@ class CertificateRow(Frozen, omit_defaults=False):
     """Audits needed to certify ``max_error`` at the present rate; None: the rate is too high."""
     cold_start_hits: int = 0
     """Number of ``hits`` by the cold-start rule, which ``max_error`` does not cover."""
+    path: str = ""
+    """Where the domain's last request arrived; "": the books have none of its requests any more."""
+    route: str = ""
+    """The ``[[route]]`` of the domain; "": none."""
+    caller: str = ""
+    """The name of the key of its last request, if it has one."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls the domain."""
+        words = (self.path, self.route and f"route {self.route}", self.caller)
+        return ", ".join(filter(None, words)) or f"domain {self.domain}"
 
 
 class WrongHit(Frozen, omit_defaults=False):
@@ -91,14 +104,18 @@ async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) ->
     requests: Counter[tuple[str, str]] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
     cold: Counter[tuple[str, str]] = Counter()
+    places: dict[str, Served] = {}
     async for row in store.books(since):
         if row.domain and row.outcome is not Outcome.AUDIT:
+            places[row.domain] = row
             requests[row.domain, _week(row.at)] += 1
             hit = row.outcome is Outcome.SEMANTIC
             hits[row.domain, _week(row.at)] += hit
             cold[row.domain, _week(row.at)] += hit and row.rule is Rule.COLD_START
     rows = [
-        _row(promise, key, audits[key], requests[key], hits[key], cold[key])
+        _row(
+            promise, key, audits[key], requests[key], hits[key], cold[key], last=places.get(key[0])
+        )
         for key in sorted(audits.keys() | hits.keys(), key=lambda key: (key[1], key[0]))
         if hits[key] or audits[key]
     ]
@@ -127,6 +144,8 @@ def _row(
     requests: int,
     hits: int,
     cold_start_hits: int,
+    *,
+    last: Served | None,
 ) -> CertificateRow:
     wrong, audits = counts[False], counts[False] + counts[True]
     share = hits / requests if requests else 1.0
@@ -151,6 +170,9 @@ def _row(
         certified=more == 0,
         more_audits=more,
         cold_start_hits=cold_start_hits,
+        path="" if last is None else last.endpoint,
+        route="" if last is None else last.route,
+        caller="" if last is None else last.caller,
     )
 
 
