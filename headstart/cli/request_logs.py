@@ -3,17 +3,77 @@
 ``LiteLLM`` logs one object for each call (``StandardLoggingPayload``, or a row of its spend logs),
 Langfuse exports observations, of which those of the type GENERATION are calls, and Helicone exports
 requests with both bodies. Calls of OpenAI's chat completions that brought an answer are read.
+A spreadsheet saved as CSV has one call, one labelled prompt or one pair in each row.
 """
 
 from __future__ import annotations
 
+import csv
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+LONGEST_CELL = 16 * 1024 * 1024
+_PROMPTS = ("prompt", "question", "input")
+_ANSWERS = ("answer", "response", "output")
+"""The columns of a log in CSV, under the names that people give them."""
+_TRUE = frozenset(("1", "true", "yes"))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file of JSON lines, or the rows of a ``.csv`` as such lines.
+
+    Raises ConfigError for a CSV without the columns that are needed.
+    """
+    if path.suffix.lower() != ".csv":
+        yield from path.read_bytes().splitlines()
+        return
+    csv.field_size_limit(LONGEST_CELL)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            for row in csv.DictReader(file):
+                yield msgspec.json.encode(_csv_line(path, row))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path.name}: no CSV in UTF-8: {error}") from error
+
+
+def _csv_line(path: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as a line of labelled prompts, of pairs, or of a log."""
+    cells = {
+        name.strip().lower(): cell for name, cell in row.items() if name and isinstance(cell, str)
+    }
+    if {"a", "b", "same_answer"} <= cells.keys():
+        return {**cells, "same_answer": cells["same_answer"].strip().lower() in _TRUE}
+    prompt = next((cells[name] for name in _PROMPTS if name in cells), None)
+    if prompt is not None and "class" in cells:
+        return {"category": cells.get("category"), "prompt": prompt, "class": cells["class"]}
+    answer = next((cells[name] for name in _ANSWERS if name in cells), None)
+    if prompt is None or answer is None:
+        found = ", ".join(cells) or "no column"
+        raise ConfigError(
+            f"{path.name}: found {found}; a CSV needs the columns prompt and answer, prompt and "
+            "class, or a, b and same_answer"
+        )
+    said = [("system", cells.get("system", "")), ("user", prompt), ("assistant", answer)]
+    messages = [{"role": role, "content": text} for role, text in said if text or role != "system"]
+    seconds = _seconds(_number(cells.get("at")))
+    known = {name: cells[name] for name in ("model", "scope") if cells.get(name)}
+    return {"messages": messages, **known, **({} if seconds is None else {"at": seconds})}
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return the number in a cell; other texts stay."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return text
 
 
 def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -48,6 +48,9 @@ def render_tuning(found: Tuning) -> str:
 
 def _sections(found: Tuning) -> Iterator[ReportSection]:
     targets, course = found.targets, found.course
+    if found.advice is not None:
+        words = " ".join(found.advice.words)
+        yield ReportSection("Recommendation", note=words, plot=_code(found.advice.toml))
     yield ReportSection(
         "Hits against the error target", _targets(targets), plot=lambda: _hits(targets)
     )
@@ -65,7 +68,7 @@ def _sections(found: Tuning) -> Iterator[ReportSection]:
 
 
 def _code(text: str) -> Callable[[], str]:
-    return lambda: f"<p><code>{escape(text)}</code></p>"
+    return lambda: f'<pre style="overflow-x:auto"><code>{escape(text)}</code></pre>'
 
 
 def _targets(targets: Sequence[TargetResult]) -> Table:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headstart.decisions import Rule
+from headstart.lab.advice import Advice  # noqa: TC001 - msgspec reads it
 from headstart.lab.rates import Ordering, ordering_report
 from headstart.types import Frozen
 
@@ -226,6 +227,8 @@ class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     borderline: tuple[Borderline, ...]
     templates: tuple[Any, ...] = ()
     static: Static | None = None
+    advice: Advice | None = None
+    """None: nothing was written that could be pasted."""
 
 
 def target_of(max_error: float, steps: Sequence[PlayedPrompt[Any]]) -> TargetResult:

@@ -75,6 +75,44 @@ def test_targets_are_compared_and_what_was_learned_is_kept(stream: Path, tmp_pat
     assert "://" not in drawn
 
 
+def test_the_end_is_a_recommendation_that_can_be_pasted(stream: Path, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "state.bin"), "--html", str(tmp_path / "tune.html"))
+    found = CliRunner().invoke(tune, [str(stream), *out], catch_exceptions=False)
+    words, _, lines = found.stdout.rpartition("\n\n")
+    assert tomllib.loads(lines)["cache"] == {
+        "max_error": 0.02,
+        "state": str(tmp_path / "state.bin"),
+    }
+    assert "Set max_error = 0.02: expect hits by meaning for about" in words
+    assert "late hits: those of the second half" in words
+    assert "Recommendation" in (tmp_path / "tune.html").read_text("utf-8")
+    # A log of a CI job sees that it goes on.
+    assert "Target 0.5% (1 of 5): 250 …" in found.stderr
+    assert "Target" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "prompt,class\nWhat is 1+1?,two\nWhat's 1+1?,two\n",
+        '\ufeffQuestion,Answer,at\nWhat is 1+1?,It is 2.,1\n"What\'s\n1+1?",It is 2.,2\n',
+        "a,b,same_answer\nWhat is 1+1?,What's 1+1?,true\nWhat is 2?,What is 3?,no\n",
+    ],
+    ids=["stream", "log", "pairs"],
+)
+def test_csv_is_read_too(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(rows, encoding="utf-8")
+    assert json.loads(run(path, "--json"))["n"] == 2
+
+
+def test_a_csv_without_the_columns_is_told_what_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("text,label\na,b\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"log.csv: found text, label; a CSV needs the columns"):
+        run(path)
+
+
 def test_a_log_is_judged_by_its_answers(tmp_path: Path) -> None:
     path = write(
         tmp_path / "log.jsonl",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headstart.cli.request_logs import as_log_lines
+from headstart.cli.request_logs import as_log_lines, read_lines
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
 from headstart.lab.labelled import (
@@ -56,8 +56,13 @@ QUERY_HELP = "Its group query is the question inside a templated prompt."
 
 
 def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
-    """Show progress on a terminal's error stream, so that output stays clean for pipes."""
+    """Show progress on the error stream, so that output stays clean for pipes.
+
+    What is no terminal, such as the log of a CI job, gets one line.
+    """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        click.echo(f"{what}: {len(rows):,} …", err=True)
     return track(rows, what, console=console, transient=True, disable=not console.is_terminal)
 
 
@@ -174,7 +179,7 @@ def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None)
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
-    lines = list(as_log_lines(line for path in paths for line in path.read_bytes().splitlines()))
+    lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
     whole = [b"" if is_cut_off(line) else line for line in lines]
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))

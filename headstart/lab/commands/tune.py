@@ -25,6 +25,7 @@ from headstart.cli.options import (
     print_json,
 )
 from headstart.errors import ConfigError
+from headstart.lab.advice import advise, advise_static
 from headstart.lab.cascade import read_rows, study_cascade
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
@@ -209,9 +210,12 @@ def tune(options: TuneOptions) -> None:
     found = _study(material, setup, target)
     if options.write is not None:
         found = msgspec.structs.replace(found, static=_static(material, target))
-        _write_static(options.write, found)
+        static = _write_static(options.write, found)
+        found = msgspec.structs.replace(found, advice=advise_static(static))
     else:
         _save(options.out, "--out", _learned(material, setup))
+        advice = advise(found.targets, target, str(options.out))
+        found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
         from headstart.lab.page import render_tuning
 
@@ -225,9 +229,11 @@ def tune(options: TuneOptions) -> None:
 
 def _study(material: Material, setup: Setup, target: float) -> Tuning:
     plays: dict[float, list[PlayedPrompt[Any]]] = {}
-    for max_error in sorted({*TARGETS, target}):
+    targets = sorted({*TARGETS, target})
+    for number, max_error in enumerate(targets, 1):
         contender = contender_of("verified", setup._replace(max_error=max_error))()
-        plays[max_error] = play_all(material, contender, f"Target {max_error:.1%}")
+        what = f"Target {max_error:.1%} ({number} of {len(targets)})"
+        plays[max_error] = play_all(material, contender, what)
     chosen = plays[target]
     return Tuning(
         n=len(chosen),
@@ -260,8 +266,7 @@ def _static(material: Material, target: float) -> Static | None:
     )
 
 
-def _write_static(path: Path, found: Tuning) -> None:
-
+def _write_static(path: Path, found: Tuning) -> Static:
     if found.static is None:
         raise ConfigError(
             f"--write: no static threshold is sure to keep {found.max_error:.2%} wrong hits on "
@@ -270,6 +275,7 @@ def _write_static(path: Path, found: Tuning) -> None:
     values = {"match": '"static"', "threshold": f"{found.static.threshold:.2f}"}
     text = path.read_text(encoding="utf-8")
     _save(path, "--write", set_keys(text, "cache", values, remove=("guards",)).encode())
+    return found.static
 
 
 def _save(path: Path, option: str, data: bytes) -> None:
@@ -286,6 +292,7 @@ def _print(found: Tuning, written: Path, html: Path | None) -> None:
         for target in found.targets
     )
     Console().print(playing.comparison("target", rows, "late hits"))
+    click.echo("late hits: those of the second half, when most was learned; * is your target")
     for curve in found.roc:
         click.echo(f"{curve.name}: area under the ROC curve {curve.area:.3f}")
     if found.static is not None:
@@ -297,6 +304,8 @@ def _print(found: Tuning, written: Path, html: Path | None) -> None:
             f'[[route]]\nname = "templated"\nquery = {json.dumps(template.pattern)}'
         )
     click.echo(f"wrote {written}" + ("" if html is None else f" and {html}"))
+    if found.advice is not None:
+        click.echo("\n".join(["", *found.advice.words, "", found.advice.toml]))
 
 
 def _skipped(skipped: dict[str, int]) -> str:
