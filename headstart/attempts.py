@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     """Takes an attempt as it was booked, and again if its cost changes."""
 
 
+PREFIX_TTL_S = 300.0
+"""Providers keep a prompt in their prefix cache for some five minutes after its last use."""
+PREFIX_TOKENS = 1024
+"""Providers keep no shorter prompt there."""
+
+
 class Tokens(NamedTuple):
     """The tokens of a call. ``prompt`` includes tokens read from or written to the prefix cache."""
 
@@ -91,6 +97,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     cached_tokens: int = 0
     cost_usd: float | None = None
     """None: the price is not known."""
+    prefix_usd: float = 0.0
+    """What it would have cost less if the provider had read the whole prompt from its prefix
+    cache."""
     estimated: bool = False
     """The upstream reported no tokens, so tokens and cost are estimates."""
     span: str = ""

@@ -17,6 +17,8 @@ logger = logging.getLogger("headstart")
 access_logger = logging.getLogger("headstart.access")
 
 
+MOST_TAGS = 8
+LONGEST_TAG = 64
 HELD_OUT = "-holdout"
 """The end of ``Shaped.kind`` for an answer that an experiment left unchanged."""
 DRY_RUN = "-dry-run"
@@ -38,8 +40,9 @@ class Served(Frozen, tag="served"):
     """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
     ``ttft_s`` is the time from the request's arrival to the first content byte sent to the client,
-    ``total_s`` the time to the last byte. ``saved_*`` is the original call's figure less this
-    request's own figure: it is negative for a hit that was slower than the original call.
+    ``total_s`` the time to the last byte. ``saved_*`` of a hit is the figure of the call that made
+    the answer, of times less this request's own time. A joined request saves the tokens and the
+    cost of the call that it shares.
     """
 
     id: str
@@ -53,12 +56,16 @@ class Served(Frozen, tag="served"):
     scope: str = ""
     caller: str = ""
     """The name of the caller's key (``server.client_keys``); "": it has none."""
+    tags: tuple[str, ...] = ()
+    """The tags of ``x-headstart-tags``: at most ``MOST_TAGS``, and none that is longer than
+    ``LONGEST_TAG``."""
     model: str = ""
     upstream: str = ""
     reason: str | None = None
     similarity: float | None = None
     veto: str | None = None
     entry: str | None = None
+    """The entry that answered, or would have: see ``holdout``."""
     holdout: bool = False
     """The request could have been a hit, but was sent upstream to measure what hits save."""
     error: str | None = None
@@ -80,10 +87,20 @@ class Served(Frozen, tag="served"):
     completion_tokens: int = 0
     cost_usd: float | None = None
     estimated: bool = False
-    saved_ttft_s: float = 0.0
+    saved_ttft_s: float | None = None
+    """None: not known. The original call was not streamed, and the hit is."""
     saved_total_s: float = 0.0
     saved_tokens: int = 0
+    """The tokens of all calls for the answer, also of those that lost a race."""
     saved_usd: float | None = None
+    """The cost of all calls for the answer."""
+    saved_extra_usd: float = 0.0
+    """The part of ``saved_usd`` for calls whose answer no client got."""
+    saved_prefix_usd: float = 0.0
+    """What the call would have cost less if the provider had read the whole prompt from its prefix
+    cache."""
+    read_s: float = 0.0
+    """The time until the request's body was there. It is part of ``ttft_s`` and ``total_s``."""
     overhead_s: float = 0.0
     """Our own time for parsing, encoding, lookup and match."""
     stored: bool = False
@@ -106,15 +123,24 @@ class Served(Frozen, tag="served"):
     def would_have_cost_usd(self) -> float:
         """The bill for this request without Headstart, as far as prices are known.
 
-        One call, what a hit saved, and what the provider's prompt cache saved by our marks; no
-        audit, and no call whose answer no client got.
+        One call, what a hit or a joined request saved, and what the provider's prompt cache saved
+        by our marks; no audit, and no call whose answer no client got.
         """
         if self.outcome is Outcome.AUDIT:
             return 0.0
-        saved = (self.saved_usd or 0.0) if self.succeeded else 0.0
+        usd = (self.cost_usd or 0.0) - extra_cost_usd(self.attempts)
+        if self.saved_usd is not None and self.succeeded:
+            usd += self.saved_usd - self.saved_extra_usd
         if self.shaped:
-            saved += sum(each.saved_usd for each in self.shaped)
-        return (self.cost_usd or 0.0) - extra_cost_usd(self.attempts) + saved
+            usd += sum(each.saved_usd for each in self.shaped)
+        return usd
+
+    @property
+    def spent_tokens(self) -> int:
+        """The tokens of all its calls, also of those that lost a race."""
+        if not self.attempts:
+            return self.prompt_tokens + self.completion_tokens
+        return sum(each.prompt_tokens + each.completion_tokens for each in self.attempts)
 
     @property
     def succeeded(self) -> bool:

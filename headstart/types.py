@@ -369,11 +369,26 @@ class Origin(Frozen):
     upstream: str
     ttft_s: float
     total_s: float
+    streamed: bool = False
+    """``ttft_s`` ends at a first token. False: the answer came whole, or nobody noted it."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    extra_tokens: int = 0
+    """The tokens of calls whose answer no client got: lost races, failures, drafts."""
     cost_usd: float | None = None
+    """Of all calls for the answer."""
+    extra_usd: float = 0.0
+    """The part of ``cost_usd`` for calls whose answer no client got."""
+    prefix_usd: float = 0.0
+    """What the call would have cost less if the provider had read the whole prompt from its prefix
+    cache."""
     estimated: bool = False
     """The upstream reported no tokens or no cost, so they are estimates."""
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all calls for the answer."""
+        return self.prompt_tokens + self.completion_tokens + self.extra_tokens
 
 
 class Entry(Frozen):

@@ -111,7 +111,8 @@ class ReportOptions:
     html: Path | None = option(None, "Write one self-contained page with plots.", FILE)
     as_csv: Path | None = option(
         None,
-        "Write one line for each day, caller, route, model and endpoint: requests, tokens, cost.",
+        "Write one line for each day, caller, route, model, endpoint and set of tags: requests, "
+        "tokens, cost.",
         FILE,
         "--csv",
     )

@@ -23,7 +23,7 @@ from headstart.middleware.admin_state import (
     upstream_states,
 )
 from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
-from headstart.middleware.live import LiveTotals, LiveView, key_of
+from headstart.middleware.live import Filter, LiveTotals, LiveView, key_of
 from headstart.observe import logger
 from headstart.types import Frozen
 
@@ -63,6 +63,7 @@ class RequestRow(Frozen, omit_defaults=False):
     status: int
     caller: str
     route: str
+    tags: tuple[str, ...]
     model: str
     upstream: str
     attempts: int
@@ -117,50 +118,42 @@ def live_page() -> Response[str]:
 async def live(
     admin: Admin,
     engine: Engine,
+    *,
     window_s: Window = 3600.0,
     caller: Only = None,
     route: Only = None,
     model: Only = None,
+    endpoint: Only = None,
+    tag: Only = None,
 ) -> Overview:
     """Show the savings, the upstreams and the last requests of a window of time."""
     totals = await _totals(admin, engine)
-    wanted = _Filter(window_s, caller, route, model)
-    return _overview(admin, engine, totals, wanted, await read_limits(engine))
+    wanted = Filter(caller, route, model, endpoint, tag)
+    view = totals.view(window_s, wanted)
+    return _overview(admin, engine, view, wanted, await read_limits(engine))
 
 
 @get("/live/events")
 async def live_events(
     admin: Admin,
     engine: Engine,
+    *,
     window_s: Window = 3600.0,
     caller: Only = None,
     route: Only = None,
     model: Only = None,
+    endpoint: Only = None,
+    tag: Only = None,
 ) -> ServerSentEvent:
     """Send the same as ``live`` as server-sent events: now, and each second if it has changed."""
     if admin.pages.open >= MOST_PAGES:
         raise TooManyRequestsException(f"{MOST_PAGES} live pages are open already")
     await _totals(admin, engine)
-    return ServerSentEvent(_events(admin, engine, _Filter(window_s, caller, route, model)))
+    wanted = Filter(caller, route, model, endpoint, tag)
+    return ServerSentEvent(_events(admin, engine, window_s, wanted))
 
 
 LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events)
-
-
-class _Filter(msgspec.Struct, frozen=True):
-    """What a page asks for."""
-
-    window_s: float
-    caller: str | None
-    route: str | None
-    model: str | None
-
-    def fits(self, row: Served) -> bool:
-        """Tell whether a request belongs on the page."""
-        wanted = (self.caller, self.route, self.model)
-        return all(
-            value is None or value == has for value, has in zip(wanted, key_of(row), strict=True)
-        )
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
@@ -182,7 +175,7 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
 
 
 async def _events(
-    admin: AdminState, engine: EngineParts, wanted: _Filter
+    admin: AdminState, engine: EngineParts, window_s: float, wanted: Filter
 ) -> AsyncIterator[ServerSentEventMessage]:
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
@@ -193,8 +186,8 @@ async def _events(
             now = (id(totals), totals.version, admin.clock() // 60)
             if now != sent or loop.time() - spoke > ALIVE_S:
                 sent, spoke = now, loop.time()
-                limits = await read_limits(engine)
-                overview = _overview(admin, engine, totals, wanted, limits)
+                limits, view = await read_limits(engine), totals.view(window_s, wanted)
+                overview = _overview(admin, engine, view, wanted, limits)
                 yield ServerSentEventMessage(data=msgspec.json.encode(overview))
             await asyncio.sleep(EVERY_S)
     finally:
@@ -204,15 +197,13 @@ async def _events(
 def _overview(
     admin: AdminState,
     engine: EngineParts,
-    totals: LiveTotals,
-    wanted: _Filter,
+    view: LiveView,
+    wanted: Filter,
     limits: tuple[LimitUse, ...],
 ) -> Overview:
-    rows = (row for row in admin.recent.newest() if wanted.fits(row))
+    rows = (row for row in admin.recent.newest() if wanted.fits(key_of(row)))
     return Overview(
-        view=totals.view(
-            wanted.window_s, caller=wanted.caller, route=wanted.route, model=wanted.model
-        ),
+        view=view,
         upstreams=upstream_states(engine),
         calls=_calls(admin.recent.newest()),
         safety=_safety(engine),
@@ -244,6 +235,7 @@ def _row(row: Served) -> RequestRow:
         status=row.status,
         caller=row.caller,
         route=row.route,
+        tags=row.tags,
         model=row.model,
         upstream=row.upstream,
         attempts=len(row.attempts),

@@ -16,7 +16,6 @@ import msgspec
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.embeddings import read_vectors, write_vectors
 from headstart.errors import NotCached
-from headstart.middleware.pump import labels_of
 from headstart.observe import StageFailed
 from headstart.policies.key import item_key
 from headstart.types import CacheKey, Entry, Origin, RawResponse
@@ -256,7 +255,7 @@ class ItemAnswers:
                 origin=share,
                 created=now,
                 expires=None if life_s is None else now + life_s,
-                tags=labels_of(tuple(context.scope["headers"])),
+                tags=context.prepared.tags,
                 transforms=head.transforms,
             )
             for exact, vector, share in zip(batch.missing, vectors.items, origins, strict=True)
@@ -305,7 +304,10 @@ def _together(entries: Sequence[Entry]) -> Origin:
         ttft_s=max(each.ttft_s for each in origins),
         total_s=max(each.total_s for each in origins),
         prompt_tokens=sum(each.prompt_tokens for each in origins),
+        extra_tokens=sum(each.extra_tokens for each in origins),
         cost_usd=sum(costs) if costs else None,
+        extra_usd=sum(each.extra_usd for each in origins),
+        prefix_usd=sum(each.prefix_usd for each in origins),
         estimated=any(each.estimated for each in origins),
     )
 
@@ -313,7 +315,18 @@ def _together(entries: Sequence[Entry]) -> Origin:
 def _shares(origin: Origin, sizes: Sequence[int]) -> Iterable[Origin]:
     """Yield the part of each item in the cost of a call, by its length."""
     whole = sum(sizes)
-    tokens = [origin.prompt_tokens * size // whole for size in accumulate(sizes, initial=0)]
-    for size, (before, after) in zip(sizes, pairwise(tokens), strict=True):
-        cost_usd = None if origin.cost_usd is None else origin.cost_usd * size / whole
-        yield msgspec.structs.replace(origin, prompt_tokens=after - before, cost_usd=cost_usd)
+    for before, after in pairwise(accumulate(sizes, initial=0)):
+        share = (after - before) / whole
+        yield msgspec.structs.replace(
+            origin,
+            prompt_tokens=_between(origin.prompt_tokens, before, after, whole),
+            extra_tokens=_between(origin.extra_tokens, before, after, whole),
+            cost_usd=None if origin.cost_usd is None else origin.cost_usd * share,
+            extra_usd=origin.extra_usd * share,
+            prefix_usd=origin.prefix_usd * share,
+        )
+
+
+def _between(tokens: int, before: int, after: int, whole: int) -> int:
+    """Return the tokens of a part of the whole, so that all parts add up to ``tokens``."""
+    return tokens * after // whole - tokens * before // whole

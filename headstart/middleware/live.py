@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from headstart.types import Frozen
+from headstart.types import Frozen, ulid_time
+from headstart.usual_calls import AskedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
 STEP_S = 60
 """Width of a bucket in seconds."""
 DAY_S = 86_400.0
-MOST_KEYS = 50
-"""Clients choose the names of models. All models after so many combinations are ``other``."""
+MOST_KEYS = 200
+"""Clients choose the names of models and tags. After so many combinations all models are ``other``,
+and requests have no tags."""
+MOST_CALLS = 200
+"""The latest calls of a kind with which hits are compared."""
+MOST_PROMPTS = 20_000
+"""The prompts of which it is known when they were asked for the last time."""
 MOST_SUMS = 20_000
 """Number of sums in all buckets, some 20 MB. Past it the oldest buckets go."""
 MOST_BARS = 60
@@ -37,11 +44,32 @@ class Key(NamedTuple):
     caller: str
     route: str
     model: str
+    endpoint: str
+    tags: tuple[str, ...] = ()
+
+
+class Filter(NamedTuple):
+    """The requests that are wanted; None: any."""
+
+    caller: str | None = None
+    route: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    tag: str | None = None
+
+    def fits(self, key: Key) -> bool:
+        """Tell whether requests with this key are wanted."""
+        *wanted, tag = self
+        same = all(value in (None, has) for value, has in zip(wanted, key[:-1], strict=True))
+        return same and (tag is None or tag in key.tags)
+
+
+ANY = Filter()
 
 
 def key_of(row: Served) -> Key:
     """Return what a request can be filtered by."""
-    return Key(row.caller or NONE, row.route or NONE, row.model or NONE)
+    return Key(row.caller or NONE, row.route or NONE, row.model or NONE, row.endpoint, row.tags)
 
 
 class FirstTokens(Frozen, omit_defaults=False):
@@ -62,8 +90,9 @@ class Bar(Frozen, omit_defaults=False):
 class Totals(Frozen, omit_defaults=False):
     """BucketSums over requests. Dollars are None while no price is known.
 
-    All savings are net of our own costs, as in the report: hits are compared with the calls that
-    made the same answers. ``…_margin`` is half of a 95 % interval, as if hits were independent.
+    All savings are net of our own costs, as in the report: hits and joined requests are compared
+    with the latest calls of the same kind. ``…_margin`` is half of a 95 % interval, as if no two
+    hits were of the same question.
     Costs and the saved share have the report's meaning (``report.values.Costs``).
     """
 
@@ -92,7 +121,7 @@ class LiveView(Frozen, omit_defaults=False):
     bars: list[Bar]
     bar_s: float
     keys: list[Key]
-    """The combinations of caller, route and model that were seen."""
+    """The combinations of caller, route, model, endpoint and tags that were seen."""
 
 
 class SquareSum:
@@ -129,31 +158,36 @@ class BucketSums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.saved_s = SquareSum()
+        self.asked = AskedCalls()
+        """The hits and the joined requests."""
         self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0
         self.overhead_s = self.paid_usd = self.would_have_usd = 0.0
 
-    def add(self, row: Served) -> None:
-        """Count a request, or the cost of an audit."""
+    def add(self, row: Served, prefix_usd: float) -> None:
+        """Count a request, or the cost of an audit.
+
+        ``prefix_usd``: what a hit saves less because of the provider's prefix cache.
+        """
         if row.cost_usd is not None:
             self.priced += 1
             self.paid_usd += row.cost_usd
         if row.outcome is Outcome.AUDIT:
+            self.saved_tokens -= row.spent_tokens
             return
         self.outcomes[row.outcome.value] += 1
-        self.would_have_usd += row.would_have_cost_usd
+        self.would_have_usd += row.would_have_cost_usd - prefix_usd
         hit = row.outcome.is_hit
-        if not hit:
+        if row.outcome is Outcome.MISS:
             self.overhead_s += row.overhead_s
         if not row.succeeded:
             self.failed += 1
             return
         self.saved_tokens += row.saved_tokens
         if row.saved_usd is not None:
-            self.saved_usd.add(row.saved_usd)
-        if hit:
-            self.saved_s.add(row.saved_total_s)
+            self.saved_usd.add(row.saved_usd - prefix_usd)
+        if hit or row.outcome is Outcome.JOINED:
+            self.asked.add(row)
         if row.ttft_s is not None and (hit or row.outcome is Outcome.MISS):
             (self.hits if hit else self.misses)[bisect_left(BOUNDS_S, row.ttft_s)] += 1
 
@@ -162,15 +196,16 @@ class BucketSums:
         self.outcomes.update(other.outcomes)
         self.hits.update(other.hits)
         self.misses.update(other.misses)
-        self.saved_s.merge(other.saved_s)
+        self.asked.merge(other.asked)
         self.saved_usd.merge(other.saved_usd)
         for name in (
             "failed", "saved_tokens", "priced", "overhead_s", "paid_usd", "would_have_usd",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def totals(self) -> Totals:
-        """Return what the page shows."""
+    def totals(self, usual: UsualCalls) -> Totals:
+        """Return what the page shows. Hits are compared with the ``usual`` calls."""
+        expected = usual.expected(self.asked)
         requests, hits = (
             self.outcomes.total(),
             sum(self.outcomes[each.value] for each in Outcome if each.is_hit),
@@ -183,8 +218,8 @@ class BucketSums:
             outcomes=dict(self.outcomes),
             failed=self.failed,
             hit_rate=hits / requests if requests else None,
-            saved_s=self.saved_s.total - self.overhead_s,
-            saved_s_margin=self.saved_s.margin(),
+            saved_s=expected.saved_s - self.overhead_s,
+            saved_s_margin=Z * math.sqrt(expected.variance),
             saved_tokens=self.saved_tokens,
             paid_usd=self.paid_usd if priced else None,
             would_have_usd=would_have,
@@ -206,6 +241,9 @@ class LiveTotals:
         self._clock = clock
         self._buckets: dict[int, dict[Key, BucketSums]] = {}
         self._keys: set[Key] = set()
+        self._usual = UsualCalls(MOST_CALLS)
+        self._asked_at: OrderedDict[str, float] = OrderedDict()
+        """When the prompt of an entry was last asked."""
         self._held = 0
         self._seen: set[str] | None = None
         """The requests that came while the books are read; None: they are not being read."""
@@ -217,16 +255,16 @@ class LiveTotals:
 
         ``recent`` are requests of this process, which the store may not have yet.
         """
-        seen = self._seen = set()
-        for row in recent:
-            seen.add(row.id)
-            self._add(row)
+        rows = sorted(recent, key=lambda row: row.at)
+        seen = self._seen = {row.id for row in rows}
         try:
             async for row in store.books(self._clock() - DAY_S):
                 if row.id not in seen:
                     self._add(row)
         finally:
             self._seen = None
+            for row in rows:
+                self._add(row)
 
     def notify(self, observation: Observation) -> None:
         """Count a request of a cached path, or an audit."""
@@ -241,15 +279,26 @@ class LiveTotals:
         key = key_of(row)
         if key not in self._keys:
             if len(self._keys) >= MOST_KEYS:
-                key = key._replace(model="other")
+                key = key._replace(model="other", tags=())
             self._keys.add(key)
         bucket = self._buckets.setdefault(int(row.at // STEP_S), {})
         if key not in bucket:
             bucket[key] = BucketSums()
             self._held += 1
             self._forget()
-        bucket[key].add(row)
+        bucket[key].add(row, self._prefix_usd(row))
+        self._usual.add(row)
         self.version += 1
+
+    def _prefix_usd(self, row: Served) -> float:
+        """Return what a hit saves less because its prompt was asked a short time before."""
+        if row.entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
+            return 0.0
+        before = self._asked_at.pop(row.entry, None) or ulid_time(row.entry)
+        self._asked_at[row.entry] = row.at
+        if len(self._asked_at) > MOST_PROMPTS:
+            self._asked_at.popitem(last=False)
+        return row.saved_prefix_usd if before and row.at - before <= PREFIX_TTL_S else 0.0
 
     def _forget(self) -> None:
         oldest = (self._clock() - DAY_S) // STEP_S
@@ -258,31 +307,12 @@ class LiveTotals:
                 return
             self._held -= len(self._buckets.pop(first))
 
-    def view(
-        self,
-        window_s: float,
-        *,
-        caller: str | None = None,
-        route: str | None = None,
-        model: str | None = None,
-    ) -> LiveView:
-        """Return the sums of the last ``window_s`` seconds, at most a day, by whole minutes.
-
-        A caller, route or model restricts them to requests that have it.
-        """
+    def view(self, window_s: float, wanted: Filter = ANY) -> LiveView:
+        """Return the sums of the last ``window_s`` seconds, at most a day, by whole minutes."""
         now = self._clock()
         since = now - min(window_s, DAY_S)
-        wanted = [
-            (name, value)
-            for name, value in (("caller", caller), ("route", route), ("model", model))
-            if value is not None
-        ]
         found = {
-            step: [
-                sums
-                for key, sums in bucket.items()
-                if all(getattr(key, name) == value for name, value in wanted)
-            ]
+            step: [sums for key, sums in bucket.items() if wanted.fits(key)]
             for step, bucket in self._buckets.items()
             if (step + 1) * STEP_S > since
         }
@@ -295,7 +325,7 @@ class LiveTotals:
         return LiveView(
             at=now,
             since=since,
-            totals=_merged(sums for parts in found.values() for sums in parts).totals(),
+            totals=_merged(sums for parts in found.values() for sums in parts).totals(self._usual),
             bars=[Bar(start=n * bar_s, outcomes=dict(bars[n])) for n in sorted(bars)],
             bar_s=bar_s,
             keys=sorted(self._keys),

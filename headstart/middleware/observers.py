@@ -244,6 +244,7 @@ def access_fields(served: Served) -> dict[str, str | int | float | bool]:
         "error": served.error,
         "caller": served.caller or None,
         "route": served.route or None,
+        "tags": ",".join(served.tags) or None,
         "upstream": served.upstream or None,
         "model": served.model or None,
         "attempts": len(served.attempts),

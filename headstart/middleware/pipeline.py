@@ -220,6 +220,7 @@ class Engine:
         options, receive = self._options, context.receive
         limit = options.max_body_bytes
         context.body, complete = await read_body(receive, limit, options.body_timeout_s)
+        context.read_at = time.perf_counter()
         if not complete:
             if self._router is None:
                 return await self._pass_through(context, app, "body-too-large", complete=False)
@@ -244,7 +245,7 @@ class Engine:
             raise
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
-        context.timings[b"parse"] = time.perf_counter() - context.started
+        context.timings[b"parse"] = time.perf_counter() - context.read_at
         if self._ledger is not None:
             request = context.prepared.request
             await self._ledger.admit(context.caller, "" if request is None else request.model)
@@ -341,7 +342,7 @@ class Engine:
         return Lookup(outcome=Outcome.MISS, reason=f"{stage}-error")
 
     def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
-        """Decide about a lookup; a random share of hits is held out to be compared."""
+        """Decide about a lookup; a random share of the hits is held out to be compared."""
         if self._oversight is None:
             decision = HitDecision(
                 HitAction.ASK if lookup.entry is None else HitAction.SERVE, lookup
@@ -355,20 +356,14 @@ class Engine:
             terms = context.prepared.match_context
             decision = self._oversight.decide(context.id, lookup, key, terms, may=allowed)
         holdout = self._options.holdout
-        if lookup.entry is None or not holdout or self._random.random() >= holdout:
+        if not holdout or decision.action is HitAction.ASK or self._random.random() >= holdout:
             return decision
-        context.holdout = True
+        context.held_out = lookup.entry
         if self._oversight is not None:
             self._oversight.learner.mark_unserved(context.id)
-        held = Lookup(
-            outcome=Outcome.MISS,
-            reason="holdout",
-            similarity=lookup.similarity,
-            pair=lookup.pair,
-        )
+        held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
-        if sample is not None and decision.action is not HitAction.ASK:
-            # Only the draw lets this hit teach; one that is asked anew teaches in any case.
+        if sample is not None:  # only the draw lets this hit teach
             sample = sample._replace(drawn=holdout)
         return HitDecision(HitAction.ASK, held, sample)
 
@@ -430,7 +425,7 @@ class Engine:
         flight = self._flights.find(identity, context.begin_by)
         if flight is not None and flight.whole and context.lookup.reason in _ANEW:
             flight = None  # the caller does not want this answer again
-        if flight is not None and not context.holdout:
+        if flight is not None and context.held_out is None:
             alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
             try:
                 return await self._fly(context, flight)

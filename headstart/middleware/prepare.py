@@ -68,6 +68,7 @@ _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range
 _READ_HEADERS = PROTOCOL_HEADERS.union(
     KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
 )
+TAGS = b"x-headstart-tags"
 DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
 
@@ -130,6 +131,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """Digest of the very caller, where a dialect's clients name answers; "" if nobody can tell."""
     has_deadline: bool = False
     """The caller set a deadline in a header of ours."""
+    tags: tuple[str, ...] = ()
+    """The names that the caller gave the request, for reports, and its answer, for invalidation."""
 
 
 class Preparer:
@@ -251,6 +254,9 @@ class Preparer:
             prepared = msgspec.structs.replace(prepared, owner=owner)
         if DEADLINE in envelope.found:
             prepared = msgspec.structs.replace(prepared, has_deadline=True)
+        if TAGS in envelope.found:
+            tags = read_tags(envelope.found[TAGS])
+            prepared = msgspec.structs.replace(prepared, tags=tags)
         if prepared.bypass == FAILED:
             return prepared
         # Most requests come once and need no memo, so only a mark is kept of them.
@@ -467,6 +473,12 @@ class Preparer:
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal
+
+
+def read_tags(header: bytes) -> tuple[str, ...]:
+    """Return the tags of ``x-headstart-tags``: words between commas."""
+    words = (word.strip() for word in header.decode("latin-1").split(","))
+    return tuple(dict.fromkeys(word for word in words if word))
 
 
 def _repeat(asker: str, key: CacheKey, window_s: float) -> Repeat:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec.structs import replace
 
-from headstart.attempts import Tokens, total_cost_usd
+from headstart.attempts import AttemptOutcome, Tokens, extra_cost_usd, total_cost_usd
 from headstart.dialects.documents import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -376,14 +376,19 @@ class PumpedCall:
         whole = self._whole(reply)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
+        extra = [each for each in flight.attempts if each.outcome is not AttemptOutcome.WON]
         flight.origin = origin = Origin(
             model="" if named is None else named.model,
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,
             total_s=total_s,
+            streamed=reply.is_stream,
             prompt_tokens=tokens.prompt,
             completion_tokens=tokens.completion,
+            extra_tokens=sum([each.prompt_tokens + each.completion_tokens for each in extra]),
             cost_usd=total_cost_usd(flight.attempts),
+            extra_usd=extra_cost_usd(flight.attempts),
+            prefix_usd=sum([each.prefix_usd for each in flight.attempts]),
             estimated=estimated,
         )
         flight.entry = entry = None
@@ -465,7 +470,6 @@ class PumpedCall:
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""
         answer: Completion | RawResponse
-        tags = labels_of(self._call.headers)
         if self._dialect is None or self._kept is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
@@ -489,7 +493,7 @@ class PumpedCall:
             origin=origin,
             created=now,
             expires=None if life_s is None else now + life_s,
-            tags=tags,
+            tags=self._prepared.tags,
             transforms=reply.transforms,
             dialect="" if self._dialect is None else self._dialect.name,
         )
@@ -546,12 +550,3 @@ def _calls_tools(entry: Entry) -> bool:
 def _has_its_length(headers: Headers, size: int) -> bool:
     """Return whether the body is as long as its headers announced (RFC 9111, section 3.3)."""
     return all(value == b"%d" % size for name, value in headers if name == b"content-length")
-
-
-def labels_of(headers: Headers) -> tuple[str, ...]:
-    """Return the labels of ``x-headstart-tags``, for invalidation."""
-    for name, value in headers:
-        if name == b"x-headstart-tags":
-            words = (word.strip() for word in value.decode("latin-1").split(","))
-            return tuple(word for word in words if word)
-    return ()

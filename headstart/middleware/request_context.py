@@ -11,7 +11,7 @@ from headstart.decisions import Lookup, Outcome
 from headstart.errors import InvalidRequest
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.prepare import DEADLINE, Prepared
-from headstart.observe import Served
+from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
 from headstart.policies.agreement.answers import answer_text
 from headstart.policies.freshness import Directives
 from headstart.types import Call
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
-    from headstart.types import Headers, Origin
+    from headstart.types import Entry, Headers, Origin
 
 RETRY_GRACE_S = 10.0
 """How long a call goes on after an SDK gave it up, so that the SDK's retry can join it.
@@ -108,13 +108,15 @@ _MISS = Lookup(outcome=Outcome.MISS)
 class RequestContext:
     """One request that is being answered: what it asks, its flight, and what was sent so far.
 
-    ``started`` and ``first_byte`` come from ``time.perf_counter``, in seconds.
+    ``started``, ``read_at`` (its body was there) and ``first_byte`` come from
+    ``time.perf_counter``, in seconds. ``held_out`` is the answer that it would have got, if it was
+    sent upstream to measure what hits save.
     """
 
     __slots__ = (
         "answer_id", "attempts", "begin_by", "body", "caller", "chain", "deadline", "delivered",
-        "error", "first_byte", "flight", "holdout", "id", "item_hits", "items", "lookup",
-        "not_stored", "origin", "page_headers", "partly_saved", "prepared", "receive",
+        "error", "first_byte", "flight", "held_out", "id", "item_hits", "items", "lookup",
+        "not_stored", "origin", "page_headers", "partly_saved", "prepared", "read_at", "receive",
         "retry_from", "route", "scope", "seat", "send", "started", "status", "stored", "timings",
         "total_s", "upstream", "upstream_s",
     )  # fmt: skip
@@ -125,7 +127,7 @@ class RequestContext:
         self.scope = scope
         self.receive = receive
         self.send = send
-        self.started = time.perf_counter()
+        self.started = self.read_at = time.perf_counter()
         self.timings: dict[bytes, float] = {}
         """Seconds by stage, as ``Server-Timing`` names the stages."""
         self.caller = ""
@@ -159,10 +161,10 @@ class RequestContext:
         self.first_byte: float | None = None
         self.total_s: float | None = None
         self.upstream_s: float | None = None
-        self.delivered = False
-        """The client has the whole answer, so it may leave."""
+        self.stored = self.delivered = False
+        """``delivered``: the client has the whole answer, so it may leave."""
         self.error: str | None = None
-        self.holdout = self.stored = False
+        self.held_out: Entry | None = None
         self.not_stored: str | None = None
         """Why nothing of the answer is kept."""
         self.attempts: tuple[Attempt, ...] = ()
@@ -180,7 +182,7 @@ class RequestContext:
         Both are counted from when the body was read. Raises InvalidRequest.
         """
         begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
-        since_s = time.perf_counter() - self.started - self.timings[b"parse"]
+        since_s = time.perf_counter() - self.read_at
         read_at = asyncio.get_running_loop().time() - since_s
         self.begin_by = None if begin_s is None else read_at + begin_s
         self.deadline = None if whole_s is None else read_at + whole_s
@@ -246,9 +248,11 @@ class RequestContext:
         prepared, lookup, origin, attempts = self.prepared, self.lookup, self.origin, self.attempts
         request, outcome, entry = prepared.request, lookup.outcome, lookup.entry
         verdict = None if lookup.pair is None else lookup.pair.verdict
+        read_s = self.read_at - self.started
         # A hit saves the original call's figures less its own.
         saved = None if entry is None else entry.origin
-        spared = saved or self.partly_saved
+        spared = saved or self.partly_saved or (origin if outcome is Outcome.JOINED else None)
+        answered = entry or self.held_out
         return Served(
             id=self.id,
             at=now - elapsed,
@@ -260,13 +264,14 @@ class RequestContext:
             ttft_s=self.first_byte,
             scope=prepared.scope,
             caller=self.caller,
+            tags=booked_tags(prepared.tags) if prepared.tags else (),
             model="" if request is None else request.model,
             upstream=self.upstream,
             reason=lookup.reason,
             similarity=lookup.similarity,
             veto=lookup.veto,
-            entry=None if entry is None else entry.id,
-            holdout=self.holdout,
+            entry=None if answered is None else answered.id,
+            holdout=self.held_out is not None,
             domain="" if outcome is Outcome.BYPASS else prepared.match_context.domain,
             neighbor=None if lookup.pair is None else lookup.pair.entry.id,
             rule=None if verdict is None else verdict.rule,
@@ -286,11 +291,32 @@ class RequestContext:
             overhead_s=sum(self.timings.values()) - self.timings.get(b"upstream", 0.0),
             stored=self.stored,
             not_stored=None if self.stored else self.not_stored,
-            saved_ttft_s=0.0 if saved is None else saved.ttft_s - (self.first_byte or total_s),
-            saved_total_s=0.0 if saved is None else saved.total_s - total_s,
-            saved_tokens=0 if spared is None else spared.prompt_tokens + spared.completion_tokens,
+            read_s=read_s,
+            saved_ttft_s=self._saved_ttft_s(saved, total_s),
+            saved_total_s=0.0 if saved is None else saved.total_s - (total_s - read_s),
+            saved_tokens=0 if spared is None else spared.tokens,
             saved_usd=None if spared is None else spared.cost_usd,
+            saved_extra_usd=0.0 if spared is None else spared.extra_usd,
+            saved_prefix_usd=0.0 if spared is None else spared.prefix_usd,
         )
+
+    def _saved_ttft_s(self, origin: Origin | None, total_s: float) -> float | None:
+        """Return how much earlier the first token came than from the original call.
+
+        A whole answer has its first token at its end.
+        """
+        if origin is None:
+            return None
+        own_s = (self.first_byte or total_s) - (self.read_at - self.started)
+        request = self.prepared.request
+        if request is None or not request.stream:
+            return origin.total_s - own_s
+        return origin.ttft_s - own_s if origin.streamed else None
+
+
+def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tags that the books keep."""
+    return tuple([tag for tag in tags if len(tag) <= LONGEST_TAG][:MOST_TAGS])
 
 
 def _expected_tokens(pair: UnlabelledPair | None, document: DocumentForm | None) -> float | None:

@@ -26,6 +26,13 @@ class Price(PriceSettings):
         )
         return (millionths / 1e6 + self.per_request) * self.multiplier
 
+    def prefix_saving_usd(self, tokens: Tokens) -> float:
+        """Return what the call would have cost less with its whole prompt in the prefix cache."""
+        if self.cached_per_million is None:
+            return 0.0
+        warm = tokens._replace(cached=tokens.prompt, cache_write=0)
+        return max(0.0, self.cost_usd(tokens) - self.cost_usd(warm))
+
 
 def cancelled_cost_usd(
     price: Price, tokens_so_far: Tokens, expected_output: float, *, cancels_billing: bool

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.observe import HELD_OUT
+from headstart.report.estimates import EstimateAccounts, PrefixReads, PrefixSums
 from headstart.report.statistics import (
     curve,
     difference_interval,
-    mean_interval,
     quantile,
     quantiles,
 )
@@ -23,15 +23,16 @@ from headstart.report.values import (
     Costs,
     ExtraCalls,
     Group,
-    Holdout,
     OutputExperiment,
     RelayStats,
     Report,
     ReshapedTokens,
     Savings,
+    SavingsLine,
     TimelineBar,
     Times,
 )
+from headstart.usual_calls import AskedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,14 +168,15 @@ class GroupTally:
         self.outcomes: Counter[str] = Counter()
         self.failures = 0
         self.columns = Columns()
-        self._saved_s = 0.0
-        self._saved_ttft_s = 0.0
+        self.hits = AskedCalls()
+        self.joined = AskedCalls()
+        self.prefix = PrefixSums()
+        self._gains: dict[str, GainTally] = defaultdict(GainTally)
         self._overhead_s = 0.0
-        self._tokens = 0
-        self._usd = 0.0
-        self._priced = 0
+        self._lookups = 0
         self._estimated = 0
         self._audits = 0
+        self._audit_tokens = 0
         self._audit_usd = 0.0
         self._paid = 0
         self._paid_usd = 0.0
@@ -188,37 +190,37 @@ class GroupTally:
             self._paid_usd += row.cost_usd
         if row.outcome is Outcome.AUDIT:
             self._audits += 1
+            self._audit_tokens += row.spent_tokens
             self._audit_usd += row.cost_usd or 0.0
             return
         self.outcomes[row.outcome.value] += 1
-        if not row.outcome.is_hit:
+        if row.outcome is Outcome.MISS and row.overhead_s:
+            self._lookups += 1
             self._overhead_s += row.overhead_s
         if not row.succeeded:
             self.failures += 1
             return
-        self._tokens += row.saved_tokens  # also of a batch that the cache had in part
-        if row.saved_usd is not None:
-            self._usd += row.saved_usd
-            self._priced += 1
         if row.outcome.is_hit:
-            self._add_hit(row)
-        elif row.outcome is Outcome.MISS:
+            self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
+            self._estimated += row.estimated
+            self.hits.add(row)
+            self.prefix.most_usd += row.saved_prefix_usd
+            self._gains[HITS].add(row)
+        elif row.outcome is Outcome.JOINED:
+            self.joined.add(row)
+            self._gains[JOINED].add(row)
+        elif row.saved_tokens or row.saved_usd is not None:
+            self._gains[BATCHES].add(row)
+        if row.outcome is Outcome.MISS:
             self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
-
-    def _add_hit(self, row: Served) -> None:
-        self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
-        self._saved_s += row.saved_total_s
-        self._saved_ttft_s += row.saved_ttft_s
-        self._estimated += row.estimated
 
     @property
     def requests(self) -> int:
         """The number of requests that were counted."""
         return self.outcomes.total()
 
-    def group(self, name: str) -> Group:
-        """Return the sums under a name."""
-        hits = len(self.columns["hit_total"])
+    def group(self, name: str, usual: UsualCalls) -> Group:
+        """Return the sums under a name. Hits are compared with the ``usual`` calls."""
         exact, semantic = (self.outcomes[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC))
         return Group(
             name=name,
@@ -234,24 +236,62 @@ class GroupTally:
             semantic_rate=self._rate(semantic),
             hits=self._times("hit"),
             misses=self._times("miss"),
-            savings=Savings(
-                total_s=self._saved_s - self._overhead_s,
-                ttft_s=self._saved_ttft_s - self._overhead_s,
-                overhead_s=self._overhead_s,
-                tokens=self._tokens,
-                usd=self._usd - self._audit_usd if self._priced else None,
-                audits=self._audits,
-                audits_usd=self._audit_usd,
-                unpriced_hits=hits - self._priced,
-                estimated_hits=self._estimated,
-            ),
+            savings=self._savings(usual),
             costs=self._costs(),
         )
 
+    def _savings(self, usual: UsualCalls) -> Savings:
+        hits, joined = usual.expected(self.hits), usual.expected(self.joined)
+        first = usual.expected(self.hits, first=True)
+        times = {
+            HITS: (hits.saved_s, first.saved_s),
+            JOINED: (joined.saved_s, usual.expected(self.joined, first=True).saved_s),
+        }
+        lines = [
+            gain.line(name, *times.get(name, (0.0, 0.0)), self.prefix.likely_usd * (name == HITS))
+            for name, gain in sorted(self._gains.items())
+        ]
+        if self._lookups:
+            seconds = -self._overhead_s
+            lines.append(
+                SavingsLine(
+                    name="lookups in vain", requests=self._lookups, total_s=seconds, ttft_s=seconds
+                )
+            )
+        if self._audits:
+            lines.append(
+                SavingsLine(
+                    name="audits",
+                    requests=self._audits,
+                    tokens=-self._audit_tokens,
+                    usd=-self._audit_usd,
+                )
+            )
+        priced = self._audit_usd or any(gain.usd is not None for gain in self._gains.values())
+        usd = sum(line.usd or 0.0 for line in lines) if priced else None
+        cold = None if usd is None else usd + self.prefix.likely_usd
+        return Savings(
+            total_s=sum(line.total_s for line in lines),
+            ttft_s=sum(line.ttft_s for line in lines),
+            tokens=sum(line.tokens for line in lines),
+            usd=usd,
+            usd_cold=cold,
+            usd_prefix_cached=None if cold is None else cold - self.prefix.most_usd,
+            lines=tuple(lines),
+            overhead_s=self._overhead_s,
+            audits=self._audits,
+            audits_usd=self._audit_usd,
+            unpriced_hits=self._gains[HITS].unpriced,
+            estimated_hits=self._estimated,
+            uncompared_hits=self._gains[HITS].requests - first.requests,
+            outlier_calls=usual.outliers(self.hits),
+            outliers_s=hits.outliers_s,
+        )
+
     def _costs(self) -> Costs:
-        if not self._paid and not self._priced:
+        if not self._paid and all(gain.usd is None for gain in self._gains.values()):
             return Costs(paid_usd=None, would_have_usd=None, saved_share=None)
-        paid, would_have = self._paid_usd, self._would_have_usd
+        paid, would_have = self._paid_usd, self._would_have_usd - self.prefix.likely_usd
         return Costs(
             paid_usd=paid,
             would_have_usd=would_have,
@@ -264,6 +304,37 @@ class GroupTally:
 
     def _rate(self, count: int) -> float | None:
         return count / self.requests if self.requests else None
+
+
+HITS, JOINED, BATCHES = "hits", "joined requests", "parts of batches"
+
+
+class GainTally:
+    """Sums what requests of one line saved in tokens and dollars."""
+
+    def __init__(self) -> None:
+        self.requests = self.tokens = self.unpriced = 0
+        self.usd: float | None = None
+
+    def add(self, row: Served) -> None:
+        """Count a request."""
+        self.requests += 1
+        self.tokens += row.saved_tokens
+        if row.saved_usd is None:
+            self.unpriced += 1
+        else:
+            self.usd = (self.usd or 0.0) + row.saved_usd
+
+    def line(self, name: str, total_s: float, ttft_s: float, less_usd: float) -> SavingsLine:
+        """Return the line, with its times. ``less_usd`` is taken off a known sum."""
+        return SavingsLine(
+            name=name,
+            requests=self.requests,
+            total_s=total_s,
+            ttft_s=ttft_s,
+            tokens=self.tokens,
+            usd=None if self.usd is None else self.usd - less_usd,
+        )
 
 
 TRIED = ("concise", "tight")
@@ -306,52 +377,6 @@ class OutputExperiments:
         )
 
 
-class HoldoutExperiment:
-    """Collects hits, and would-be hits that were sent upstream at random; without failed ones."""
-
-    def __init__(self) -> None:
-        self._columns = Columns()
-
-    def add(self, row: Served) -> None:
-        """Add a request if it belongs to one of the sides."""
-        if not row.succeeded:
-            return
-        if row.outcome.is_hit:
-            original_s = row.saved_total_s + row.total_s
-            self._columns.add(
-                hit_s=row.total_s,
-                saved_s=row.saved_total_s,
-                original_s=original_s,
-                saved_usd=row.saved_usd,
-            )
-        elif row.holdout:
-            self._columns.add(held_out_s=row.total_s, held_out_usd=row.cost_usd)
-
-    def result(self) -> Holdout | None:
-        """Return both estimates; None if no request was held out."""
-        columns = self._columns
-        hit_s, held_out_s = columns["hit_s"], columns["held_out_s"]
-        if not held_out_s:
-            return None
-        hits = len(hit_s)
-        # Both estimates subtract the same times of hits, so only the originals and the held-out
-        # requests can differ.
-        difference = difference_interval(columns["original_s"], held_out_s)
-        disagree = None
-        if difference is not None and difference.low is not None and difference.high is not None:
-            disagree = not difference.low <= 0 <= difference.high
-        return Holdout(
-            hits=hits,
-            held_out=len(held_out_s),
-            by_hits_s=mean_interval(columns["saved_s"], times=hits),
-            by_holdout_s=difference_interval(held_out_s, hit_s, times=hits),
-            by_hits_usd=mean_interval(columns["saved_usd"], times=hits),
-            by_holdout_usd=mean_interval(columns["held_out_usd"], times=hits),
-            difference_s=difference,
-            disagree=disagree,
-        )
-
-
 MAX_GROUPS = 20
 """Clients choose the names of models. All names after the first 20 share one group, ``other``."""
 NONE = "(none)"
@@ -368,10 +393,13 @@ class Accounts:
         self._endpoints: dict[str, GroupTally] = {}
         self._callers: dict[str, GroupTally] = {}
         self._routes: dict[str, GroupTally] = {}
+        self._tags: dict[str, GroupTally] = {}
         self._days: dict[str, GroupTally] = {}
         self._reasons: Counter[str] = Counter()
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
-        self._experiment = HoldoutExperiment()
+        self._usual = UsualCalls()
+        self._prefix = PrefixReads()
+        self._estimates = EstimateAccounts()
         self._calls = CallAccounts()
         self._trials = OutputExperiments()
         self._relays: dict[str, RelayTally] = {}
@@ -383,20 +411,24 @@ class Accounts:
             known = name in self._relays or len(self._relays) < MAX_GROUPS
             self._relays.setdefault(name if known else "other", RelayTally()).add(row)
             return
-        self._overall.add(row)
-        _member(self._models, row.model or NONE).add(row)
-        _member(self._endpoints, row.endpoint).add(row)
-        for tallies, name in (
-            (self._callers, row.caller or NONE),
-            (self._routes, row.route or NONE),
-            (self._days, day_of(row.at)),
-        ):
-            tallies.setdefault(name, GroupTally()).add(row)
+        tallies = [
+            self._overall,
+            _member(self._models, row.model or NONE),
+            _member(self._endpoints, row.endpoint),
+            self._callers.setdefault(row.caller or NONE, GroupTally()),
+            self._routes.setdefault(row.route or NONE, GroupTally()),
+            self._days.setdefault(day_of(row.at), GroupTally()),
+            *{id(each): each for each in (_member(self._tags, tag) for tag in row.tags)}.values(),
+        ]
+        for tally in tallies:
+            tally.add(row)
         self._calls.add(row)
+        self._prefix.add(row, [tally.prefix for tally in tallies])
+        self._estimates.add(row)
         if row.outcome is Outcome.AUDIT:
             return
+        self._usual.add(row)
         self._arrivals[row.outcome].append(row.at)
-        self._experiment.add(row)
         self._trials.add(row)
         if row.outcome in (Outcome.MISS, Outcome.BYPASS) and row.reason is not None:
             self._reasons[row.reason] += 1
@@ -407,17 +439,21 @@ class Accounts:
         first = min((min(column) for column in columns), default=None)
         last = max((max(column) for column in columns), default=None)
         step_s = 0.0 if first is None or last is None else _step(last - first)
+        usual = self._usual
+        self._prefix.settle()
+        overall = self._overall.group("all", usual)
         return Report(
             first=first,
             last=last,
-            overall=self._overall.group("all"),
-            models=_groups(self._models),
-            endpoints=_groups(self._endpoints),
-            callers=_groups(self._callers),
-            routes=_groups(self._routes),
-            days=tuple(self._days[day].group(day) for day in sorted(self._days)),
+            overall=overall,
+            models=_groups(self._models, usual),
+            endpoints=_groups(self._endpoints, usual),
+            callers=_groups(self._callers, usual),
+            routes=_groups(self._routes, usual),
+            tags=_groups(self._tags, usual),
+            days=tuple(self._days[day].group(day, usual) for day in sorted(self._days)),
             reasons=dict(self._reasons.most_common()),
-            holdout=self._experiment.result(),
+            estimates=self._estimates.estimates(self._overall.hits, usual, overall.savings),
             hit_curve=curve(self._overall.columns["hit_ttft"]),
             miss_curve=curve(self._overall.columns["miss_ttft"]),
             timeline=_timeline(self._arrivals, step_s) if step_s else (),
@@ -477,10 +513,10 @@ def _member(tallies: dict[str, GroupTally], name: str) -> GroupTally:
     return tallies.setdefault(name if known else "other", GroupTally())
 
 
-def _groups(tallies: Mapping[str, GroupTally]) -> tuple[Group, ...]:
+def _groups(tallies: Mapping[str, GroupTally], usual: UsualCalls) -> tuple[Group, ...]:
     """Return the sums of the groups, the busiest first."""
     order = sorted(tallies, key=lambda name: -tallies[name].requests)
-    return tuple(tallies[name].group(name) for name in order)
+    return tuple(tallies[name].group(name, usual) for name in order)
 
 
 def _step(span_s: float) -> float:

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from headstart.report.values import Report
 
 NOTES = """\
-A hit saves the time and cost of its answer when it was made, less the hit's own time. Time is
-summed over requests and net of the time that all other requests spent on looking for a hit. A
-joined request, which shared another caller's answer in flight, counts as a request, but not as a
-hit. Times are UTC."""
+Savings are compared with Headstart without its cache: a hit saves what recent calls of the same
+kind took, less its own time. Time is summed over requests. A joined request shared another
+request's answer in flight; it is no hit. Times are UTC."""
 
 
 def render_page(report: Report) -> str:

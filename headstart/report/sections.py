@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from headstart.report.values import (
         CallStats,
+        Estimate,
+        Estimates,
         ExtraCalls,
         Group,
-        Holdout,
         Interval,
         LatencyQuantiles,
         OutputExperiment,
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
         Report,
         ReshapedTokens,
         Savings,
+        SavingsLine,
     )
 
 T = TypeVar("T")
 
 MAX_REASONS = 12
+NAMED_SHARE = 0.1
+"""A share of the hits above which the entry that answered them is named."""
 UNKNOWN = "-"
 
 
@@ -60,6 +64,9 @@ def sections(report: Report) -> Iterator[ReportSection]:
     """Yield the sections of a report; none for a report over no request."""
     if report.first is None:
         return
+    yield _savings(report.overall.savings)
+    if report.estimates is not None:
+        yield _estimates(report.estimates)
     curves = report.hit_curve or report.miss_curve
     yield ReportSection(
         "Time to first token",
@@ -69,8 +76,6 @@ def sections(report: Report) -> Iterator[ReportSection]:
     if report.timeline:
         draw = partial(timeline, report.timeline, report.timeline_step_s)
         yield ReportSection("Requests over time", plot=draw)
-    if report.holdout is not None:
-        yield _holdout(report.holdout)
     for name, groups in (("model", report.models), ("endpoint", report.endpoints)):
         columns = {name: lambda group: group.name, **_GROUP}
         yield ReportSection(f"By {name}", _table(columns, groups, page_only=_GROUP_PAGE_ONLY))
@@ -167,10 +172,11 @@ _BILL: Mapping[str, Callable[[Group], str]] = {
 
 
 def _bills(report: Report) -> Iterator[ReportSection]:
-    """Yield the providers' bill by caller, route and day, where there are several of them."""
+    """Yield the providers' bill by caller, route, tag and day, where there are several of them."""
     for name, groups in (
         ("caller", report.callers),
         ("route", report.routes),
+        ("tag", report.tags),
         ("day", report.days),
     ):
         if len(groups) > 1 or (groups and groups[0].name != NONE and name != "day"):
@@ -198,17 +204,70 @@ def _quantiles(times: LatencyQuantiles | None) -> tuple[str, str, str]:
     return duration(times.p50_s), duration(times.p95_s), duration(times.p99_s)
 
 
-def _holdout(holdout: Holdout) -> ReportSection:
-    rows = (
-        ("by hits", estimate(holdout.by_hits_s), estimate(holdout.by_hits_usd, "usd")),
-        ("by holdout", estimate(holdout.by_holdout_s), estimate(holdout.by_holdout_usd, "usd")),
+_LINES: Mapping[str, Callable[[SavingsLine], str]] = {
+    "": lambda line: line.name,
+    "number": lambda line: f"{line.requests:,}",
+    "time": lambda line: duration(line.total_s),
+    "to the first token": lambda line: duration(line.ttft_s),
+    "tokens": lambda line: f"{line.tokens:,}",
+    "money": lambda line: dollars(line.usd),
+}
+
+
+def _savings(savings: Savings) -> ReportSection:
+    """Return the parts of the savings and their sum, with what the sum does not say."""
+    table = _table(_LINES, savings.lines)
+    sums = (
+        "saved", "", duration(savings.total_s), duration(savings.ttft_s),
+        f"{savings.tokens:,}", dollars(savings.usd),
+    )  # fmt: skip
+    notes = []
+    if savings.usd_cold is not None and savings.usd_cold != savings.usd_prefix_cached:
+        notes.append(
+            f"Money: {dollars(savings.usd_prefix_cached)} if the provider's prefix cache had held "
+            f"the prompt of each hit, {dollars(savings.usd_cold)} if it had held none."
+        )
+    if savings.outlier_calls:
+        notes.append(
+            f"{savings.outlier_calls:,} calls were so slow that only a part of their time counts; "
+            f"with all of it hits would have saved {duration(savings.outliers_s)} more."
+        )
+    if savings.uncompared_hits:
+        notes.append(
+            f"First token: {savings.uncompared_hits:,} hits have no call to be compared with."
+        )
+    return ReportSection(
+        "What was saved", table._replace(rows=[*table.rows, sums]), " ".join(notes)
     )
-    note = (
-        f"{holdout.held_out:,} would-be hits were sent upstream at random, beside "
-        f"{holdout.hits:,} hits: {verdict(disagree=holdout.disagree)}."
-    )
-    table = Table(("saved, 95 % interval", "time", "money"), rows)
-    return ReportSection("Savings, measured by holdout", table, note)
+
+
+_MEASURES: Mapping[str, tuple[str, str]] = {
+    "total_s": ("time", "s"),
+    "ttft_s": ("to the first token", "s"),
+    "tokens": ("tokens", "tokens"),
+    "usd": ("money", "usd"),
+}
+
+
+def _estimates(estimates: Estimates) -> ReportSection:
+    columns: dict[str, Callable[[Estimate], str]] = {
+        "saved, 95 % interval": lambda each: _MEASURES[each.measure][0],
+        "by recent calls": lambda each: estimate(each.by_calls, _MEASURES[each.measure][1]),
+    }
+    if estimates.held_out:
+        columns["by holdout"] = lambda each: estimate(each.by_holdout, _MEASURES[each.measure][1])
+    notes = [f"{estimates.hits:,} hits from {estimates.entries:,} entries."]
+    if estimates.largest_share > NAMED_SHARE and estimates.entries > 1:
+        notes.append(
+            f"Entry {estimates.largest_entry} answered {percent(estimates.largest_share)} of them."
+        )
+    if estimates.held_out:
+        notes.append(
+            f"{estimates.held_out:,} would-be hits were sent upstream at random: "
+            f"{verdict(estimates)}."
+        )
+    table = _table(columns, estimates.estimates)
+    return ReportSection("How sure the savings are", table, " ".join(notes))
 
 
 def _short_model(name: str) -> str:
@@ -283,10 +342,11 @@ def extra_note(extra: ExtraCalls) -> str:
     return f"{words}; calls that answered nobody cost {dollars(extra.usd)}, {share} of all."
 
 
-def verdict(*, disagree: bool | None) -> str:
-    """Return whether both estimates of the saved time agree, in words."""
-    if disagree is None:
+def verdict(estimates: Estimates) -> str:
+    """Return whether both estimates of the savings agree, in words."""
+    if all(each.disagree is None for each in estimates.estimates):
         return "too few held-out requests to compare the estimates"
-    if disagree:
-        return "the estimates disagree: trust the one by holdout"
+    apart = [_MEASURES[each.measure][0] for each in estimates.estimates if each.disagree]
+    if apart:
+        return f"the estimates disagree ({', '.join(apart)}): trust the one by holdout"
     return "the estimates agree within their uncertainty"

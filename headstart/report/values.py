@@ -33,26 +33,51 @@ class Times(ReportValue):
     total: LatencyQuantiles | None
 
 
-class Savings(ReportValue):
-    """The savings of hits, compared with the calls that made the same answers.
+class SavingsLine(ReportValue):
+    """A part of the savings; what the cache costs is negative. Times are sums over requests."""
 
-    ``total_s`` and ``ttft_s`` are sums over requests, less the hits' own times, and less
-    ``overhead_s``: the time that other requests spent on looking for a hit. ``usd`` covers hits
-    whose original call has a known price, less ``audits_usd``, the cost of checking hits.
-    ``unpriced_hits`` counts the other hits.
+    name: str
+    requests: int
+    total_s: float = 0.0
+    ttft_s: float = 0.0
+    tokens: int = 0
+    usd: float | None = None
+
+
+class Savings(ReportValue):
+    """The savings, compared with what the requests would have taken with the cache off.
+
+    The sums are those of ``lines``: hits, joined requests and parts of batches save something;
+    lookups in vain cost ``overhead_s``, and the audits, with the calls of a judge, ``audits_usd``.
+    ``usd`` covers hits whose original call has a known price; ``unpriced_hits`` counts the others.
     """
 
     total_s: float
     ttft_s: float
-    overhead_s: float
     tokens: int
     usd: float | None
+    usd_cold: float | None
+    """``usd``, if the provider's prefix cache had held no prompt."""
+    usd_prefix_cached: float | None
+    """``usd``, if it had held the prompt of each hit."""
+    lines: tuple[SavingsLine, ...]
+    overhead_s: float
     audits: int
-    """The number of our own calls that checked hits."""
+    """The number of our own calls that checked hits, with the calls of a judge."""
     audits_usd: float
     unpriced_hits: int
     estimated_hits: int
     """The hits whose tokens or cost are estimates, because the provider reported none."""
+    uncompared_hits: int
+    """The hits whose first token could not be compared: no call of this kind was streamed."""
+    outlier_calls: int
+    """The calls that were so slow that only a part of their time counts in the comparison."""
+    outliers_s: float
+    """What ``total_s`` would be more if all of their time counted."""
+
+    def line(self, name: str) -> SavingsLine:
+        """Return the line with a name. Raises StopIteration if there is none."""
+        return next(line for line in self.lines if line.name == name)
 
 
 class Costs(ReportValue):
@@ -141,23 +166,34 @@ class OutputExperiment(ReportValue):
     saved_s: Interval | None
 
 
-class Holdout(ReportValue):
-    """The savings of hits, measured with would-be hits that were sent upstream at random.
+class Estimate(ReportValue):
+    """One sum of ``Savings``, estimated in two ways. Both are net of all that the cache costs.
 
-    ``by_hits`` is the sum of each hit's saving, compared with its original call. ``by_holdout`` is
-    the number of hits, times the mean time of a held-out request less the mean time of a hit.
-    ``difference_s`` is the first less the second, for one hit. The estimates ``disagree`` if its
-    interval excludes zero.
+    ``by_calls`` compares hits with recent calls, and is the sum in ``Savings``. ``by_holdout`` is
+    the number of hits, times what a held-out request took on average. They ``disagree`` if the
+    difference cannot be chance.
     """
 
-    hits: int
-    held_out: int
-    by_hits_s: Interval | None
-    by_holdout_s: Interval | None
-    by_hits_usd: Interval | None
-    by_holdout_usd: Interval | None
-    difference_s: Interval | None
+    measure: str
+    """``total_s``, ``ttft_s``, ``tokens`` or ``usd``."""
+    by_calls: Interval | None
+    by_holdout: Interval | None
     disagree: bool | None
+    """None: there are too few requests to tell, or tokens are estimated."""
+
+
+class Estimates(ReportValue):
+    """How sure the savings are."""
+
+    hits: int
+    entries: int
+    """The entries that answered them."""
+    held_out: int
+    """The would-be hits that were sent upstream at random, to be compared."""
+    largest_entry: str
+    largest_share: float
+    """The share of the hits that the busiest entry answered."""
+    estimates: tuple[Estimate, ...]
 
 
 class RelayStats(ReportValue):
@@ -202,7 +238,10 @@ class Report(ReportValue):
     """By the day of arrival in UTC, the earliest first."""
     reasons: dict[str, int]
     """The reasons of misses and bypasses with their numbers, the most frequent first."""
-    holdout: Holdout | None
+    tags: tuple[Group, ...]
+    """By tag of ``x-headstart-tags``. A request with several tags is in several groups."""
+    estimates: Estimates | None
+    """None: there was no hit."""
     hit_curve: tuple[Point, ...]
     """The distribution of the time to first token of hits."""
     miss_curve: tuple[Point, ...]

@@ -94,7 +94,7 @@ def test_report_reads_the_books_of_a_store(store: str, capsys: pytest.CaptureFix
     assert found["overall"]["hit_rate"] == pytest.approx(1 / 3)
     assert found["overall"]["savings"]["tokens"] == 120
     assert found["overall"]["hits"]["ttft"]["p50_s"] == 0.001
-    assert found["holdout"] is None
+    assert found["estimates"]["held_out"] == 0
 
 
 def test_report_reads_the_configured_store(
@@ -188,5 +188,5 @@ def test_csv_has_the_bill_by_day(
     path = tmp_path / "bill.csv"
     assert f"wrote {path}" in report(capsys, "--store", store, "--csv", str(path)).replace("\n", "")
     header, *lines = path.read_text("utf-8").splitlines()
-    assert header.startswith("day,caller,route,model,endpoint,requests,hits,failed,")
+    assert header.startswith("day,caller,route,model,endpoint,tags,requests,hits,failed,")
     assert sum(int(line.split(",")[5]) for line in lines) == 3

@@ -14,8 +14,9 @@ from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware import admin_live
 from headstart.middleware.admin_live import MOST_PAGES
-from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveTotals
+from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
 from headstart.observe import Served
+from headstart.report.accounts import Accounts
 from support.administered import CHATGPT, administered
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
@@ -54,7 +55,7 @@ def test_the_sums_are_those_of_the_report() -> None:
         served(attempts=(lost,)),
         hit(),
         served(status=502, error="broken", cost_usd=None),
-        served(Outcome.AUDIT, cost_usd=0.003),
+        served(Outcome.AUDIT, cost_usd=0.003, completion_tokens=3),
         served(Outcome.RELAY),
     )
     found = totals_of(*rows).view(3600.0).totals
@@ -63,10 +64,32 @@ def test_the_sums_are_those_of_the_report() -> None:
     assert found.outcomes == {"miss": 2, "exact": 1}
     assert found.paid_usd == pytest.approx(0.053)
     assert found.would_have_usd == pytest.approx(0.05 - 0.01 + 0.02)
-    assert found.saved_s == pytest.approx(1.9 - 0.02)
-    assert found.saved_tokens == 100
+    assert found.saved_tokens == 100 - 3
     assert found.hit_ttft.p50_s == pytest.approx(0.001, rel=0.16)
     assert found.miss_ttft.p50_s == pytest.approx(0.5, rel=0.16)
+
+
+def test_hits_are_compared_with_recent_calls_and_not_with_their_own_one() -> None:
+    calls = [served(total_s=2.0 + n / 100, overhead_s=0.0) for n in range(20)]
+    slow = hit(total_s=0.1, saved_total_s=20.0, entry="slow")
+    rows = (*calls, slow, slow, served(Outcome.JOINED, total_s=1.0, overhead_s=0.5))
+    totals = totals_of(*rows)
+    found = totals.view(3600.0).totals
+    accounts = Accounts()
+    for row in rows:
+        accounts.add(row)
+    assert found.saved_s == pytest.approx(2 * (2.095 - 0.1) + 2.095 - 1.0)
+    assert found.saved_s == pytest.approx(accounts.report().overall.savings.total_s)
+    assert 0 < found.saved_s_margin < 0.2
+
+
+def test_a_prompt_asked_a_moment_ago_would_have_been_cheaper() -> None:
+    prompt = {"entry": "e", "prompt_tokens": 2000, "saved_usd": 0.02, "saved_prefix_usd": 0.015}
+    totals = totals_of(
+        hit(at=NOW - 900.0, **prompt), hit(at=NOW - 60.0, **prompt), hit(at=NOW - 30.0, **prompt)
+    )
+    found = totals.view(3600.0).totals
+    assert found.saved_usd == pytest.approx(0.02 + 0.02 + 0.005)
 
 
 def test_the_margin_is_that_of_a_sum() -> None:
@@ -79,11 +102,12 @@ def test_the_margin_is_that_of_a_sum() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "requests"),
-    [({}, 3), ({"caller": "a"}, 2), ({"caller": "a", "model": "n"}, 1), ({"route": "(none)"}, 1)],
-)
+    [({}, 3), ({"caller": "a"}, 2), ({"caller": "a", "model": "n"}, 1), ({"route": "(none)"}, 1),
+     ({"tag": "x"}, 1), ({"tag": "y", "endpoint": "chat"}, 1), ({"endpoint": "other"}, 0)],
+)  # fmt: skip
 def test_filters(wanted: dict[str, str], requests: int) -> None:
-    totals = totals_of(served(), served(model="n"), served(caller="b", route=""))
-    assert totals.view(3600.0, **wanted).totals.requests == requests
+    totals = totals_of(served(), served(model="n", tags=("x", "y")), served(caller="b", route=""))
+    assert totals.view(3600.0, Filter(**wanted)).totals.requests == requests
 
 
 def test_a_window_forgets_what_is_older() -> None:

@@ -142,7 +142,7 @@ async def test_identical_calls_in_flight_share_one_upstream_call() -> None:
         outcomes = sorted(row.outcome for row in proxy.served)
         assert outcomes == [Outcome.JOINED, Outcome.MISS]
         joined = next(row for row in proxy.served if row.outcome is Outcome.JOINED)
-        assert joined.cost_usd == 0.0
+        assert (joined.cost_usd, joined.saved_tokens) == (0.0, 50)
 
 
 async def test_a_client_may_leave_without_breaking_the_others() -> None:
@@ -299,7 +299,10 @@ async def test_a_holdout_goes_upstream_and_is_marked() -> None:
         held = await proxy.ask()
         assert held.verdict.startswith("headstart; fwd=miss; detail=holdout")
         assert len(proxy.upstream.calls) == 2
-        assert proxy.served[-1].holdout
+        first, row = proxy.served
+    assert row.holdout
+    assert row.entry == first.id
+    assert row.lookup_s > 0.0, "its lookup is booked like any other"
 
 
 async def test_limits_of_the_request_are_checked_against_the_stored_answer() -> None:

@@ -4,52 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any
 
 import msgspec
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
-from headstart.observe import Served
-from headstart.report.accounts import Accounts
 from headstart.report.breakdown import Breakdown
 from headstart.report.values import Report
-
-
-def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
-    row = Served(
-        id="01",
-        at=1000.0,
-        endpoint="/v1/chat/completions",
-        outcome=outcome,
-        status=200,
-        stream=True,
-        total_s=2.0,
-        ttft_s=0.5,
-        model="m",
-    )
-    return msgspec.structs.replace(row, **changes)
-
-
-def hit(total_s: float = 0.01, original_s: float = 2.0, **changes: Any) -> Served:
-    row = served(
-        Outcome.EXACT,
-        total_s=total_s,
-        ttft_s=total_s,
-        saved_total_s=original_s - total_s,
-        saved_ttft_s=0.5 - total_s,
-        saved_tokens=100,
-        saved_usd=0.02,
-    )
-    return msgspec.structs.replace(row, **changes)
-
-
-def report_on(*rows: Served) -> Report:
-    accounts = Accounts()
-    for row in rows:
-        accounts.add(row)
-    return accounts.report()
+from support.booked import hit, report_on, served
 
 
 def test_the_bill_by_caller_route_and_day() -> None:
@@ -84,7 +47,7 @@ def test_the_breakdown_has_a_line_for_each_combination() -> None:
     for row in (
         served(caller="a", cost_usd=0.5, prompt_tokens=7, completion_tokens=3),
         hit(caller="a", cost_usd=0.0),
-        served(caller="b", model="=cmd()", status=500, error="broken"),
+        served(caller="b", model="=cmd()", status=500, error="broken", tags=("x", "y")),
         served(Outcome.RELAY, caller="b"),
     ):
         rows.add(row)
@@ -98,6 +61,38 @@ def test_the_breakdown_has_a_line_for_each_combination() -> None:
     assert float(first["would_have_cost_usd"]) == pytest.approx(0.52)
     assert float(first["saved_usd"]) == pytest.approx(0.02)
     assert (second["requests"], second["failed"], second["hits"]) == ("1", "1", "0")
+    assert (second["endpoint"], second["tags"]) == ("/v1/chat/completions", "x y")
+
+
+def test_the_breakdown_and_the_report_tell_the_same_costs() -> None:
+    prompt = {"prompt_tokens": 20_000, "saved_usd": 0.05, "saved_prefix_usd": 0.045}
+    rows = [
+        served(cost_usd=0.05),
+        *[hit(at=1000.0 + 60 * n, **prompt) for n in range(3)],
+        served(Outcome.AUDIT, cost_usd=0.01, completion_tokens=7),
+    ]
+    breakdown = Breakdown()
+    for row in rows:
+        breakdown.add(row)
+    text = io.StringIO()
+    breakdown.write(text)
+    (line,) = csv.DictReader(io.StringIO(text.getvalue()))
+    overall = report_on(*rows).overall
+    assert float(line["would_have_cost_usd"]) == pytest.approx(overall.costs.would_have_usd)
+    assert float(line["did_cost_usd"]) == pytest.approx(overall.costs.paid_usd)
+    assert int(line["saved_tokens"]) == overall.savings.tokens
+
+
+def test_a_request_counts_in_each_of_its_tags() -> None:
+    report = report_on(served(tags=("a", "b"), cost_usd=0.5), hit(tags=("a",)), hit())
+    found = {group.name: (group.requests, group.costs.would_have_usd) for group in report.tags}
+    assert found == {"a": (2, 0.52), "b": (1, 0.5)}
+
+
+def test_tags_past_the_twentieth_are_one_group() -> None:
+    report = report_on(*(served(tags=tuple(f"{n}-{m}" for m in range(8))) for n in range(9)))
+    assert len(report.tags) == 21
+    assert next(group for group in report.tags if group.name == "other").requests <= 9
 
 
 def test_empty_books_give_a_report_of_unknowns() -> None:
@@ -106,7 +101,7 @@ def test_empty_books_give_a_report_of_unknowns() -> None:
     assert report.overall.hit_rate is None
     assert report.overall.hits.ttft is None
     assert report.overall.savings.usd is None
-    assert report.holdout is None
+    assert report.estimates is None
     assert report.timeline == ()
 
 
@@ -150,7 +145,8 @@ def test_quantiles_stand_side_by_side_and_leave_failures_out() -> None:
 
 
 def test_savings_are_net_of_the_hits_own_time_and_of_lookups_in_vain() -> None:
-    savings = report_on(hit(), hit(), served(overhead_s=0.1)).overall.savings
+    calls = [served(overhead_s=0.1, total_s=2.1, ttft_s=0.6)] + [served()] * 5
+    savings = report_on(hit(), hit(), *calls).overall.savings
     assert savings.total_s == pytest.approx(2 * 1.99 - 0.1)
     assert savings.ttft_s == pytest.approx(2 * 0.49 - 0.1)
     assert savings.overhead_s == 0.1
@@ -232,53 +228,6 @@ def test_curves_end_at_the_slowest_request_and_stay_small() -> None:
     assert report.miss_curve[-1].seconds == 1.0
     assert report.miss_curve[-1].share == 1.0
     assert report.hit_curve == ()
-
-
-def test_nothing_held_out_means_no_experiment() -> None:
-    assert report_on(hit(), served()).holdout is None
-
-
-def test_estimates_agree_when_held_out_calls_take_as_long_as_the_originals_did() -> None:
-    hits = [hit(original_s=2.0 + n % 5) for n in range(100)]
-    held_out = [
-        served(holdout=True, reason="holdout", total_s=2.0 + n % 5, cost_usd=0.02)
-        for n in range(50)
-    ]
-    holdout = report_on(*hits, *held_out).holdout
-    assert holdout is not None
-    assert (holdout.hits, holdout.held_out, holdout.disagree) == (100, 50, False)
-    assert holdout.by_hits_s is not None
-    assert holdout.by_holdout_s is not None
-    assert holdout.by_hits_s.value == pytest.approx(100 * 3.99)
-    assert holdout.by_holdout_s.value == pytest.approx(100 * 3.99)
-    assert holdout.by_holdout_usd is not None
-    assert holdout.by_holdout_usd.value == pytest.approx(2.0)
-
-
-def test_estimates_disagree_when_the_provider_became_faster_since_the_originals() -> None:
-    hits = [hit(original_s=4.0 + n % 3) for n in range(100)]
-    held_out = [served(holdout=True, total_s=1.0 + n % 3) for n in range(30)]
-    holdout = report_on(*hits, *held_out).holdout
-    assert holdout is not None
-    assert holdout.disagree is True
-    assert holdout.difference_s is not None
-    assert holdout.difference_s.value == pytest.approx(3.0, abs=0.1)
-    assert holdout.difference_s.low is not None
-    assert holdout.difference_s.low > 0
-
-
-def test_few_held_out_calls_give_values_without_intervals_and_no_verdict() -> None:
-    holdout = report_on(hit(), hit(), served(holdout=True)).holdout
-    assert holdout is not None
-    assert holdout.disagree is None
-    assert holdout.by_holdout_s is not None
-    assert holdout.by_holdout_s.low is None
-    assert holdout.by_holdout_usd is None
-
-
-def test_failed_held_out_calls_measure_nothing() -> None:
-    failed = served(holdout=True, status=502, error="UpstreamUnreachable")
-    assert report_on(hit(), failed).holdout is None
 
 
 def test_report_survives_json() -> None:

@@ -13,7 +13,7 @@ from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.report.page import render_page
 from headstart.report.sections import dollars, duration, estimate, percent, verdict
-from headstart.report.values import Interval
+from headstart.report.values import Estimate, Estimates, Interval
 
 VOID = {"meta", "br"}
 
@@ -134,6 +134,22 @@ def test_wording_of_money_shares_and_estimates() -> None:
     assert estimate(Interval(value=2.0, low=1.0, high=3.0)) == "2.00 s (1.00 s to 3.00 s)"
     assert estimate(Interval(value=2.0), "usd") == "$2.00 (too few)"
     assert estimate(None) == "-"
-    assert "disagree" in verdict(disagree=True)
-    assert "agree within" in verdict(disagree=False)
-    assert "too few" in verdict(disagree=None)
+
+
+@pytest.mark.parametrize(
+    ("apart", "words"),
+    [
+        ((False, True), "the estimates disagree (money): trust"),
+        ((False, False), "agree within"),
+        ((None, None), "too few"),
+    ],
+)
+def test_the_verdict_names_what_disagrees(apart: tuple[bool | None, ...], words: str) -> None:
+    estimates = tuple(
+        Estimate(measure=name, by_calls=None, by_holdout=None, disagree=each)
+        for name, each in zip(("total_s", "usd"), apart, strict=True)
+    )
+    found = Estimates(
+        hits=9, entries=3, held_out=2, largest_entry="e", largest_share=0.5, estimates=estimates
+    )
+    assert words in verdict(found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headstart.attempts import total_cost_usd
 from headstart.decisions import Outcome
+from headstart.middleware.request_context import booked_tags
 from headstart.observe import Encoded, Served
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def book_audit(
             total_s=total_s,
             scope=context.prepared.scope,
             caller=context.caller,
+            tags=booked_tags(context.prepared.tags),
             route=context.prepared.rule,
             domain=pair.domain,
             neighbor=pair.entry.id,

@@ -230,7 +230,9 @@ class Recording:
                 decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
                 gaps=self.gaps,
             )
-        self._book(AttemptOutcome.WON, now, tokens, cost_usd, reported=reported is not None)
+        prefix_usd = 0.0 if price is None else price.prefix_saving_usd(tokens)
+        known = reported is not None
+        self._book(AttemptOutcome.WON, now, tokens, cost_usd, prefix_usd=prefix_usd, reported=known)
 
     def failed(self, failure: Failure, now: float) -> None:
         """It failed, before its first content or after.
@@ -319,6 +321,7 @@ class Recording:
         failure: Failure | None = None,
         runs_on: CostOf | None = None,
         *,
+        prefix_usd: float = 0.0,
         reported: bool = False,
     ) -> None:
         self.booked = True
@@ -339,6 +342,7 @@ class Recording:
             completion_tokens=tokens.completion,
             cached_tokens=tokens.cached,
             cost_usd=cost_usd,
+            prefix_usd=prefix_usd,
             estimated=not reported and tokens != Tokens(),
             span=self.call.span,
         )

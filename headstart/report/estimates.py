@@ -1,0 +1,363 @@
+"""How sure the savings are: intervals, and a second estimate by requests that were held out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from math import exp, log, sqrt
+from statistics import fmean, variance
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
+from headstart.decisions import Outcome
+from headstart.report.statistics import MIN_SAMPLE, student_t
+from headstart.report.values import Estimate, Estimates, Interval
+from headstart.types import ulid_time
+from headstart.usual_calls import MINUTE_S, kind_of, original_call, usual_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.observe import Served
+    from headstart.report.values import Savings
+    from headstart.usual_calls import AskedCalls, CallKind, UsualCall, UsualCalls
+
+FEWEST_CALLS = 20
+"""Below so many usual calls, or entries that were hit, the sum of the hits has no interval."""
+FEWEST_PAIRS = 10
+"""So many questions must have been asked twice to tell how much two calls for one question differ.
+"""
+FEWEST_HELD_OUT = 5
+MEASURES = ("total_s", "ttft_s", "tokens", "usd")
+TESTED = ("total_s", "ttft_s", "usd")
+"""The measures in which the estimates may disagree."""
+_Z_ALL = 2.394
+"""The two-sided quantile of the normal distribution with which three tests together raise a false
+alarm in 5 % of all cases (Bonferroni)."""
+
+
+class Mean(NamedTuple):
+    """A mean with its variance and degrees of freedom."""
+
+    value: float
+    variance: float
+    freedom: float
+
+    @property
+    def error(self) -> float:
+        """The standard error as a share of the mean."""
+        return sqrt(self.variance) / self.value if self.value > 0 else 0.0
+
+
+def mean_of(values: Sequence[float]) -> Mean | None:
+    """Return the mean of a sample; None without an interval if the sample is too small."""
+    if len(values) < MIN_SAMPLE:
+        return None
+    mean = fmean(values)
+    return Mean(mean, variance(values, mean) / len(values), len(values) - 1)
+
+
+def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
+    """Return the 95 % interval of ``found`` times a number, less what is known exactly.
+
+    Times and costs are above zero, and few of them are long: the interval is symmetrical on a
+    logarithmic scale.
+    """
+    value, half = found.value * times, student_t(max(4.0, found.freedom)) * found.error
+    return Interval(
+        value=value - less, low=value * exp(-half) - less, high=value * exp(half) - less
+    )
+
+
+class PrefixReads:
+    """Collects when each prompt was asked, to tell which hits would have been prefix reads.
+
+    Without Headstart, the provider would have read a prompt from its prefix cache if it had been
+    asked shortly before.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+        self._sinks: list[Sequence[PrefixSums]] = []
+        self._repeats: list[tuple[str, float, int, int]] = []
+
+    def add(self, row: Served, sinks: Sequence[PrefixSums]) -> None:
+        """Look at a request, which belongs to ``sinks``."""
+        entry = row.entry or row.neighbor
+        if entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
+            return
+        number = -1
+        if row.outcome.is_hit and row.saved_prefix_usd:
+            number = len(self._sinks)
+            self._sinks.append(sinks)
+        elif row.holdout or (row.outcome is Outcome.AUDIT and row.reason != "judge"):
+            cached = sum(each.cached_tokens for each in row.attempts)
+            self._repeats.append((entry, row.at, cached, row.prompt_tokens))
+        if row.outcome is not Outcome.AUDIT:
+            self._asked[entry].append((row.at, row.saved_prefix_usd, number))
+
+    def settle(self) -> None:
+        """Add to each sink what its hits would have saved less, because of prefix reads."""
+        share = self._share()
+        for sink in (sink for sinks in self._sinks for sink in sinks):
+            sink.likely_usd = 0.0
+        for entry, asked in self._asked.items():
+            made = ulid_time(entry)
+            first = [] if made is None else [(made, 0.0, -1)]
+            for (before, _, _), (at, usd, number) in pairwise([*first, *sorted(asked)]):
+                if number >= 0:
+                    likely = usd * share if at - before <= PREFIX_TTL_S else 0.0
+                    for sink in self._sinks[number]:
+                        sink.likely_usd += likely
+
+    def _share(self) -> float:
+        """Return the share of a repeated prompt that the provider reads from its prefix cache.
+
+        Without enough repeats it is taken to be all of it, so that savings are not overstated.
+        """
+        soon = []
+        for entry, at, cached, prompt in self._repeats:
+            made = ulid_time(entry)
+            times = [each for each, _, _ in self._asked.get(entry, ())]
+            before = [each for each in (*times, made) if each is not None and each < at]
+            if before and at - max(before) <= PREFIX_TTL_S:
+                soon.append((cached, prompt))
+        if len(soon) < FEWEST_PAIRS:
+            return 1.0
+        return min(1.0, sum(cached for cached, _ in soon) / sum(prompt for _, prompt in soon))
+
+
+class PrefixSums:
+    """What the hits of a group would have saved less because of the provider's prefix cache."""
+
+    __slots__ = ("likely_usd", "most_usd")
+
+    def __init__(self) -> None:
+        self.likely_usd = self.most_usd = 0.0
+
+
+class _Entry:
+    """The hits of one entry, and its figures."""
+
+    __slots__ = ("hits", "kind", "original", "priced", "tokens", "usd")
+
+    def __init__(self, row: Served) -> None:
+        self.hits = self.priced = 0
+        self.kind, self.tokens = kind_of(row), row.saved_tokens
+        self.usd = row.saved_usd
+        made = None if row.entry is None else ulid_time(row.entry)
+        self.original = original_call(row, row.at if made is None else made)
+
+
+class _Repeat(NamedTuple):
+    """A call for a question of which the cache had the answer."""
+
+    entry: str
+    call: UsualCall | None
+    kind: CallKind
+    tokens: int
+    usd: float | None
+
+
+class _HeldOut(NamedTuple):
+    kind: CallKind
+    call: UsualCall
+    tokens: int
+    usd: float | None
+
+
+class EstimateAccounts:
+    """Collects what is needed to tell how sure the savings are."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._hits = self._priced = 0
+        self._own_s = self._own_first_s = 0.0
+        self._repeats: list[_Repeat] = []
+        self._held_out: list[_HeldOut] = []
+
+    def add(self, row: Served) -> None:
+        """Look at a request or an audit."""
+        if not row.succeeded:
+            return
+        if row.outcome.is_hit:
+            self._add_hit(row)
+        elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
+            repeat = _Repeat(row.neighbor, None, kind_of(row), row.spent_tokens, row.cost_usd)
+            self._repeats.append(repeat)
+        elif row.holdout:
+            call, kind = usual_call(row), kind_of(row)
+            if call is not None:
+                self._held_out.append(_HeldOut(kind, call, row.spent_tokens, row.cost_usd))
+                if row.entry is not None:
+                    repeat = _Repeat(row.entry, call, kind, row.spent_tokens, row.cost_usd)
+                    self._repeats.append(repeat)
+
+    def _add_hit(self, row: Served) -> None:
+        name = row.entry or ""
+        if name not in self._entries:
+            self._entries[name] = _Entry(row)
+        entry = self._entries[name]
+        entry.hits += 1
+        entry.priced += row.saved_usd is not None
+        self._hits += 1
+        self._priced += row.saved_usd is not None
+        ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
+        self._own_s += row.total_s - row.read_s
+        self._own_first_s += ttft_s - row.read_s
+
+    def estimates(self, asked: AskedCalls, usual: UsualCalls, savings: Savings) -> Estimates | None:
+        """Return both estimates of each sum in ``savings``; None if there was no hit.
+
+        ``asked`` are the hits. Everything but the hits' gross saving is exact, so it only shifts
+        the intervals.
+        """
+        if not self._hits:
+            return None
+        by_calls = self._by_calls(asked, usual)
+        by_holdout = self._by_holdout(usual)
+        found = [
+            self._estimate(name, savings, by_calls.get(name), by_holdout.get(name))
+            for name in MEASURES
+        ]
+        largest, hits = max(
+            ((name, each.hits) for name, each in self._entries.items()), key=lambda each: each[1]
+        )
+        return Estimates(
+            hits=self._hits,
+            entries=len(self._entries),
+            held_out=len(self._held_out),
+            largest_entry=largest,
+            largest_share=hits / self._hits,
+            estimates=tuple(found),
+        )
+
+    def _estimate(
+        self, name: str, savings: Savings, of_calls: Mean | None, held_out: Mean | None
+    ) -> Estimate:
+        """Return the estimates of one measure, from the means of what hits would have taken."""
+        value, of_hits = getattr(savings, name), getattr(savings.line("hits"), name)
+        own = {"total_s": self._own_s, "ttft_s": self._own_first_s}.get(name, 0.0)
+        times = self._priced if name == "usd" else self._hits
+        by_calls, by_holdout, disagree = None, None, None
+        if value is not None and of_hits is not None:
+            by_calls = Interval(value=value)
+            gross = of_hits + own
+            if of_calls is not None:
+                of_calls = of_calls._replace(value=gross / times)
+                by_calls = interval(of_calls, times, gross - value)
+            if held_out is not None:
+                by_holdout = interval(held_out, times, own + of_hits - value)
+                if of_calls is not None and name in TESTED:
+                    disagree = _disagree(of_calls, held_out)
+        return Estimate(measure=name, by_calls=by_calls, by_holdout=by_holdout, disagree=disagree)
+
+    # --- by recent calls ----------------------------------------------------------------------
+
+    def _by_calls(self, asked: AskedCalls, usual: UsualCalls) -> dict[str, Mean]:
+        """Return the means of a hit, by measure, where they have an interval."""
+        found = {}
+        own = self._questions_own(usual)
+        for name in ("total_s", "ttft_s"):
+            first = name == "ttft_s"
+            expected = usual.expected(asked, first=first)
+            models = {kind: usual.usual(kind, first=first) for kind in asked}
+            calls = sum(each.calls for each in set(models.values()) if each is not None)
+            if expected.requests < self._hits or calls < FEWEST_CALLS:
+                continue
+            spread = expected.variance
+            for entry in self._entries.values():
+                model = models.get(entry.kind)
+                if model is not None:
+                    spread += own * model.variance * entry.hits**2
+            mean = expected.seconds / self._hits
+            found[name] = Mean(mean, spread / self._hits**2, calls - 1)
+        tokens = [(each.hits, float(each.tokens)) for each in self._entries.values()]
+        paid = [(e.priced, e.usd) for e in self._entries.values() if e.usd is not None]
+        for name, values in (("tokens", tokens), ("usd", paid)):
+            mean_value = self._of_entries(name, values)
+            if mean_value is not None:
+                found[name] = mean_value
+        return found
+
+    def _of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
+        """Return the mean of a figure that each entry's one call gives. Hits are clustered."""
+        hits = sum(number for number, _ in values)
+        if not hits or len(values) < MIN_SAMPLE:
+            return None
+        mean = sum(number * value for number, value in values) / hits
+        pairs = self._pairs(name)
+        if len(pairs) >= FEWEST_PAIRS:
+            spread, freedom = sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs), len(pairs)
+        elif len(values) >= FEWEST_CALLS:
+            spread, freedom = variance([value for _, value in values]), len(values) - 1
+        else:
+            return None
+        squares = sum(number * number for number, _ in values)
+        return Mean(mean, spread * squares / hits**2, freedom)
+
+    def _pairs(self, name: str) -> list[tuple[float, float]]:
+        """Return a figure of the call that made an entry, beside that of a later call."""
+        found = []
+        for repeat in self._repeats:
+            entry = self._entries.get(repeat.entry)
+            if entry is None:
+                continue
+            a = entry.tokens if name == "tokens" else entry.usd
+            b = repeat.tokens if name == "tokens" else repeat.usd
+            if a is not None and b is not None:
+                found.append((float(a), float(b)))
+        return found
+
+    def _questions_own(self, usual: UsualCalls) -> float:
+        """Return how much of the variance of a call's time is due to its question, from 0 to 1.
+
+        Two calls for one question tell. Without enough of them it is taken to be all.
+        """
+        products, squares = [], []
+        for repeat in self._repeats:
+            entry = self._entries.get(repeat.entry)
+            if entry is None or repeat.call is None:
+                continue
+            model = usual.usual(repeat.kind)
+            if model is None or not model.variance:
+                continue
+            a, b = (
+                min(call.total_s, model.fence_s)
+                - model.expected_s(call.at // MINUTE_S, call.tokens)
+                for call in (entry.original, repeat.call)
+            )
+            products.append(a * b / model.variance)
+            squares.append((a * b / model.variance) ** 2)
+        if len(products) < FEWEST_PAIRS:
+            return 1.0
+        error = sqrt(fmean(squares) / len(products))
+        return max(0.0, min(1.0, fmean(products) + error))
+
+    # --- by holdout -----------------------------------------------------------------------------
+
+    def _by_holdout(self, usual: UsualCalls) -> dict[str, Mean]:
+        """Return the means of a held-out request, by measure; outliers are cut as elsewhere."""
+        values: dict[str, list[float]] = {name: [] for name in MEASURES}
+        for kind, call, tokens, usd in self._held_out:
+            values["total_s"].append(_cut(call.total_s, usual, kind, first=False))
+            if call.ttft_s is not None:
+                values["ttft_s"].append(_cut(call.ttft_s, usual, kind, first=True))
+            values["tokens"].append(float(tokens))
+            if usd is not None:
+                values["usd"].append(usd)
+        means = {name: mean_of(each) for name, each in values.items()}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _cut(seconds: float, usual: UsualCalls, kind: CallKind, *, first: bool) -> float:
+    model = usual.usual(kind, first=first)
+    return seconds if model is None else min(seconds, model.fence_s)
+
+
+def _disagree(left: Mean, right: Mean) -> bool:
+    """Tell whether two means differ by more than chance."""
+    if left.value <= 0 or right.value <= 0:
+        return (left.value > 0) != (right.value > 0)
+    error = sqrt(left.error**2 + right.error**2)
+    return abs(log(left.value / right.value)) > _Z_ALL * error + 1e-9

@@ -1,0 +1,358 @@
+"""What a call usually takes: the recent calls with which hits are compared.
+
+A hit saves what its request would have taken without the cache: not what the one call took that
+made its answer, but what comparable calls took at about the same time. ``docs/report.md`` describes
+the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from math import exp, log
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.decisions import Outcome
+from headstart.types import ulid_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headstart.observe import Served
+
+MINUTE_S = 60
+BLOCK_CALLS = 25
+"""The calls that a hit is compared with, at least: those of the minutes around it."""
+MOST_KINDS = 200
+FEWEST_CALLS = 5
+"""With fewer calls of a kind, those of a wider kind are taken, too."""
+MOST_CUT = 0.01
+"""The share of the calls that may count as outliers."""
+FENCE = 5.0
+"""An outlier lies above the upper quartile by more than this number of its distances from the
+median, on a logarithmic scale: 3.4 standard deviations, if the logarithms are normal."""
+
+
+class CallKind(NamedTuple):
+    """What calls have in common that can be compared. ``""`` and None stand for any."""
+
+    endpoint: str
+    route: str | None
+    model: str
+    stream: bool | None
+
+
+class UsualCall(NamedTuple):
+    """A call that a client waited for, without our own time. ``at`` is in Unix seconds."""
+
+    at: float
+    total_s: float
+    ttft_s: float | None
+    """None: it was not streamed, so nobody knows."""
+    tokens: int
+    """The length of the answer; of the prompt, if the answer has none."""
+
+
+def kind_of(row: Served) -> CallKind:
+    """Return the kind of call that a request is, or would have been."""
+    return CallKind(row.endpoint, row.route, row.model, row.stream)
+
+
+def length_of(row: Served) -> int:
+    """Return the tokens on which the time of such a call depends."""
+    return row.completion_tokens or row.prompt_tokens
+
+
+def own_times(row: Served) -> tuple[float, float]:
+    """Return total time and time to first token of a request, from when its body was there."""
+    ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
+    return row.total_s - row.read_s, ttft_s - row.read_s
+
+
+def usual_call(row: Served) -> UsualCall | None:
+    """Return the call of a request that went to the provider and succeeded, else None.
+
+    A batch of which the cache had a part is no usual call.
+    """
+    if not row.succeeded or row.outcome is not Outcome.MISS or row.saved_tokens:
+        return None
+    total_s, ttft_s = own_times(row)
+    return UsualCall(
+        row.at,
+        max(0.0, total_s - row.overhead_s),
+        max(0.0, ttft_s - row.overhead_s),
+        length_of(row),
+    )
+
+
+def original_call(row: Served, at: float) -> UsualCall:
+    """Return the call that made the answer of a hit."""
+    total_s, ttft_s = own_times(row)
+    first_s = None if row.saved_ttft_s is None else max(0.0, row.saved_ttft_s + ttft_s)
+    return UsualCall(at, max(0.0, row.saved_total_s + total_s), first_s, length_of(row))
+
+
+def fence(values: Sequence[float]) -> float:
+    """Return the most that one call counts for; the largest value if there is no outlier.
+
+    Values above it are at most ``MOST_CUT`` of all, and at least one may be.
+    """
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    if last < FEWEST_CALLS - 1:
+        return ordered[last // 2]
+    median, quartile = ordered[last // 2], ordered[(3 * last) // 4]
+    if median <= 0.0:
+        return ordered[last]
+    limit = exp(log(quartile) + FENCE * (log(quartile) - log(median)))
+    allowed = min(last - 1, int((1 - MOST_CUT) * last))
+    return max(limit, ordered[allowed])
+
+
+class Asked:
+    """Sums over requests that were not sent to the provider, such as hits. Times are their own."""
+
+    __slots__ = ("first_s", "requests", "tokens", "total_s")
+
+    def __init__(self) -> None:
+        self.requests = self.tokens = 0
+        self.total_s = self.first_s = 0.0
+
+    def add(self, row: Served) -> None:
+        """Add a request."""
+        total_s, first_s = own_times(row)
+        self.requests += 1
+        self.tokens += length_of(row)
+        self.total_s += total_s
+        self.first_s += first_s
+
+    def merge(self, other: Asked) -> None:
+        """Add all requests of other sums."""
+        self.requests += other.requests
+        self.tokens += other.tokens
+        self.total_s += other.total_s
+        self.first_s += other.first_s
+
+
+class AskedCalls(defaultdict[CallKind, defaultdict[int, Asked]]):
+    """Such sums by kind of call and by minute."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: defaultdict(Asked))
+
+    def add(self, row: Served) -> None:
+        """Add a request."""
+        self[kind_of(row)][int(row.at // MINUTE_S)].add(row)
+
+    def merge(self, other: AskedCalls) -> None:
+        """Add all requests of other sums."""
+        for kind, minutes in other.items():
+            for minute, asked in minutes.items():
+                self[kind][minute].merge(asked)
+
+
+class Expected(NamedTuple):
+    """What requests would have taken, in seconds, with the variance of this estimate."""
+
+    seconds: float = 0.0
+    own_s: float = 0.0
+    """What they took. Only requests count that could be compared."""
+    requests: int = 0
+    variance: float = 0.0
+    outliers_s: float = 0.0
+    """What ``seconds`` would be more if outliers counted in full."""
+
+    @property
+    def saved_s(self) -> float:
+        """The seconds that these requests saved."""
+        return self.seconds - self.own_s
+
+    def plus(self, other: Expected) -> Expected:
+        """Add other requests, which were compared with other calls."""
+        return Expected(
+            self.seconds + other.seconds,
+            self.own_s + other.own_s,
+            self.requests + other.requests,
+            self.variance + other.variance,
+            self.outliers_s + other.outliers_s,
+        )
+
+
+class _Block(NamedTuple):
+    until: float
+    """Its last minute."""
+    calls: int
+    mean_s: float
+    tokens: float
+
+
+class Usual:
+    """What calls of one kind take: by minute, and by the length of the answer.
+
+    Times are cut at ``fence_s``. Within a block of minutes, the expected time of a call is the
+    block's mean, plus ``slope`` seconds for each token above the block's mean.
+    """
+
+    def __init__(self, calls: Sequence[tuple[float, float, int]]) -> None:
+        """``calls``: arrival in Unix seconds, seconds, tokens. There must be at least one."""
+        self.calls = len(calls)
+        self.fence_s = fence([seconds for _, seconds, _ in calls])
+        self.outliers = sum(seconds > self.fence_s for _, seconds, _ in calls)
+        beyond_s = sum(max(0.0, seconds - self.fence_s) for _, seconds, _ in calls)
+        self.outlier_s = beyond_s / self.calls
+        """What outliers add to the mean call."""
+        groups = _by_minutes(calls)
+        cut = [[(min(seconds, self.fence_s), tokens) for _, seconds, tokens in g] for g in groups]
+        self._blocks = [
+            _Block(
+                group[-1][0] // MINUTE_S,
+                len(group),
+                fmean([seconds for seconds, _ in pairs]),
+                fmean([tokens for _, tokens in pairs]),
+            )
+            for group, pairs in zip(groups, cut, strict=True)
+        ]
+        moments = [
+            (tokens - block.tokens, seconds - block.mean_s)
+            for block, pairs in zip(self._blocks, cut, strict=True)
+            for seconds, tokens in pairs
+        ]
+        self._spread = sum(x * x for x, _ in moments)
+        slope = sum(x * y for x, y in moments) / self._spread if self._spread else 0.0
+        self.slope = max(0.0, slope)
+        squares = sum((y - self.slope * x) ** 2 for x, y in moments)
+        self.freedom = self.calls - len(self._blocks) - (self.slope > 0.0)
+        self.variance = squares / self.freedom if self.freedom > 0 else 0.0
+        """The variance of one call around its expected time."""
+
+    def expected_s(self, minute: float, tokens: float) -> float:
+        """Return the expected seconds of one call."""
+        block = self._block(minute)
+        return max(0.0, block.mean_s + self.slope * (tokens - block.tokens))
+
+    def expected(self, minutes: Mapping[int, Asked], *, first: bool = False) -> Expected:
+        """Return the expected seconds of requests. ``first``: of their first tokens."""
+        sums: dict[_Block, Asked] = defaultdict(Asked)
+        for minute, asked in minutes.items():
+            sums[self._block(minute)].merge(asked)
+        seconds = own_s = variance = tilt = 0.0
+        requests = 0
+        for block, asked in sums.items():
+            number, more = asked.requests, asked.tokens - asked.requests * block.tokens
+            seconds += max(0.0, number * block.mean_s + self.slope * more)
+            own_s += asked.first_s if first else asked.total_s
+            variance += number * number * self.variance / block.calls
+            tilt += more
+            requests += number
+        if self.slope:
+            variance += tilt * tilt * self.variance / self._spread
+        return Expected(seconds, own_s, requests, variance, requests * self.outlier_s)
+
+    def _block(self, minute: float) -> _Block:
+        return next((each for each in self._blocks if minute <= each.until), self._blocks[-1])
+
+
+def _by_minutes(
+    calls: Sequence[tuple[float, float, int]],
+) -> list[list[tuple[float, float, int]]]:
+    """Divide calls into blocks of whole minutes, each with ``BLOCK_CALLS`` calls or more."""
+    blocks: list[list[tuple[float, float, int]]] = [[]]
+    for call in sorted(calls):
+        last = blocks[-1]
+        if len(last) >= BLOCK_CALLS and call[0] // MINUTE_S > last[-1][0] // MINUTE_S:
+            blocks.append([])
+        blocks[-1].append(call)
+    if len(blocks) > 1 and len(blocks[-1]) < BLOCK_CALLS:
+        short = blocks.pop()
+        blocks[-1].extend(short)
+    return blocks
+
+
+class UsualCalls:
+    """Collects the calls of the books, and compares hits with them.
+
+    With ``most``, only so many of the latest calls of a kind are kept, and only ``MOST_KINDS``
+    kinds.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._calls: dict[CallKind, deque[UsualCall]] = {}
+        self._originals: dict[CallKind, dict[str, UsualCall]] = {}
+        self._fitted: dict[tuple[CallKind, bool], Usual | None] = {}
+
+    def add(self, row: Served) -> None:
+        """Look at a request. A hit tells of the call that made its answer."""
+        kind = kind_of(row)
+        if row.outcome.is_hit:
+            originals = self._originals.setdefault(kind, {})
+            room = self._most is None or len(originals) < self._most
+            if room and row.succeeded and row.entry is not None and row.entry not in originals:
+                at = ulid_time(row.entry)
+                originals[row.entry] = original_call(row, row.at if at is None else at)
+                self._fitted.clear()
+            return
+        call = usual_call(row)
+        if call is None:
+            return
+        if kind not in self._calls:
+            if self._most is not None and len(self._calls) >= MOST_KINDS:
+                return
+            self._calls[kind] = deque(maxlen=self._most)
+        self._calls[kind].append(call)
+        self._fitted.clear()
+
+    def usual(self, kind: CallKind, *, first: bool = False) -> Usual | None:
+        """Return what calls of a kind take; None: nothing is known. ``first``: until first tokens.
+
+        A whole answer has its first token at its end.
+        """
+        first = first and kind.stream is True
+        place = (kind, first)
+        if place not in self._fitted:
+            found = self._comparable(kind, first=first)
+            self._fitted[place] = Usual(found) if found else None
+        return self._fitted[place]
+
+    def expected(self, asked: AskedCalls, *, first: bool = False) -> Expected:
+        """Return what requests would have taken. ``first``: until their first tokens."""
+        whole = Expected()
+        for kind, minutes in asked.items():
+            usual = self.usual(kind, first=first)
+            if usual is not None:
+                whole = whole.plus(usual.expected(minutes, first=first))
+        return whole
+
+    def outliers(self, asked: AskedCalls) -> int:
+        """Return the number of outliers among the calls with which requests are compared."""
+        models = {self.usual(kind) for kind in asked}
+        return sum(each.outliers for each in models if each is not None)
+
+    def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:
+        """Return the calls of a kind, else of a wider one, else those that made the answers."""
+        wider = [kind, kind._replace(route=None)]
+        if not first:
+            wider.append(kind._replace(route=None, stream=None))
+        for each in wider:
+            found = self._timed(self._of(each), first=first)
+            if len(found) >= FEWEST_CALLS:
+                return found
+        return self._timed([*self._of(kind), *self._originals.get(kind, {}).values()], first=first)
+
+    def _of(self, kind: CallKind) -> Sequence[UsualCall]:
+        if kind.route is not None:
+            return self._calls.get(kind, ())
+        return [
+            call
+            for known, calls in self._calls.items()
+            if known.endpoint == kind.endpoint and known.model == kind.model
+            if kind.stream is None or known.stream == kind.stream
+            for call in calls
+        ]
+
+    @staticmethod
+    def _timed(calls: Iterable[UsualCall], *, first: bool) -> list[tuple[float, float, int]]:
+        if first:
+            # The length of an answer tells nothing about its first token.
+            return [(each.at, each.ttft_s, 0) for each in calls if each.ttft_s is not None]
+        return [(each.at, each.total_s, each.tokens) for each in calls]
