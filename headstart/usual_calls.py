@@ -7,6 +7,7 @@ the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives the reason
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from math import exp, log
 from statistics import fmean
@@ -26,8 +27,8 @@ BLOCK_CALLS = 25
 MOST_KINDS = 200
 FEWEST_CALLS = 5
 """With fewer calls of a kind, those of a wider kind are taken, too."""
-MOST_CUT = 0.01
-"""The share of the calls that may count as outliers."""
+MOST_OUTLIERS = 0.005
+"""If a larger share of the calls is so slow, this is how the provider is, and nothing is cut."""
 FENCE = 5.0
 """An outlier lies above the upper quartile by more than this number of its distances from the
 median, on a logarithmic scale: 3.4 standard deviations, if the logarithms are normal."""
@@ -93,9 +94,9 @@ def original_call(row: Served, at: float) -> UsualCall:
 
 
 def fence(values: Sequence[float]) -> float:
-    """Return the most that one call counts for; the largest value if there is no outlier.
+    """Return the most that one call counts for; the largest value if there are no outliers.
 
-    Values above it are at most ``MOST_CUT`` of all, and at least one may be.
+    With fewer than ``FEWEST_CALLS`` values it is their median.
     """
     ordered = sorted(values)
     last = len(ordered) - 1
@@ -105,8 +106,8 @@ def fence(values: Sequence[float]) -> float:
     if median <= 0.0:
         return ordered[last]
     limit = exp(log(quartile) + FENCE * (log(quartile) - log(median)))
-    allowed = min(last - 1, int((1 - MOST_CUT) * last))
-    return max(limit, ordered[allowed])
+    outliers = len(ordered) - bisect_right(ordered, limit)
+    return limit if outliers <= max(1.0, MOST_OUTLIERS * len(ordered)) else ordered[last]
 
 
 class Asked:
@@ -249,7 +250,8 @@ class Usual:
         return Expected(seconds, own_s, requests, variance, requests * self.outlier_s)
 
     def _block(self, minute: float) -> _Block:
-        return next((each for each in self._blocks if minute <= each.until), self._blocks[-1])
+        place = bisect_left(self._blocks, minute, key=lambda block: block.until)
+        return self._blocks[min(place, len(self._blocks) - 1)]
 
 
 def _by_minutes(

@@ -391,10 +391,10 @@ class Accounts:
         self._overall = GroupTally()
         self._models: dict[str, GroupTally] = {}
         self._endpoints: dict[str, GroupTally] = {}
-        self._callers: dict[str, GroupTally] = {}
-        self._routes: dict[str, GroupTally] = {}
+        self._callers: defaultdict[str, GroupTally] = defaultdict(GroupTally)
+        self._routes: defaultdict[str, GroupTally] = defaultdict(GroupTally)
         self._tags: dict[str, GroupTally] = {}
-        self._days: dict[str, GroupTally] = {}
+        self._days: defaultdict[str, GroupTally] = defaultdict(GroupTally)
         self._reasons: Counter[str] = Counter()
         self._arrivals: dict[Outcome, array[float]] = {each: array("d") for each in Outcome}
         self._usual = UsualCalls()
@@ -415,9 +415,9 @@ class Accounts:
             self._overall,
             _member(self._models, row.model or NONE),
             _member(self._endpoints, row.endpoint),
-            self._callers.setdefault(row.caller or NONE, GroupTally()),
-            self._routes.setdefault(row.route or NONE, GroupTally()),
-            self._days.setdefault(day_of(row.at), GroupTally()),
+            self._callers[row.caller or NONE],
+            self._routes[row.route or NONE],
+            self._days[day_of(row.at)],
             *{id(each): each for each in (_member(self._tags, tag) for tag in row.tags)}.values(),
         ]
         for tally in tallies:
@@ -509,8 +509,10 @@ def day_of(at: float) -> str:
 
 
 def _member(tallies: dict[str, GroupTally], name: str) -> GroupTally:
-    known = name in tallies or len(tallies) < MAX_GROUPS
-    return tallies.setdefault(name if known else "other", GroupTally())
+    if name not in tallies:
+        name = name if len(tallies) < MAX_GROUPS else "other"
+        tallies.setdefault(name, GroupTally())
+    return tallies[name]
 
 
 def _groups(tallies: Mapping[str, GroupTally], usual: UsualCalls) -> tuple[Group, ...]:

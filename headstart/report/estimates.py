@@ -13,14 +13,21 @@ from headstart.decisions import Outcome
 from headstart.report.statistics import MIN_SAMPLE, student_t
 from headstart.report.values import Estimate, Estimates, Interval
 from headstart.types import ulid_time
-from headstart.usual_calls import MINUTE_S, kind_of, original_call, usual_call
+from headstart.usual_calls import (
+    MINUTE_S,
+    UsualCall,
+    kind_of,
+    length_of,
+    original_call,
+    usual_call,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.observe import Served
     from headstart.report.values import Savings
-    from headstart.usual_calls import AskedCalls, CallKind, UsualCall, UsualCalls
+    from headstart.usual_calls import AskedCalls, CallKind, UsualCalls
 
 FEWEST_CALLS = 20
 """Below so many usual calls, or entries that were hit, the sum of the hits has no interval."""
@@ -28,6 +35,8 @@ FEWEST_PAIRS = 10
 """So many questions must have been asked twice to tell how much two calls for one question differ.
 """
 FEWEST_HELD_OUT = 5
+SURE = 1.64
+"""The one-sided 95 % quantile of the normal distribution."""
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")
 TESTED = ("total_s", "ttft_s", "usd")
 """The measures in which the estimates may disagree."""
@@ -49,12 +58,16 @@ class Mean(NamedTuple):
         return sqrt(self.variance) / self.value if self.value > 0 else 0.0
 
 
-def mean_of(values: Sequence[float]) -> Mean | None:
-    """Return the mean of a sample; None without an interval if the sample is too small."""
+def mean_of(values: Sequence[float], hits: int) -> Mean | None:
+    """Return the mean of a sample; None if it is too small.
+
+    It stands for the mean of so many hits, which are a sample, too.
+    """
     if len(values) < MIN_SAMPLE:
         return None
     mean = fmean(values)
-    return Mean(mean, variance(values, mean) / len(values), len(values) - 1)
+    spread = variance(values, mean) * (1 / len(values) + 1 / hits)
+    return Mean(mean, spread, len(values) - 1)
 
 
 def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
@@ -153,7 +166,7 @@ class _Repeat(NamedTuple):
     """A call for a question of which the cache had the answer."""
 
     entry: str
-    call: UsualCall | None
+    call: UsualCall
     kind: CallKind
     tokens: int
     usd: float | None
@@ -183,15 +196,19 @@ class EstimateAccounts:
         if row.outcome.is_hit:
             self._add_hit(row)
         elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
-            repeat = _Repeat(row.neighbor, None, kind_of(row), row.spent_tokens, row.cost_usd)
-            self._repeats.append(repeat)
+            audit = UsualCall(row.at, row.total_s, None, length_of(row))
+            self._repeat(row.neighbor, audit, row)
         elif row.holdout:
-            call, kind = usual_call(row), kind_of(row)
+            call = usual_call(row)
             if call is not None:
-                self._held_out.append(_HeldOut(kind, call, row.spent_tokens, row.cost_usd))
+                held = _HeldOut(kind_of(row), call, row.spent_tokens, row.cost_usd)
+                self._held_out.append(held)
                 if row.entry is not None:
-                    repeat = _Repeat(row.entry, call, kind, row.spent_tokens, row.cost_usd)
-                    self._repeats.append(repeat)
+                    self._repeat(row.entry, call, row)
+
+    def _repeat(self, entry: str, call: UsualCall, row: Served) -> None:
+        repeat = _Repeat(entry, call, kind_of(row), row.spent_tokens, row.cost_usd)
+        self._repeats.append(repeat)
 
     def _add_hit(self, row: Served) -> None:
         name = row.entry or ""
@@ -257,7 +274,7 @@ class EstimateAccounts:
     def _by_calls(self, asked: AskedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
-        own = self._questions_own(usual)
+        own, lengths = self._questions_own(usual), self._spread_of("tokens")
         for name in ("total_s", "ttft_s"):
             first = name == "ttft_s"
             expected = usual.expected(asked, first=first)
@@ -269,7 +286,8 @@ class EstimateAccounts:
             for entry in self._entries.values():
                 model = models.get(entry.kind)
                 if model is not None:
-                    spread += own * model.variance * entry.hits**2
+                    of_length = 0.0 if lengths is None else model.slope**2 * lengths.variance
+                    spread += (own * model.variance + of_length) * entry.hits**2
             mean = expected.seconds / self._hits
             found[name] = Mean(mean, spread / self._hits**2, calls - 1)
         tokens = [(each.hits, float(each.tokens)) for each in self._entries.values()]
@@ -282,19 +300,27 @@ class EstimateAccounts:
 
     def _of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
         """Return the mean of a figure that each entry's one call gives. Hits are clustered."""
-        hits = sum(number for number, _ in values)
-        if not hits or len(values) < MIN_SAMPLE:
+        hits, spread = sum(number for number, _ in values), self._spread_of(name)
+        if not hits or spread is None:
             return None
         mean = sum(number * value for number, value in values) / hits
+        squares = sum(number * number for number, _ in values)
+        return Mean(mean, spread.variance * squares / hits**2, spread.freedom)
+
+    def _spread_of(self, name: str) -> Mean | None:
+        """Return how much a figure differs between two calls for one question, as a variance.
+
+        Without enough repeats, it is taken to differ as much as between questions.
+        """
         pairs = self._pairs(name)
         if len(pairs) >= FEWEST_PAIRS:
-            spread, freedom = sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs), len(pairs)
-        elif len(values) >= FEWEST_CALLS:
-            spread, freedom = variance([value for _, value in values]), len(values) - 1
-        else:
+            halves = sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs)
+            return Mean(0.0, halves, len(pairs))
+        found = [each.tokens if name == "tokens" else each.usd for each in self._entries.values()]
+        known = [float(each) for each in found if each is not None]
+        if len(known) < FEWEST_CALLS:
             return None
-        squares = sum(number * number for number, _ in values)
-        return Mean(mean, spread * squares / hits**2, freedom)
+        return Mean(fmean(known), variance(known), len(known) - 1)
 
     def _pairs(self, name: str) -> list[tuple[float, float]]:
         """Return a figure of the call that made an entry, beside that of a later call."""
@@ -317,7 +343,7 @@ class EstimateAccounts:
         products, squares = [], []
         for repeat in self._repeats:
             entry = self._entries.get(repeat.entry)
-            if entry is None or repeat.call is None:
+            if entry is None:
                 continue
             model = usual.usual(repeat.kind)
             if model is None or not model.variance:
@@ -332,7 +358,7 @@ class EstimateAccounts:
         if len(products) < FEWEST_PAIRS:
             return 1.0
         error = sqrt(fmean(squares) / len(products))
-        return max(0.0, min(1.0, fmean(products) + error))
+        return max(0.0, min(1.0, fmean(products) + SURE * error))
 
     # --- by holdout -----------------------------------------------------------------------------
 
@@ -346,7 +372,7 @@ class EstimateAccounts:
             values["tokens"].append(float(tokens))
             if usd is not None:
                 values["usd"].append(usd)
-        means = {name: mean_of(each) for name, each in values.items()}
+        means = {name: mean_of(each, self._hits) for name, each in values.items()}
         return {name: mean for name, mean in means.items() if mean is not None}
 
 

@@ -89,9 +89,13 @@ def full_entry() -> Entry:
         upstream="u",
         ttft_s=0.25,
         total_s=1.5,
+        streamed=True,
         prompt_tokens=3,
         completion_tokens=4,
+        extra_tokens=5,
         cost_usd=0.0001,
+        extra_usd=0.00003,
+        prefix_usd=0.00002,
         estimated=True,
     )
     return Entry(

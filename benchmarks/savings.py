@@ -1,0 +1,285 @@
+"""Do the report's savings hold? Beside runs with the cache off, and in worlds with known truth.
+
+    python -m benchmarks.savings [--worlds 200] [--runs 30] [--only worlds|sockets] [--json FILE]
+
+*Worlds* are rows of the books that are drawn at random, in a second each: the truth is what the
+hits of a world would have taken on average. *Runs* send the same requests, one at a time, to
+Headstart with and without its cache, before a simulated provider on real sockets: the truth is the
+difference of what the client waited and the provider billed.
+
+``mean error``: how far the sums are from the truth, on average over the runs. ``covered``: the share
+of the 95 % intervals that contain the truth. Times are compared without what the report calls
+outliers; ``with outliers`` adds what it says that they were. ``positive``: runs whose interval is
+wholly above zero; it must be 0 in worlds in which hits cost more than they save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks.racing_site import Provider, Sample, ask, prompt, site
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.cli.report import report_on_store
+from headstart.decisions import Outcome
+from headstart.lab.simulator.profiles import ProviderProfile
+from headstart.observe import Served
+from headstart.report.accounts import Accounts
+from headstart.types import new_ulid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.report.values import Report
+
+MEASURES = ("total_s", "ttft_s", "tokens", "usd")
+FULL_PRICE, CACHED_PRICE, OUTPUT_PRICE = 2.0, 0.2, 8.0
+"""Dollars per million tokens."""
+
+
+# --- worlds -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """How requests and the provider behave. Seconds; shares."""
+
+    name: str
+    requests: int = 1500
+    questions: int = 250
+    zipf: float = 1.0
+    spacing_s: float = 30.0
+    ttft_s: float = 0.4
+    sigma: float = 0.5
+    per_token_s: float = 0.01
+    question_sigma: float = 0.0
+    """How much the questions differ in their time, beyond the length of their answers."""
+    length_sigma: float = 0.0
+    """How much the lengths of two answers to one question differ."""
+    prompt_tokens: int = 60
+    outlier_share: float = 0.0
+    """The share of the calls that take 60 medians."""
+    outages: int = 0
+    """The outages of 5 minutes in which calls take 20 medians."""
+    drift: float = 1.0
+    """The speed of the provider at the end, in that of the beginning."""
+    lookup_s: float = 0.005
+    hit_s: float = 0.005
+    holdout: float = 0.0
+    whole: float = 0.0
+    """The share of the questions that are first asked without a stream, and later with one."""
+    prefix_cache: bool = False
+
+
+WORLDS = (
+    World("ordinary"),
+    World("ordinary, holdout 10 %", holdout=0.1),
+    World("ordinary, holdout 2 %", holdout=0.02),
+    World("heavy tail", sigma=1.0),
+    World("heavy tail, holdout 2 %", sigma=1.0, holdout=0.02),
+    World("outliers", outlier_share=0.002),
+    World("outliers, holdout 10 %", outlier_share=0.002, holdout=0.1),
+    World("outages", outages=3),
+    World("outages, holdout 10 %", outages=3, holdout=0.1),
+    World("twice as fast at the end", drift=2.0),
+    World("few questions", questions=60, zipf=1.2, holdout=0.1),
+    World("questions differ", question_sigma=0.5, holdout=0.1),
+    World("lengths vary", length_sigma=0.5, holdout=0.1),
+    World("prefix cache", prompt_tokens=8000, prefix_cache=True),
+    World("prefix cache, holdout 10 %", prompt_tokens=8000, prefix_cache=True, holdout=0.1),
+    World("mixed modes", whole=0.5),
+    World("slow lookup", lookup_s=0.2, hit_s=0.2, holdout=0.1),
+    World("hits are slower", lookup_s=2.0, hit_s=3.0),
+    World("hits are slower, holdout 10 %", lookup_s=2.0, hit_s=3.0, holdout=0.1),
+)
+BEGIN = 1.7e9
+PREFIX_TTL_S = 300.0
+
+
+@dataclass
+class Truth:
+    """What the hits of a run saved."""
+
+    total_s: float = 0.0
+    ttft_s: float = 0.0
+    tokens: float = 0.0
+    usd: float = 0.0
+
+
+class Draw:
+    """One run of a world: its rows, and what its hits would have taken without the cache."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.noise = random.Random(f"{world.name}/{seed}")
+        self.rows: list[Served] = []
+        self.gross = Truth()
+        """What hits would have taken on average; times without outliers."""
+        self.outliers_s = 0.0
+        self.own = Truth()
+        noise, number = self.noise, world.questions
+        self._lengths = [round(noise.lognormvariate(4.0, 0.5)) for _ in range(number)]
+        self._slow = [noise.lognormvariate(0.0, world.question_sigma) for _ in range(number)]
+        self._whole = [noise.random() < world.whole for _ in range(number)]
+        end_s = world.requests * world.spacing_s
+        self._outages = [BEGIN + noise.uniform(0, end_s) for _ in range(world.outages)]
+        self._asked: dict[int, float] = {}
+        self._origins: dict[int, Served] = {}
+        weights = [1 / (rank + 1) ** world.zipf for rank in range(number)]
+        for place, question in enumerate(noise.choices(range(number), weights, k=world.requests)):
+            self._request(question, BEGIN + place * world.spacing_s)
+
+    def _outage(self, at: float) -> bool:
+        return any(begin <= at < begin + 300.0 for begin in self._outages)
+
+    def _median_s(self, question: int, at: float) -> float:
+        world = self.world
+        elapsed = (at - BEGIN) / (world.requests * world.spacing_s)
+        slow = 20.0 if self._outage(at) else 1.0
+        return world.ttft_s * self._slow[question] * slow / (1 + (world.drift - 1) * elapsed)
+
+    def _request(self, question: int, at: float) -> None:
+        world, noise = self.world, self.noise
+        first = question not in self._origins
+        stream = not (self._whole[question] and (first or noise.random() < 0.5))
+        warm = at - self._asked.get(question, -math.inf) <= PREFIX_TTL_S and world.prefix_cache
+        self._asked[question] = at
+        if not first and noise.random() >= world.holdout:
+            self._hit(question, at, stream=stream, warm=warm)
+            return
+        row = self._call(question, at, stream=stream, warm=warm)
+        if not first:
+            origin = self._origins[question]
+            row = msgspec.structs.replace(row, holdout=True, entry=origin.id)
+        else:
+            self._origins[question] = row
+        self.rows.append(row)
+
+    def _call(self, question: int, at: float, *, stream: bool, warm: bool) -> Served:
+        world, noise = self.world, self.noise
+        first_s = self._median_s(question, at) * noise.lognormvariate(0.0, world.sigma)
+        if noise.random() < world.outlier_share:
+            first_s = 60 * world.ttft_s
+        spread = world.length_sigma
+        length = self._lengths[question] * noise.lognormvariate(-spread * spread / 2, spread)
+        tokens = max(1, round(length))
+        total_s = world.lookup_s + first_s + tokens * world.per_token_s
+        price = CACHED_PRICE if warm else FULL_PRICE
+        usd = (world.prompt_tokens * price + tokens * OUTPUT_PRICE) / 1e6
+        spared = world.prompt_tokens * (price - CACHED_PRICE) / 1e6 if world.prefix_cache else 0.0
+        attempt = Attempt(
+            upstream="a", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=at,
+            total_s=total_s, prompt_tokens=world.prompt_tokens, completion_tokens=tokens,
+            cached_tokens=world.prompt_tokens if warm else 0, cost_usd=usd, prefix_usd=spared,
+        )  # fmt: skip
+        return Served(
+            id=new_ulid(lambda: at), at=at, endpoint="chat", outcome=Outcome.MISS, status=200,
+            stream=stream, model="m", total_s=total_s, overhead_s=world.lookup_s,
+            ttft_s=world.lookup_s + first_s if stream else total_s,
+            prompt_tokens=world.prompt_tokens, completion_tokens=tokens, cost_usd=usd,
+            attempts=(attempt,),
+        )  # fmt: skip
+
+    def _hit(self, question: int, at: float, *, stream: bool, warm: bool) -> None:
+        world, origin = self.world, self._origins[question]
+        (call,) = origin.attempts
+        original_s = origin.total_s - world.lookup_s
+        first_s = (origin.ttft_s or 0.0) - world.lookup_s
+        self.rows.append(
+            Served(
+                id=new_ulid(lambda: at), at=at, endpoint="chat", outcome=Outcome.EXACT, status=200,
+                stream=stream, model="m", entry=origin.id, total_s=world.hit_s,
+                ttft_s=world.hit_s, prompt_tokens=world.prompt_tokens,
+                completion_tokens=origin.completion_tokens, cost_usd=0.0,
+                saved_total_s=original_s - world.hit_s,
+                saved_ttft_s=first_s - world.hit_s if origin.stream or not stream else None,
+                saved_tokens=origin.spent_tokens, saved_usd=call.cost_usd,
+                saved_prefix_usd=call.prefix_usd,
+            )
+        )  # fmt: skip
+        usual_s = self._median_s(question, at) * math.exp(world.sigma**2 / 2)
+        length = self._lengths[question]
+        rest_s = length * world.per_token_s
+        self.gross.total_s += usual_s + rest_s
+        self.gross.ttft_s += usual_s + (0.0 if stream else rest_s)
+        self.outliers_s += world.outlier_share * (60 * world.ttft_s - usual_s)
+        self.gross.tokens += world.prompt_tokens + length
+        price = CACHED_PRICE if warm else FULL_PRICE
+        self.gross.usd += (world.prompt_tokens * price + length * OUTPUT_PRICE) / 1e6
+        self.own.total_s += world.hit_s
+        self.own.ttft_s += world.hit_s
+
+    def report(self) -> Report:
+        """Return the report over the rows."""
+        accounts = Accounts()
+        for row in self.rows:
+            accounts.add(row)
+        return accounts.report()
+
+    def truth(self, measure: str) -> float:
+        """Return what the cache saved."""
+        lookups_s = sum(row.overhead_s for row in self.rows)
+        less = lookups_s if measure in ("total_s", "ttft_s") else 0.0
+        found: float = getattr(self.gross, measure) - getattr(self.own, measure) - less
+        return found
+
+
+def play(world: World, runs: int) -> dict[str, Any]:
+    """Return what the reports over so many runs of a world are worth."""
+    found: dict[str, Any] = {"world": world.name, "runs": runs, "false alarms": 0}
+    sums: dict[str, dict[str, list[float]]] = {}
+    for seed in range(runs):
+        draw = Draw(world, seed)
+        report = draw.report()
+        assert report.estimates is not None
+        found["false alarms"] += any(each.disagree for each in report.estimates.estimates)
+        for estimate in report.estimates.estimates:
+            truth = draw.truth(estimate.measure)
+            for way, interval in (
+                ("by calls", estimate.by_calls),
+                ("by holdout", estimate.by_holdout),
+            ):
+                if interval is None:
+                    continue
+                mine = sums.setdefault(f"{estimate.measure} {way}", {})
+                mine.setdefault("error", []).append((interval.value - truth) / abs(truth))
+                if interval.low is None or interval.high is None:
+                    continue
+                slack = 1e-9 * abs(truth)
+                right = interval.low - slack <= truth <= interval.high + slack
+                mine.setdefault("covered", []).append(right)
+                mine.setdefault("half", []).append((interval.high - interval.low) / 2 / abs(truth))
+                mine.setdefault("positive", []).append(interval.low > 0)
+            if estimate.measure == "total_s":
+                whole = report.overall.savings.total_s + report.overall.savings.outliers_s
+                more = truth + draw.outliers_s
+                mine = sums.setdefault("total_s with outliers", {})
+                mine.setdefault("error", []).append((whole - more) / abs(more))
+    found["false alarms"] /= runs
+    found["truth is negative"] = draw.truth("total_s") < 0
+    for name, lists in sums.items():
+        found[name] = {each: statistics.fmean(values) for each, values in lists.items()}
+    return found
+
+
+if __name__ == "__main__":
+    import time
+
+    for w in WORLDS:
+        t = time.time()
+        r = play(w, int(sys.argv[1]))
+        print(w.name, f"{time.time() - t:.1f}s", "alarms", r["false alarms"])
+        for k, v in r.items():
+            if isinstance(v, dict):
+                print("   ", k, {a: round(b, 3) for a, b in v.items()})
