@@ -2,15 +2,15 @@
 
     python -m benchmarks.savings [--worlds 200] [--runs 30] [--only worlds|sockets] [--json FILE]
 
-*Worlds* are rows of the books that are drawn at random, in a second each: the truth is what the
-hits of a world would have taken on average. *Runs* send the same requests, one at a time, to
-Headstart with and without its cache, before a simulated provider on real sockets: the truth is the
-difference of what the client waited and the provider billed.
+*Worlds* are rows of the books that are drawn at random: the truth is what the hits of a world would
+have taken on average. *Runs* send the same requests, one at a time, to Headstart with and without
+its cache, before a simulated provider on real sockets: the truth is the difference of what the
+client waited and the provider billed, with the noise of both runs in it.
 
-``mean error``: how far the sums are from the truth, on average over the runs. ``covered``: the share
-of the 95 % intervals that contain the truth. Times are compared without what the report calls
-outliers; ``with outliers`` adds what it says that they were. ``positive``: runs whose interval is
-wholly above zero; it must be 0 in worlds in which hits cost more than they save.
+*mean error* and *rms*: how far the sums are from the truth. *covered*: the share of the 95 %
+intervals that contain the truth; *half*: half of their width. *positive*: intervals that lie wholly
+above zero; none may where the truth is negative. Times are compared without what the report calls
+outliers; *with outliers* adds what it says that they were.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ import asyncio
 import json
 import math
 import random
-import statistics
 import sys
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+from time import time as now  # noqa: TID251 - a composition root
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import uvloop
 
-from benchmarks.racing_site import Provider, Sample, ask, prompt, site
+from benchmarks.racing_site import Provider, ask, site
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli.report import report_on_store
 from headstart.decisions import Outcome
 from headstart.lab.simulator.profiles import ProviderProfile
+from headstart.middleware.observers import FLUSH_S
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headstart.report.values import Report
+    from benchmarks.racing_site import Site
+    from headstart.report.values import Interval, Report
 
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")
 FULL_PRICE, CACHED_PRICE, OUTPUT_PRICE = 2.0, 0.2, 8.0
@@ -235,51 +239,193 @@ class Draw:
         return found
 
 
+class Figures:
+    """Errors and intervals of one sum, over runs."""
+
+    def __init__(self) -> None:
+        self.errors: list[float] = []
+        self.covered: list[bool] = []
+        self.halves: list[float] = []
+        self.positive = 0
+
+    def add(self, value: float, truth: float, interval: Interval | None = None) -> None:
+        """Add a run. ``interval`` belongs to the value."""
+        self.errors.append((value - truth) / abs(truth))
+        if interval is None or interval.low is None or interval.high is None:
+            return
+        slack = 1e-9 * abs(truth)
+        self.covered.append(interval.low - slack <= truth <= interval.high + slack)
+        self.halves.append((interval.high - interval.low) / 2 / abs(truth))
+        self.positive += interval.low > 0
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the means, as shares of the truth."""
+        return {
+            "mean_error": fmean(self.errors),
+            "rms_error": math.sqrt(fmean([each**2 for each in self.errors])),
+            "covered": fmean(self.covered) if self.covered else None,
+            "half_width": fmean(self.halves) if self.halves else None,
+            "positive": self.positive,
+        }
+
+
+def compare(sums: defaultdict[str, Figures], report: Report, truth: dict[str, float]) -> None:
+    """Add a report, and what was true, to the figures."""
+    assert report.estimates is not None
+    for estimate in report.estimates.estimates:
+        right = truth[estimate.measure]
+        for way, interval in (("calls", estimate.by_calls), ("holdout", estimate.by_holdout)):
+            if interval is not None:
+                sums[f"{estimate.measure} by {way}"].add(interval.value, right, interval)
+    if "outliers_s" in truth:
+        savings, more = report.overall.savings, truth["total_s"] + truth["outliers_s"]
+        sums["total_s with outliers"].add(savings.total_s + savings.outliers_s, more)
+
+
 def play(world: World, runs: int) -> dict[str, Any]:
     """Return what the reports over so many runs of a world are worth."""
-    found: dict[str, Any] = {"world": world.name, "runs": runs, "false alarms": 0}
-    sums: dict[str, dict[str, list[float]]] = {}
+    sums: defaultdict[str, Figures] = defaultdict(Figures)
+    alarms, negative = 0, 0
     for seed in range(runs):
         draw = Draw(world, seed)
         report = draw.report()
         assert report.estimates is not None
-        found["false alarms"] += any(each.disagree for each in report.estimates.estimates)
-        for estimate in report.estimates.estimates:
-            truth = draw.truth(estimate.measure)
-            for way, interval in (
-                ("by calls", estimate.by_calls),
-                ("by holdout", estimate.by_holdout),
-            ):
-                if interval is None:
-                    continue
-                mine = sums.setdefault(f"{estimate.measure} {way}", {})
-                mine.setdefault("error", []).append((interval.value - truth) / abs(truth))
-                if interval.low is None or interval.high is None:
-                    continue
-                slack = 1e-9 * abs(truth)
-                right = interval.low - slack <= truth <= interval.high + slack
-                mine.setdefault("covered", []).append(right)
-                mine.setdefault("half", []).append((interval.high - interval.low) / 2 / abs(truth))
-                mine.setdefault("positive", []).append(interval.low > 0)
-            if estimate.measure == "total_s":
-                whole = report.overall.savings.total_s + report.overall.savings.outliers_s
-                more = truth + draw.outliers_s
-                mine = sums.setdefault("total_s with outliers", {})
-                mine.setdefault("error", []).append((whole - more) / abs(more))
-    found["false alarms"] /= runs
-    found["truth is negative"] = draw.truth("total_s") < 0
-    for name, lists in sums.items():
-        found[name] = {each: statistics.fmean(values) for each, values in lists.items()}
-    return found
+        alarms += any(each.disagree for each in report.estimates.estimates)
+        truth = {measure: draw.truth(measure) for measure in MEASURES}
+        negative += truth["total_s"] < 0
+        compare(sums, report, {**truth, "outliers_s": draw.outliers_s})
+    return {
+        "name": world.name,
+        "runs": runs,
+        "disagree": alarms / runs,
+        "negative": negative,
+        "sums": {name: figures.summary() for name, figures in sums.items()},
+    }
+
+
+# --- runs on sockets ----------------------------------------------------------------------------
+
+REQUESTS = 150
+QUESTIONS = 40
+HOLDOUT = 0.1
+PROVIDER = Provider(
+    "sim",
+    ProviderProfile(model="bench", ttft_ms=30.0, ttft_sigma=0.5, tokens_per_s=(800.0, 1200.0)),
+    seed=1,
+    answer_tokens=10,
+    price=(2.0, 8.0),
+)
+
+
+@dataclass
+class Side:
+    """The gateway with or without its cache, and what its clients and its provider saw."""
+
+    site: Site
+    seen: int = 0
+    """The provider's records before this run."""
+
+    async def ask(self, number: int, *, stream: bool) -> tuple[float, float]:
+        """Return time to first token and total time of a request."""
+        sample = await ask(self.site, self.site.url, number, perf_counter(), stream=stream)
+        assert sample.whole, sample
+        return sample.first_s, sample.total_s
+
+    async def bill(self) -> tuple[int, float]:
+        """Return the tokens and the dollars since the last bill."""
+        (records,) = (await self.site.records()).values()
+        new, self.seen = records[self.seen :], len(records)
+        billed = [each.billed(cancels_billing=True) for each in new]
+        return sum(map(sum, billed)), sum(PROVIDER.bill_usd(each) for each in new)
+
+
+async def run_once(
+    run: int, sides: tuple[Side, Side], store: str
+) -> tuple[Report, dict[str, float]]:
+    """Ask both sides the same, and return the report beside what the client and provider saw."""
+    noise = random.Random(run)
+    weights = [1 / (rank + 1) for rank in range(QUESTIONS)]
+    script = noise.choices(range(QUESTIONS), weights, k=REQUESTS)
+    times = [[0.0, 0.0], [0.0, 0.0]]
+    began = now()
+    for question in script:
+        stream = noise.random() < 0.5
+        for sums, side in zip(times, sides, strict=True):
+            first_s, total_s = await side.ask(1000 * run + question, stream=stream)
+            sums[0] += first_s
+            sums[1] += total_s
+    await asyncio.sleep(2 * FLUSH_S)
+    report = await report_on_store(store, since=began)
+    (off_tokens, off_usd), (on_tokens, on_usd) = [await side.bill() for side in sides]
+    (off_first, off_total), (on_first, on_total) = times
+    return report, {
+        "total_s": off_total - on_total,
+        "ttft_s": off_first - on_first,
+        "tokens": float(off_tokens - on_tokens),
+        "usd": off_usd - on_usd,
+    }
+
+
+async def on_sockets(runs: int) -> dict[str, Any]:
+    """Return what the reports over so many runs are worth."""
+    sums: defaultdict[str, Figures] = defaultdict(Figures)
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"sqlite:///{folder}/books.db"
+        cache = {"store": store, "mode": "exact-only", "holdout": HOLDOUT}
+        without = {"store": "memory:", "enabled": False}
+        other = replace(PROVIDER, seed=2)
+        async with (
+            site((PROVIDER,), [], cache=without) as off,
+            site((other,), [], cache=cache) as on,
+        ):
+            sides = Side(off), Side(on)
+            for run in range(runs):
+                report, truth = await run_once(run, sides, store)
+                compare(sums, report, truth)
+                print(f"run {run + 1} of {runs}", file=sys.stderr)
+    name = f"sockets: {REQUESTS} requests a run, holdout {HOLDOUT:.0%}"
+    summaries = {name: figures.summary() for name, figures in sums.items()}
+    return {"name": name, "runs": runs, "disagree": None, "negative": 0, "sums": summaries}
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def percent(share: float | None) -> str:
+    """Return ``12.3 %``."""
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print what the runs of a world are worth."""
+    negative = f", the truth is negative in {found['negative']}" if found["negative"] else ""
+    disagree = "" if found["disagree"] is None else f", disagree {percent(found['disagree'])}"
+    print(f"\n{found['name']}: {found['runs']} runs{disagree}{negative}")
+    print(f"  {'':24}{'mean error':>12}{'rms':>10}{'covered':>10}{'half':>10}{'positive':>10}")
+    for name, each in found["sums"].items():
+        cells = [percent(each[key]) for key in ("mean_error", "rms_error", "covered", "half_width")]
+        print(f"  {name:24}{cells[0]:>12}{cells[1]:>10}{cells[2]:>10}{cells[3]:>10}", end="")
+        print(f"{each['positive']:>10}")
+
+
+def main() -> None:
+    """Run the worlds, then the runs on sockets."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--worlds", type=int, default=200, help="runs of each world")
+    parser.add_argument("--runs", type=int, default=30, help="runs on sockets")
+    parser.add_argument("--only", choices=("worlds", "sockets"))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = []
+    for world in WORLDS if options.only != "sockets" else ():
+        found.append(play(world, options.worlds))
+        show(found[-1])
+    if options.only != "worlds":
+        found.append(uvloop.run(on_sockets(options.runs)))
+        show(found[-1])
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    import time
-
-    for w in WORLDS:
-        t = time.time()
-        r = play(w, int(sys.argv[1]))
-        print(w.name, f"{time.time() - t:.1f}s", "alarms", r["false alarms"])
-        for k, v in r.items():
-            if isinstance(v, dict):
-                print("   ", k, {a: round(b, 3) for a, b in v.items()})
+    main()
