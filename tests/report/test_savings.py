@@ -228,7 +228,7 @@ def test_a_cache_that_is_off_saves_and_costs_nothing() -> None:
 
 
 def test_the_upload_of_a_body_is_nobodys_saving() -> None:
-    slow = {"read_s": 2.0, "total_s": 4.0, "ttft_s": 2.5}
+    slow: dict[str, Any] = {"read_s": 2.0, "total_s": 4.0, "ttft_s": 2.5}
     uploaded = hit(total_s=2.01, ttft_s=2.01, read_s=2.0, saved_total_s=1.99)
     savings = report_on(*[served(**slow)] * 10, uploaded).overall.savings
     assert savings.total_s == pytest.approx(1.99)
