@@ -189,4 +189,4 @@ def test_csv_has_the_bill_by_day(
     assert f"wrote {path}" in report(capsys, "--store", store, "--csv", str(path)).replace("\n", "")
     header, *lines = path.read_text("utf-8").splitlines()
     assert header.startswith("day,caller,route,model,endpoint,tags,requests,hits,failed,")
-    assert sum(int(line.split(",")[5]) for line in lines) == 3
+    assert sum(int(line.split(",")[6]) for line in lines) == 3
