@@ -62,7 +62,12 @@ def main() -> None:
     dice, known, began = random.Random(1), deque[Ask](maxlen=2000), time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
-        running(options.serve, f"http://127.0.0.1:{provider.server_port}/v1", folder) as server,
+        running(
+            options.serve,
+            f"http://127.0.0.1:{provider.server_port}/v1",
+            folder,
+            f"{folder}/modules",
+        ) as server,
     ):
         sent, last = 0, cost_of(server.pid, began)
         for minute in range(1, options.minutes + 1):
