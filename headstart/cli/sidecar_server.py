@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
 from headstart.errors import HeadstartError
 from headstart.middleware.concurrency import Supervisor
-from headstart.middleware.http_protocol import BoundedHeadProtocol, DrainingServer, QuietWebSocket
+from headstart.middleware.http_protocol import (
+    BoundedHeadProtocol,
+    DrainingServer,
+    websocket_protocol,
+)
 from headstart.observe import access_logger
 from headstart.sidecar import settle_memory
 from headstart.sockets import room_for_connections
@@ -65,7 +69,7 @@ class SidecarServer:
             date_header=False,
             server_header=False,
             http=Protocol,
-            ws=QuietWebSocket,
+            ws=cast("type[asyncio.Protocol]", websocket_protocol),
             ws_per_message_deflate=False,  # it costs more time than it saves, and much memory
             lifespan="on",
             # Longer than clients keep idle connections (httpx: 5 s). If the server closed a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from functools import partial
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
@@ -24,19 +22,15 @@ if TYPE_CHECKING:
         ASGI3Application,
         ASGIReceiveCallable,
         ASGISendCallable,
-        ASGISendEvent,
         Scope,
     )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-    from uvicorn.server import ServerState
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_QUEUED_BYTES = 32 * 1024
 """Bytes kept of requests that a connection sent while one is in progress."""
 _REQUEST_BYTES = 256
 """Bytes that a request counts in addition, so that many tiny requests are bounded, too."""
-_QUIET = logging.getLogger("headstart.websocket")
-_QUIET.setLevel(logging.WARNING)
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -219,44 +213,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class QuietWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket whose log shows no address, header or message: they hold keys and prompts.
+def websocket_protocol(**options: Any) -> asyncio.Protocol:
+    """Return the protocol of a connection that becomes a WebSocket.
 
-    Once its app has ended, a client that reads nothing keeps the connection for ``close_timeout``
-    seconds at most.
+    Its library is loaded by the first one: most deployments see none.
     """
+    from headstart.middleware.websocket_protocol import QuietWebSocket
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.logger = self.conn.logger = _QUIET
-        self.conn.debug = False
-        self._cut: asyncio.TimerHandle | None = None
-
-    async def send(self, message: ASGISendEvent) -> None:
-        """Send a message of the app."""
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # uvicorn would log that nobody completed it
-
-    def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """The app has ended."""
-        super().on_task_complete(task)
-        if not self.disconnected:
-            self._cut = self.loop.call_later(self.close_timeout, self.transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed; without a close frame, that is code 1006 (uvicorn: 1005)."""
-        if self.conn.close_rcvd is None:
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        super().connection_lost(exc)
-        if self._cut is not None:
-            self._cut.cancel()
+    return QuietWebSocket(**options)
 
 
 async def _break_off_quietly(
