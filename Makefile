@@ -9,7 +9,7 @@ DEV := .venv
 EXPORT := .venv-export
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check docs format bench lock test-export clean
+.PHONY: help serve demo test check docs format bench lock release test-export clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt pyproject.toml - --output-file requirements.txt
 	echo hatchling | $(COMPILE) --constraint requirements-dev.txt --extra otel --extra google pyproject.toml - \
 		--output-file deploy/requirements.txt
+
+release: $(DEV)/.installed  ## build sdist, wheel, SBOM and checksums of the last commit into dist/ (ARGS=--draft)
+	$(DEV)/bin/python -m scripts.release $(ARGS)
 
 test-export:  ## export an encoder with torch for real (a large download)
 	$(PYTHON) -m venv $(EXPORT)
