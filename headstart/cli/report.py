@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import click
@@ -32,6 +32,7 @@ from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.report.breakdown import Breakdown
 from headstart.report.page import render_page
+from headstart.report.reconciliation import Books, read_usage
 from headstart.report.sections import dollars, duration, money_note, percent, sections
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from headstart.report.reconciliation import Usage
     from headstart.report.values import Report
 
 
@@ -116,6 +118,11 @@ class ReportOptions:
         FILE,
         "--csv",
     )
+    reconcile: Path | None = option(
+        None,
+        "Compare the books with this usage or cost export of OpenAI or Anthropic, CSV or JSON.",
+        OLD_FILE,
+    )
     config: Path | None = config_field()
 
 
@@ -128,19 +135,28 @@ def report(options: ReportOptions) -> None:
       headstart report --since 7d --html report.html
       headstart report --store redis://localhost:6379/0 --json
       headstart report --since 30d --csv bill.csv
+      headstart report --reconcile usage.csv
     """
     store, log, since, html = options.store, options.log, options.since, options.html
     if store is not None and log is not None:
         raise click.UsageError("--store and --log exclude each other")
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
-    breakdown = None if options.as_csv is None else Breakdown()
+    export = None if options.reconcile is None else _read_export(options.reconcile)
+    breakdown, books = Breakdown(), Books()
+    collectors: list[Collector] = []
+    if options.as_csv is not None:
+        collectors.append(breakdown)
+    if export is not None:
+        collectors.append(books)
     if log is not None:
-        found = report_on_log(log, start, breakdown)
+        found = report_on_log(log, start, *collectors)
     else:
         url = store or load_settings(options.config, os.environ).cache.store
-        found = anyio.run(report_on_store, url, start, breakdown)
-    if options.as_csv is not None and breakdown is not None:
+        found = anyio.run(report_on_store, url, start, *collectors)
+    if options.as_csv is not None:
         _write_csv(options.as_csv, breakdown)
+    if export is not None:
+        found = msgspec.structs.replace(found, reconciliation=books.reconcile(export))
     if html is not None:
         _write_page(html, found)
     if options.as_json:
@@ -154,33 +170,35 @@ def report(options: ReportOptions) -> None:
                 click.echo(f"wrote {written}")
 
 
-def report_on_log(path: Path, since: float = 0.0, breakdown: Breakdown | None = None) -> Report:
+class Collector(Protocol):
+    """Gets each row of the books."""
+
+    def add(self, row: Served) -> None: ...
+
+
+def report_on_log(path: Path, since: float = 0.0, *collectors: Collector) -> Report:
     """Compute the report over a file of Served rows as JSON lines. Raises ConfigError.
 
-    ``breakdown`` gets the same rows.
+    ``collectors`` get the same rows.
     """
     accounts = Accounts()
     for row in _log_rows(path):
         if row.at >= since:
-            accounts.add(row)
-            if breakdown is not None:
-                breakdown.add(row)
+            for each in (accounts, *collectors):
+                each.add(row)
     return accounts.report()
 
 
-async def report_on_store(
-    url: str, since: float = 0.0, breakdown: Breakdown | None = None
-) -> Report:
+async def report_on_store(url: str, since: float = 0.0, *collectors: Collector) -> Report:
     """Compute the report over a store's books. Raises ConfigError or StoreError.
 
-    ``breakdown`` gets the same rows.
+    ``collectors`` get the same rows.
     """
     accounts = Accounts()
     async with existing_store(url) as store:
         async for row in store.books(since):
-            accounts.add(row)
-            if breakdown is not None:
-                breakdown.add(row)
+            for each in (accounts, *collectors):
+                each.add(row)
     return accounts.report()
 
 
@@ -198,6 +216,13 @@ def _log_rows(path: Path) -> Iterator[Served]:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
+
+
+def _read_export(path: Path) -> list[Usage]:
+    try:
+        return read_usage(path.read_bytes())
+    except (OSError, ConfigError) as error:
+        raise ConfigError(f"--reconcile {path}: {error}") from error
 
 
 def _write_csv(path: Path, breakdown: Breakdown) -> None:

@@ -24,16 +24,19 @@ if TYPE_CHECKING:
         Interval,
         LatencyQuantiles,
         OutputExperiment,
+        Reconciliation,
         RelayStats,
         Report,
         ReshapedTokens,
         Savings,
         SavingsLine,
+        UsageSums,
     )
 
 T = TypeVar("T")
 
 MAX_REASONS = 12
+MAX_LINES = 50
 NAMED_SHARE = 0.1
 """A share of the hits above which the entry that answered them is named."""
 UNKNOWN = "-"
@@ -93,6 +96,8 @@ def sections(report: Report) -> Iterator[ReportSection]:
     if report.relays:
         note = "Paths that are not cached. No other number counts these requests."
         yield ReportSection("Relayed requests", _table(_RELAYS, report.relays), note)
+    if report.reconciliation is not None:
+        yield _reconciliation(report.reconciliation)
     if report.reasons:
         rows = [(why, f"{number:,}") for why, number in report.reasons.items()][:MAX_REASONS]
         yield ReportSection("Why requests were no hits", Table(("reason", "requests"), rows))
@@ -268,6 +273,49 @@ def _estimates(estimates: Estimates) -> ReportSection:
         )
     table = _table(columns, estimates.estimates)
     return ReportSection("How sure the savings are", table, " ".join(notes))
+
+
+_TOLD = {
+    "calls": "calls",
+    "prompt_tokens": "prompt",
+    "completion_tokens": "answer",
+    "usd": "money",
+}
+"""The columns of a comparison with an export, as far as the export tells them."""
+
+
+def _reconciliation(found: Reconciliation) -> ReportSection:
+    """Return the lines that differ, with what the provider has beside what we have."""
+    told = [name for name in _TOLD if getattr(found.theirs, name) is not None]
+    apart = [line for line in found.lines if line.differs]
+    rows = [
+        [f"{line.day} {line.model}", *_beside(line.ours, line.theirs, told, line.differs)]
+        for line in apart[:MAX_LINES]
+    ]
+    rows.append(["all", *_beside(found.ours, found.theirs, told, ())])
+    header = ["day, model"]
+    for name in told:
+        header += [f"{_TOLD[name]}, books", "provider"]
+    notes = [f"{len(found.lines) - len(apart):,} of {len(found.lines):,} days and models agree."]
+    if len(apart) > MAX_LINES:
+        notes.append(f"{len(apart) - MAX_LINES:,} more differ (--json shows all).")
+    estimated = sum(line.estimated for line in found.lines)
+    if estimated:
+        notes.append(f"The tokens of {estimated:,} of our calls are estimates.")
+    if found.days_before_the_books:
+        notes.append(f"{found.days_before_the_books:,} days are older than the books.")
+    return ReportSection("Beside the provider's export", Table(header, rows), " ".join(notes))
+
+
+def _beside(
+    ours: UsageSums, theirs: UsageSums, told: Sequence[str], differs: Sequence[str]
+) -> Iterator[str]:
+    """Yield our number and the provider's. A star marks a difference."""
+    for name in told:
+        for sums, mark in ((ours, ""), (theirs, "*" if name in differs else "")):
+            number = getattr(sums, name)
+            written = dollars(number) if name == "usd" or number is None else f"{number:,}"
+            yield written + mark
 
 
 def _short_model(name: str) -> str:

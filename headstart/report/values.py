@@ -196,6 +196,39 @@ class Estimates(ReportValue):
     estimates: tuple[Estimate, ...]
 
 
+class UsageSums(ReportValue):
+    """What calls used. None: the provider's export does not tell, or no price is known."""
+
+    calls: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    usd: float | None = None
+
+
+class Reconciled(ReportValue):
+    """One day and model, in our books and in the provider's export."""
+
+    day: str
+    model: str
+    """As both call it, without its date: ``gpt-4o``."""
+    ours: UsageSums
+    theirs: UsageSums
+    estimated: int
+    """Our calls whose tokens are estimates, because the provider reported none."""
+    differs: tuple[str, ...]
+    """The sums that differ by more than 1 %."""
+
+
+class Reconciliation(ReportValue):
+    """Our books beside a provider's export, on the days that both cover."""
+
+    lines: tuple[Reconciled, ...]
+    ours: UsageSums
+    theirs: UsageSums
+    days_before_the_books: int
+    """The days of the export that are older than the books."""
+
+
 class RelayStats(ReportValue):
     """The relayed requests to one kind of path and one upstream."""
 
@@ -252,3 +285,5 @@ class Report(ReportValue):
     reshaped: tuple[ReshapedTokens, ...]
     trials: tuple[OutputExperiment, ...]
     relays: tuple[RelayStats, ...]
+    reconciliation: Reconciliation | None = None
+    """None: the books were not compared with an export."""

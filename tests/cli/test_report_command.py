@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -190,3 +191,28 @@ def test_csv_has_the_bill_by_day(
     header, *lines = path.read_text("utf-8").splitlines()
     assert header.startswith("day,caller,route,model,endpoint,tags,requests,hits,failed,")
     assert sum(int(line.split(",")[6]) for line in lines) == 3
+
+
+def test_an_export_is_compared_with_the_books(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = datetime.fromtimestamp(time.time(), UTC).date().isoformat()  # noqa: TID251 - the same
+    usage = tmp_path / "usage.csv"
+    usage.write_text(
+        "usage_date_utc,model_version,usage_input_tokens_no_cache,usage_output_tokens\n"
+        f"{day},claude-x,100,20\n",
+        "utf-8",
+    )
+    shown = report(capsys, "--log", str(log), "--reconcile", str(usage))
+    assert "Beside the provider's export" in shown
+    assert "0 of 1 days and models agree" in shown
+    assert f"{day} claude-x" in shown
+    found = json.loads(report(capsys, "--log", str(log), "--reconcile", str(usage), "--json"))
+    (line,) = found["reconciliation"]["lines"]
+    assert line["theirs"]["prompt_tokens"] == 100
+    assert line["differs"] == ["prompt_tokens", "completion_tokens"]
+
+
+def test_a_file_that_is_no_export_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(capsys, "--log", str(log), "--reconcile", str(log))
+    assert "--reconcile" in message

@@ -1,0 +1,270 @@
+"""Our books beside a provider's own account of the usage, by day and model.
+
+It reads what the consoles and the usage APIs of OpenAI and Anthropic give, as CSV or JSON: numbers
+of tokens, or costs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.attempts import AttemptOutcome
+from headstart.decisions import Outcome
+from headstart.errors import ConfigError
+from headstart.report.accounts import day_of
+from headstart.report.values import Reconciled, Reconciliation, UsageSums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headstart.observe import Served
+
+TOLERANCE = 0.01
+"""A smaller relative difference is none: providers round, and count at another second of the day.
+"""
+_DATE = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8})$")
+_PLAIN = re.compile(r"[^a-z0-9-]+")
+NUMBERS = ("calls", "prompt_tokens", "completion_tokens", "usd")
+
+
+class Usage(NamedTuple):
+    """One row of an export. None: the export does not tell."""
+
+    day: str
+    model: str
+    calls: int | None = None
+    prompt_tokens: int | None = None
+    """With the tokens read from the provider's prefix cache, and written to it."""
+    completion_tokens: int | None = None
+    usd: float | None = None
+
+
+def plain_model(name: str) -> str:
+    """Return a model's name as books and exports have it in common.
+
+    ``openai/gpt-4o-2024-08-06`` is ``gpt-4o``, ``Claude Haiku 4.5`` is ``claude-haiku-4-5``.
+    """
+    name = name.strip().rpartition("/")[2].lower()
+    return _PLAIN.sub("-", _DATE.sub("", name)).strip("-")
+
+
+# --- the exports ------------------------------------------------------------------------------
+
+
+def read_usage(data: bytes) -> list[Usage]:
+    """Return the rows of an export. Raises ConfigError with what is wrong with it."""
+    try:
+        text = data.decode("utf-8-sig")
+        if text.lstrip()[:1] in ("{", "["):
+            return list(_read_json(msgspec.json.decode(text)))
+        reader = csv.DictReader(io.StringIO(text))
+        read = _csv_form(frozenset(reader.fieldnames or ()))
+        return [usage for row in reader for usage in read(row)]
+    except (ValueError, LookupError, TypeError, AttributeError, msgspec.DecodeError) as error:
+        raise ConfigError(f"a number, a date or a field of it is not valid: {error}") from error
+
+
+def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator[Usage]]:
+    forms = (
+        ({"usage_date_utc", "model_version", "usage_output_tokens"}, _anthropic_tokens),
+        ({"usage_date_utc", "model", "cost_usd"}, _anthropic_costs),
+        ({"start_time", "amount_value", "line_item"}, _openai_costs),
+        ({"start_time", "model", "input_tokens", "output_tokens"}, _openai_tokens),
+    )
+    for needed, read in forms:
+        if needed <= columns:
+            return read
+    if {"start_time", "amount_value"} <= columns or {"start_time", "input_tokens"} <= columns:
+        raise ConfigError("it is not grouped by model: export it again, grouped by model or item")
+    raise ConfigError("it has none of the columns of an export of OpenAI or Anthropic")
+
+
+def _anthropic_tokens(row: Mapping[str, str]) -> Iterator[Usage]:
+    prompt = sum(_int(value) for name, value in row.items() if name.startswith("usage_input_"))
+    day = row["usage_date_utc"][:10]
+    yield Usage(day, row["model_version"], None, prompt, _int(row["usage_output_tokens"]))
+
+
+def _anthropic_costs(row: Mapping[str, str]) -> Iterator[Usage]:
+    yield Usage(row["usage_date_utc"][:10], row["model"], usd=float(row["cost_usd"] or 0))
+
+
+def _openai_costs(row: Mapping[str, str]) -> Iterator[Usage]:
+    if row["line_item"]:
+        model = row["line_item"].partition(",")[0]
+        yield Usage(day_of(float(row["start_time"])), model, usd=float(row["amount_value"] or 0))
+
+
+def _openai_tokens(row: Mapping[str, str]) -> Iterator[Usage]:
+    if row["model"]:  # an empty bucket has none
+        yield Usage(
+            day_of(float(row["start_time"])),
+            row["model"],
+            _int(row.get("num_model_requests")),
+            _int(row["input_tokens"]),
+            _int(row["output_tokens"]),
+        )
+
+
+def _int(value: str | int | None) -> int:
+    return int(float(value or 0))
+
+
+def _read_json(pages: Any) -> Iterator[Usage]:
+    pages = pages if isinstance(pages, list) else [pages]
+    if pages and isinstance(pages[-1], dict) and pages[-1].get("has_more"):
+        raise ConfigError("more pages follow its last one: put all pages into one JSON list")
+    for page in pages:
+        buckets = page.get("data") if isinstance(page, dict) else None
+        if not isinstance(buckets, list):
+            raise ConfigError('a page of a usage API has a list "data"')
+        for bucket in buckets:
+            begin = bucket.get("start_time")
+            day = bucket["starting_at"][:10] if begin is None else day_of(float(begin))
+            for result in bucket.get("results", ()):
+                yield _of_result(day, result)
+
+
+def _of_result(day: str, result: Mapping[str, Any]) -> Usage:
+    """Return a result of a bucket of OpenAI's or Anthropic's usage or cost API."""
+    amount = result.get("amount")
+    item = result.get("line_item") or result.get("description")
+    model = result.get("model") or (item and item.partition(",")[0])
+    if not model:
+        raise ConfigError("it is not grouped by model: ask for it with group_by")
+    if isinstance(amount, dict):
+        return Usage(day, model, usd=float(amount["value"]))
+    if amount is not None:  # Anthropic counts cents
+        return Usage(day, model, usd=float(amount) / 100)
+    if "uncached_input_tokens" in result:
+        written = result.get("cache_creation") or {}
+        prompt = result["uncached_input_tokens"] + result.get("cache_read_input_tokens", 0)
+        prompt += sum(written.values())
+        return Usage(day, model, None, prompt, result["output_tokens"])
+    return Usage(
+        day,
+        model,
+        result.get("num_model_requests"),
+        result["input_tokens"],
+        result["output_tokens"],
+    )
+
+
+# --- the comparison -----------------------------------------------------------------------------
+
+
+class _Sums:
+    """What the calls to one model on one day used."""
+
+    def __init__(self) -> None:
+        self.calls = self.prompt_tokens = self.completion_tokens = self.estimated = 0
+        self.usd: float | None = None
+
+    def values(self, told: frozenset[str]) -> UsageSums:
+        """Return the sums of the kinds that the export tells."""
+        known = {name: getattr(self, name) for name in NUMBERS if name in told}
+        return UsageSums(**known)
+
+
+class Books:
+    """Collects the upstream calls of booked requests, to compare them with an export."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._upstreams: defaultdict[str, set[str]] = defaultdict(set)
+        """The upstreams at which each model was called."""
+        self._first: str | None = None
+
+    def add(self, row: Served) -> None:
+        """Count the calls of a request, or of an audit."""
+        day = day_of(row.at)
+        self._first = day if self._first is None else min(day, self._first)
+        for each in row.attempts:
+            if each.outcome is not AttemptOutcome.FAILED or each.cost_usd:
+                sums = self._of(day_of(each.at), each.model, each.upstream)
+                self._add(sums, each.prompt_tokens, each.completion_tokens, each.cost_usd)
+                sums.estimated += each.estimated
+        if row.outcome is Outcome.AUDIT and not row.attempts:  # a judge's call
+            sums = self._of(day, row.model, row.upstream)
+            self._add(sums, row.prompt_tokens, row.completion_tokens, row.cost_usd)
+
+    def _of(self, day: str, model: str, upstream: str) -> _Sums:
+        name = plain_model(model)
+        self._upstreams[name].add(upstream)
+        return self._sums[day, name]
+
+    @staticmethod
+    def _add(sums: _Sums, prompt: int, completion: int, usd: float | None) -> None:
+        sums.calls += 1
+        sums.prompt_tokens += prompt
+        sums.completion_tokens += completion
+        if usd is not None:
+            sums.usd = (sums.usd or 0.0) + usd
+
+    def reconcile(self, export: list[Usage]) -> Reconciliation:
+        """Compare the books with an export, on the days that both cover.
+
+        Of our own calls, those to upstreams count that were asked for a model of the export.
+        """
+        theirs: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        told = {name for name in NUMBERS for each in export if getattr(each, name) is not None}
+        for each in export:
+            sums = theirs[each.day, plain_model(each.model)]
+            for name in NUMBERS:
+                value = getattr(each, name)
+                if value is not None:
+                    setattr(sums, name, (getattr(sums, name) or 0) + value)
+        days = {day for day, _ in theirs}
+        models = {model for _, model in theirs}
+        asked = {name for model in models for name in self._upstreams.get(model, ())}
+        ours = {
+            place: sums
+            for place, sums in self._sums.items()
+            if place[0] in days and self._upstreams[place[1]] & asked
+        }
+        covered = {place for place in theirs if self._first is not None and place[0] >= self._first}
+        kinds = frozenset(told)
+        lines = [
+            _reconciled(place, ours.get(place), theirs.get(place), kinds)
+            for place in sorted({*covered, *ours})
+        ]
+        return Reconciliation(
+            lines=tuple(lines),
+            ours=_total([line.ours for line in lines], kinds),
+            theirs=_total([line.theirs for line in lines], kinds),
+            days_before_the_books=len(days - {place[0] for place in covered}),
+        )
+
+
+def _reconciled(
+    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, told: frozenset[str]
+) -> Reconciled:
+    mine, yours = (ours or _Sums()).values(told), (theirs or _Sums()).values(told)
+    return Reconciled(
+        day=place[0],
+        model=place[1],
+        ours=mine,
+        theirs=yours,
+        estimated=0 if ours is None else ours.estimated,
+        differs=tuple(name for name in NUMBERS if name in told and _apart(mine, yours, name)),
+    )
+
+
+def _apart(ours: UsageSums, theirs: UsageSums, name: str) -> bool:
+    a: float = getattr(ours, name) or 0.0
+    b: float = getattr(theirs, name) or 0.0
+    return abs(a - b) > TOLERANCE * max(a, b)
+
+
+def _total(parts: list[UsageSums], told: frozenset[str]) -> UsageSums:
+    sums = {}
+    for name in told:
+        known = [value for each in parts if (value := getattr(each, name)) is not None]
+        sums[name] = sum(known) if known else None
+    return UsageSums(**sums)
