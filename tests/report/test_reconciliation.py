@@ -1,4 +1,4 @@
-"""Our books beside exports of OpenAI and Anthropic. The rows are made up, the columns are theirs."""
+"""Our books beside exports of OpenAI and Anthropic: made-up rows in the columns that they have."""
 
 from __future__ import annotations
 
