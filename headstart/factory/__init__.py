@@ -408,6 +408,7 @@ async def _open_relay(
         clock=clock,
         new_id=partial(new_ulid, clock),
         observer=parts.observers,
+        allows=None if parts.ledger is None else parts.ledger.allows,
     )
     await persist(build, "model-lists", "models", saved=models.saved, load=models.load)
     return Relay(

@@ -151,6 +151,11 @@ class ClientLedger:
         self._closing = False
         self._said: set[tuple[str, str]] = set()
 
+    def allows(self, caller: str, model: str) -> bool:
+        """Tell whether a caller may ask for a model."""
+        found = self._callers.get(caller)
+        return found is None or allows_model(found.limits, model)
+
     async def admit(self, caller: str, model: str) -> None:
         """Let a request in. Raises ModelForbidden, or OverLimit after too many in this minute."""
         found = self._callers.get(caller)

@@ -92,7 +92,8 @@ class ModelLists:
     """Lists the models that callers may name.
 
     It answers nothing without ``sources``: then a request goes to an upstream with the caller's
-    key. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds.
+    key. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds. ``allows`` tells
+    whether a caller, by the name of its key, may ask for a model.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class ModelLists:
         clock: Callable[[], float],
         new_id: Callable[[], str],
         observer: Observer,
+        allows: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._router = router
         self._rules = rules
@@ -113,6 +115,7 @@ class ModelLists:
         self._clock = clock
         self._new_id = new_id
         self._observer = observer
+        self._allows = allows or (lambda *_: True)
         self._kept: dict[str, _KeptList] = {}
         self._models: dict[str, dict[str, ListedModel]] = {}
         """The models of each list, by id."""
@@ -160,7 +163,7 @@ class ModelLists:
         if not name:
             models = list(self._listed(call, dialect))
             return ModelAnswer(msgspec.json.encode(form.write_list(models)), age_s)
-        model = self._model(name, call, dialect)
+        model = self._model(name, call, dialect) if self._allows(call.caller, name) else None
         return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), age_s)
 
     def _listed(self, call: Call, dialect: Dialect) -> Iterator[ListedModel]:
@@ -170,7 +173,7 @@ class ModelLists:
             names += [*provider.named, *self._models.get(provider.name, ())]
         for name in dict.fromkeys(names):
             model = self._model(name, call, dialect)
-            if model is not None:
+            if model is not None and self._allows(call.caller, name):
                 yield model
 
     def _model(self, name: str, call: Call, dialect: Dialect) -> ListedModel | None:

@@ -210,6 +210,8 @@ class RequestContext:
         pair, document, scope = self.lookup.pair, self.route.document, self.scope
         request = self.prepared.request
         sent = self.body if body is None else body
+        # A provider reads what an id stands for as well.
+        read = sent if self.chain is None else self.chain.whole
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= NEAR
         return Call(
             id=self.id,
@@ -227,7 +229,7 @@ class RequestContext:
             editable=editable,
             deadline=self.deadline,
             begin_by=self.begin_by,
-            prompt_tokens=len(sent) // BYTES_PER_TOKEN,
+            prompt_tokens=max(len(sent), len(read)) // BYTES_PER_TOKEN,
             output_tokens=_expected_tokens(pair, document),
             prediction=answer_text(pair.entry.answer) if near and pair is not None else "",
         )

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
 from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.middleware.client_ledger import LimitUse
 from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
 from headstart.observe import (
     Committed,
@@ -56,9 +57,13 @@ def scraped() -> dict[str, dict[str, set[str]]]:
         route="r", strategy="hedge", extra_calls=0.1, extra_calls_allowed=0.2, extra_cost=0.1,
         extra_cost_allowed=0.2,
     )  # fmt: skip
+    limits = tuple(
+        LimitUse(caller="a", limit=name, used=1.0, most=2.0, resets_at=0.0)
+        for name in ("usd_per_day", "tokens_per_minute")
+    )
     levels = Levels(
         entries=1, bytes=1, partitions=1, in_flight=1, websockets=0, encoder_queue=0,
-        hedges=(hedging,),
+        hedges=(hedging,), limits=limits,
     )  # fmt: skip
     found: dict[str, dict[str, set[str]]] = {"up": {}}
     for family in text_string_to_metric_families(observer.expose(levels).decode()):

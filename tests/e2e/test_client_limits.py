@@ -256,6 +256,39 @@ async def test_a_model_without_a_price_is_refused_with_the_setting_that_helps(
         assert "no price is known of the model 'm'" in reply.body.decode()
 
 
+async def test_the_list_of_models_shows_what_a_caller_may_use(tmp_path: Path) -> None:
+    upstream = {"models": {"small-1": "m", "large-1": "m"}}
+    sections = settings(tmp_path, {"models": ["small-*"]}, upstream=upstream)
+    async with sidecar(**sections) as running:
+        found = {}
+        for name, headers in (("a", A), ("b", B)):
+            async with running.session.get(running.url + "/v1/models", headers=headers) as listed:
+                found[name] = {each["id"] for each in (await listed.json())["data"]}
+        assert found["a"] == {"small-1"}
+        assert {"small-1", "large-1"} <= found["b"]
+        async with running.session.get(running.url + "/v1/models/large-1", headers=A) as one:
+            assert one.status == 403
+
+
+async def test_a_call_reserves_the_answers_that_it_names_by_id(tmp_path: Path) -> None:
+    sections = settings(tmp_path, {"tokens_per_day": 6000}, upstream={"dialect": "responses"})
+    async with sidecar(**sections) as running:
+
+        async def ask(**fields: Any) -> tuple[int, Any]:
+            body = {"model": "m", "max_output_tokens": 300, **fields}
+            async with running.session.post(
+                running.url + "/v1/responses", json=body, headers=A
+            ) as response:
+                return response.status, await response.json()
+
+        status, first = await ask(input="word " * 1600)
+        assert status == 200
+        assert 1500 < (await used(running))["tokens_per_day"] < 3000
+        status, refused = await ask(input="and?", previous_response_id=first["id"])
+        assert status == 429, refused
+        assert (await ask(input="and?"))[0] == 200
+
+
 async def test_relayed_calls_need_a_known_cost(tmp_path: Path) -> None:
     async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
 
