@@ -61,12 +61,13 @@ def operation_of(endpoint: str) -> str:
 
 
 class _RequestTrace:
-    """The span of a request, and whether its result is known."""
+    """The span of a request, its HTTP method, and whether its result is known."""
 
-    __slots__ = ("booked", "span")
+    __slots__ = ("booked", "method", "span")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, method: str) -> None:
         self.span = span
+        self.method = method
         self.booked = False
 
 
@@ -91,15 +92,15 @@ class Tracing:
         outer = get_current()
         inside = get_current_span(outer).get_span_context().is_valid
         parent = outer if inside else self._propagator.extract(self._carried(scope), outer)
-        method = scope.get("method", "WEBSOCKET")
+        method = scope.get("method", "GET")  # a WebSocket begins with one
         span = self._tracer.start_span(
             method,
             parent,
             # The framework around us traces the server's side, if it traces anything.
             SpanKind.INTERNAL if inside else SpanKind.SERVER,
-            {"http.request.method": method} if "method" in scope else None,
+            {"http.request.method": method},
         )
-        trace = _RequestTrace(span)
+        trace = _RequestTrace(span, method)
         token = attach(set_value(_REQUEST, trace, set_span_in_context(span, parent)))
         try:
             yield
@@ -115,16 +116,17 @@ class Tracing:
 
     def attempt(self, call: Call, upstream: str, model: str) -> Call:
         """Begin the span of an upstream call; return the call with the headers that continue it."""
-        operation = operation_of(call.endpoint)
         attributes: dict[str, Any] = {
-            "gen_ai.operation.name": operation,
             "gen_ai.provider.name": upstream,
-            "gen_ai.request.model": model,
             "headstart.attempt.role": str(call.role),
         }
-        span = self._tracer.start_span(
-            f"{operation} {model}".rstrip(), None, SpanKind.CLIENT, attributes
-        )
+        if call.relayed:  # nobody knows what such a call does
+            name = f"{call.method} relay"
+        else:
+            operation = operation_of(call.endpoint)
+            name = f"{operation} {model}".rstrip()
+            attributes |= {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
+        span = self._tracer.start_span(name, None, SpanKind.CLIENT, attributes)
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, set_span_in_context(span))
         sent = {name.lower().encode(): value.encode("latin-1") for name, value in carrier.items()}
@@ -176,9 +178,8 @@ class Tracing:
         trace.booked = True
         # Callers may name any path of a relayed request.
         place = "relay" if row.outcome is Outcome.RELAY else row.endpoint
-        method = "GET" if row.socket is not None else "POST"
         self._stages(row, set_span_in_context(span))
-        span.update_name(place if row.outcome is Outcome.RELAY else f"{method} {place}")
+        span.update_name(f"{trace.method} {place}")
         facts = {
             "http.route": place,
             "http.response.status_code": row.status or None,

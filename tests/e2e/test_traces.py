@@ -8,17 +8,20 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import use_span
+from opentelemetry.trace import get_current_span, use_span
 
 from headstart.errors import ConfigError, MissingExtra
 from headstart.factory import telemetry
 from headstart.factory.telemetry import asked_for
 from headstart.lab.simulator.faults import Cut
 from headstart.lab.simulator.profiles import ProviderProfile
-from headstart.mount import gateway
+from headstart.middleware.asgi import not_found
+from headstart.middleware.endpoints import Endpoint
+from headstart.mount import HeadstartMiddleware, gateway
 from headstart.settings import CacheSettings, OtelSettings, Settings, UpstreamSettings
 from support.collector import Collector, attributes_of
 from support.serving import bind_free_port, serving
@@ -181,7 +184,10 @@ async def test_a_relayed_call_and_a_refused_one_have_spans() -> None:
         await proxy.session.get(f"{proxy.url}/v1/files", headers=CONTINUED)
         assert (await proxy.post(b"no JSON")).status == 400
         await proxy.finished(2)
-    assert parent_of(collector.one("relay")) == CALLER
+    relayed, call = collector.named("GET relay")
+    assert parent_of(relayed) == CALLER
+    assert parent_of(call) == relayed.span_id.hex()
+    assert "gen_ai.operation.name" not in attributes_of(call)
     refused = attributes_of(collector.one("POST "))
     assert refused["http.response.status_code"] == 400
     assert refused["error.type"] == "invalid_request"
@@ -252,6 +258,37 @@ async def test_a_span_of_the_app_around_us_is_the_parent() -> None:
     request = collector.one("POST ")
     assert parent_of(request) == id
     assert request.kind == Span.SPAN_KIND_INTERNAL
+
+
+async def test_a_wrapped_app_continues_the_trace_and_a_hit_does_not_reach_it() -> None:
+    collector, inner = Collector(), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return await not_found(scope, receive, send)
+        inner.append(f"{get_current_span().get_span_context().span_id:016x}")
+        while (await receive()).get("more_body"):
+            pass
+        body = b'{"answer": "Paris"}'
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async with serving(collector) as url, aiohttp.ClientSession() as session:
+        settings = Settings(
+            cache=CacheSettings(store="memory:", mode="exact-only"),
+            otel=OtelSettings(enabled=True, endpoint=url),
+        )
+        wrapped = HeadstartMiddleware(
+            app, settings, endpoints=[Endpoint("/ask", prompt="question")], scope=lambda _: "all"
+        )
+        async with serving(wrapped) as base:
+            for _ in range(2):
+                async with session.post(f"{base}/ask", json={"question": "Capital?"}) as answer:
+                    assert answer.status == 200
+    miss, hit = collector.named("POST /ask")
+    assert inner == [miss.span_id.hex()]
+    assert attributes_of(hit)["headstart.outcome"] == "exact"
 
 
 @pytest.mark.parametrize(
