@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pytest
 from playwright.sync_api import expect
 
+from headstart.config.loading import load_settings
+from headstart.lab.simulator import Simulator
+from headstart.sidecar import build_sidecar
 from support.administered import CHATGPT, NEGATED
 from support.browser import CHROMIUM, PATIENCE_MS, chromium
 from support.remote import remote
+from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -64,6 +71,42 @@ def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
         expect(rows).to_have_count(3, timeout=PATIENCE_MS)
         assert CHATGPT not in page.content()
         page.goto("about:blank")
+
+
+def test_the_limits_of_callers_are_shown(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    limits = {"team-a": {"usd_per_day": 0.5, "tokens_per_month": 1000}}
+    with serving_in_thread(Simulator(), lifespan="off") as provider:
+        price = {"default": {"input_per_million": 1.0, "output_per_million": 1000.0}}
+        settings = load_settings(
+            None,
+            {},
+            {
+                "server.client_keys": {"team-a": "key-of-a"},
+                "server.client_limits": limits,
+                "cache.mode": "exact-only",
+                "cache.store": f"sqlite:///{tmp_path / 'store.db'}",
+                "upstream": [{"name": "sim", "base_url": f"{provider}/v1", "price": price}],
+            },
+        )
+        with serving_in_thread(build_sidecar(settings)) as url:
+            body = {
+                "model": "m",
+                "messages": [{"role": "user", "content": "hi"}],
+                "max_tokens": 450,
+            }
+            headers = {"authorization": "Bearer key-of-a", "content-type": "application/json"}
+            asked = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
+            with urlopen(asked) as answer:
+                assert answer.status == 200
+            page.goto(url + "/")
+            rows = page.locator("#limits tbody tr")
+            expect(rows).to_have_count(2, timeout=PATIENCE_MS)
+            expect(rows.nth(0)).to_contain_text("team-ausd_per_day$")
+            expect(rows.nth(0)).to_contain_text("$0.5")
+            expect(rows.nth(1)).to_contain_text("tokens_per_month")
+            assert page.evaluate("document.documentElement.scrollWidth") == 390
+            page.goto("about:blank")
 
 
 def test_the_token_is_asked_for_and_the_width_of_a_phone_is_enough(

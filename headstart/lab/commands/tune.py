@@ -188,7 +188,8 @@ def tune(options: TuneOptions) -> None:
     Lines of a log:  {"at": 1767225600, "scope": "…", "request": {…}, "response": {…}}
                      {"messages": […, {"role": "assistant", "content": "…"}]}
 
-    Pairs and streams as for headstart evaluate are read too. docs/tuning.md has the details.
+    Pairs and streams as for headstart evaluate are read too, and CSV with the columns prompt and
+    answer. docs/tuning.md has the details.
 
     Outcomes of two models, as CSV or JSON lines:
       prompt,cheap,strong          (outcomes: true, false, or 0 to 1)
