@@ -15,6 +15,7 @@ from google import genai
 from google.genai import errors as gemini_errors
 from google.genai import types as gemini
 
+from headstart.decisions import Outcome
 from headstart.lab.simulator.profiles import ProviderProfile
 from support.redis_server import redis_server
 from support.sidecar import Provider, Sidecar, sidecar
@@ -162,6 +163,19 @@ async def test_the_loser_of_a_race_counts_as_in_the_books(tmp_path: Path) -> Non
         assert (await running.ask("race", headers=A, max_tokens=500, stream=True)).status == 200
         await running.finished(1)
         assert len(running.served[0].attempts) == 2
+        assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
+
+
+async def test_the_audit_of_a_hit_counts_as_in_the_books(tmp_path: Path) -> None:
+    cache = {"mode": "serve", "audit.mode": "background", "audit.null_rate": 1.0}
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0}, cache=cache)) as running:
+        for _ in range(2):
+            assert (await running.ask("the same", headers=A, max_tokens=500)).status == 200
+        await running.finished(3)
+        assert Outcome.AUDIT in running.outcomes
+        first, *_ = [row.cost_usd for row in running.served if row.outcome is Outcome.MISS]
+        assert first is not None
+        assert spent(running) == pytest.approx(2 * first)
         assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
 
 
