@@ -33,6 +33,7 @@ from headstart.errors import (
 )
 
 if TYPE_CHECKING:
+    from headstart.clients import wrap
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
     from headstart.config.strategies import cascade, cheapest, fallback, fastest, hedge, race, route
@@ -80,6 +81,7 @@ __all__ = [
     "hedge",
     "race",
     "route",
+    "wrap",
 ]
 
 _LAZY = {
@@ -91,6 +93,7 @@ _LAZY = {
     "after_checks": "headstart.middleware.after_checks",
     "compress": "headstart.compression.compress",
     "gateway": "headstart.mount",
+    "wrap": "headstart.clients",
     **dict.fromkeys(
         ("cascade", "cheapest", "fallback", "fastest", "hedge", "race", "route"),
         "headstart.config.strategies",

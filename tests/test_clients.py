@@ -1,0 +1,209 @@
+"""SDKs, httpx and LangChain through Headstart in their own process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import HumanMessage, SystemMessage
+
+import headstart
+from headstart.clients import LocalServer
+from headstart.errors import ConfigError, HeadstartError
+from headstart.httpx_transport import HeadstartTransport
+from headstart.lab.simulator import Simulator
+from headstart.langchain_cache import HeadstartCache
+from headstart.settings import EncoderSettings
+from support.patience import PATIENCE_S
+from support.serving import serving_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASKED: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture
+def simulator() -> Simulator:
+    return Simulator()
+
+
+@pytest.fixture
+def provider(simulator: Simulator) -> Iterator[str]:
+    with serving_in_thread(simulator, lifespan="off") as url:
+        yield url
+
+
+def calls(simulator: Simulator) -> int:
+    return simulator.stats.snapshot().calls
+
+
+def servers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "headstart-server"]
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_left() -> Iterator[None]:
+    yield
+    assert_stops()
+
+
+def assert_stops() -> None:
+    """Wait for the servers whose clients are gone."""
+    gc.collect()
+    for each in servers():
+        each.join(PATIENCE_S)
+    assert not servers()
+
+
+def test_a_wrapped_openai_client_gets_repeats_from_the_cache(
+    provider: str, simulator: Simulator
+) -> None:
+    own = openai.OpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+    client = headstart.wrap(own, mode="exact-only")
+    said = [
+        client.chat.completions.create(model="m", messages=ASKED).choices[0].message.content
+        for _ in range(2)
+    ]
+    assert said[0] == said[1]
+    assert calls(simulator) == 1
+    with client.chat.completions.create(model="m", messages=ASKED, stream=True) as stream:
+        pieces = [each.choices[0].delta.content or "" for each in stream if each.choices]
+    assert "".join(pieces) == said[0]
+    assert calls(simulator) == 1
+    assert str(own.base_url) == f"{provider}/v1/", "the client itself stays as it was"
+    assert len(servers()) == 1
+    client.close()
+    del client, stream
+    assert_stops()
+
+
+@pytest.mark.anyio
+async def test_a_wrapped_anthropic_client_works_async(provider: str, simulator: Simulator) -> None:
+    async with anthropic.AsyncAnthropic(base_url=provider, api_key="k", max_retries=0) as own:
+        client = await asyncio.to_thread(headstart.wrap, own, mode="exact-only")
+        for _ in range(2):
+            answer = await client.messages.create(model="m", max_tokens=2000, messages=ASKED)
+            assert answer.content
+        assert calls(simulator) == 1
+        del client
+        await asyncio.to_thread(assert_stops)
+
+
+def test_settings_with_upstreams_decide_where_calls_go(provider: str, simulator: Simulator) -> None:
+    upstream = headstart.UpstreamSettings(base_url=f"{provider}/v1")
+    settings = headstart.Settings(upstream=(upstream,))
+    own = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+    client = headstart.wrap(own, settings, store="memory:", mode="exact-only")
+    assert client.chat.completions.create(model="m", messages=ASKED).choices
+    assert calls(simulator) == 1
+
+
+def test_what_is_no_sdk_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not dict"):
+        headstart.wrap({})  # type: ignore[type-var]
+
+
+def test_an_app_that_does_not_start_is_an_error() -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no"})
+
+    with pytest.raises(HeadstartError, match="did not start"):
+        LocalServer(fails)
+    assert not servers()
+
+
+def test_an_httpx_client_goes_through_the_transport(provider: str, simulator: Simulator) -> None:
+    transport = HeadstartTransport(f"{provider}/v1", mode="exact-only")
+    with httpx.Client(transport=transport) as client:
+        body = {"model": "m", "messages": ASKED}
+        url, headers = f"{provider}/v1/chat/completions", {"authorization": "Bearer k"}
+        replies = [client.post(url, json=body, headers=headers) for _ in range(2)]
+        assert [each.status_code for each in replies] == [200, 200]
+        assert "hit" in replies[1].headers["cache-status"]
+        assert str(replies[1].url) == url
+        assert calls(simulator) == 1
+        assert client.get(f"{provider}/_sim/stats").status_code == 200, "not below the base URL"
+    assert not servers()
+
+
+@pytest.mark.anyio
+async def test_an_async_httpx_client_goes_through_the_transport(provider: str) -> None:
+    transport = await asyncio.to_thread(HeadstartTransport, f"{provider}/v1", mode="exact-only")
+    async with httpx.AsyncClient(transport=transport) as client:
+        body = {"model": "m", "messages": ASKED, "stream": True}
+        url, headers = f"{provider}/v1/chat/completions", {"authorization": "Bearer k"}
+        for _ in range(2):
+            async with client.stream("POST", url, json=body, headers=headers) as reply:
+                lines = [line async for line in reply.aiter_lines() if line]
+            assert lines[-1] == "data: [DONE]"
+    assert not servers()
+
+
+@pytest.fixture
+def cache() -> Iterator[HeadstartCache]:
+    kept = HeadstartCache(mode="exact-only")
+    yield kept
+    kept.close()
+
+
+def test_langchain_gets_repeats_from_the_cache(cache: HeadstartCache) -> None:
+    model = FakeListChatModel(responses=["Paris.", "Rome."], cache=cache)
+    question = [SystemMessage("Be brief."), HumanMessage("What is the capital of France?")]
+    first, again = model.invoke(question), model.invoke(question)
+    assert (first.content, again.content) == ("Paris.", "Paris.")
+    other = FakeListChatModel(responses=["Lyon."], cache=cache, metadata={"x": 1}, name="other")
+    assert model.invoke("Another question?").content == "Rome."
+    assert other.invoke("A third question?").content == "Lyon."
+    cache.clear()
+    assert model.invoke(question).content == "Paris.", "asked anew"
+
+
+def test_langchain_is_told_of_no_hit_for_another_model_or_answer_with_tools(
+    cache: HeadstartCache,
+) -> None:
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, Generation
+
+    cache.update("plain text", "llm one", [Generation(text="kept")])
+    assert cache.lookup("plain text", "llm one") == [Generation(text="kept")]
+    assert cache.lookup("plain text", "llm two") is None
+    call: dict[str, Any] = {"name": "find", "args": {}, "id": "c"}
+    answer = ChatGeneration(message=AIMessage(content="x", tool_calls=[call]))
+    cache.update("with tools", "llm one", [answer])
+    assert cache.lookup("with tools", "llm one") is None
+    cache.update("two", "llm one", [Generation(text="a"), Generation(text="b")])
+    assert cache.lookup("two", "llm one") is None
+
+
+def test_langchain_gets_the_newest_answer(cache: HeadstartCache) -> None:
+    from langchain_core.outputs import Generation
+
+    for text in ("old", "new"):
+        cache.update("question", "llm", [Generation(text=text)])
+    assert cache.lookup("question", "llm") == [Generation(text="new")]
+
+
+def test_langchain_gets_the_answer_to_a_reworded_prompt() -> None:
+    from langchain_core.outputs import Generation
+
+    patient = headstart.Settings(encoder=EncoderSettings(max_wait_ms=20_000.0))
+    cache = HeadstartCache(patient, store="memory:", match="static", threshold=0.9)
+    try:
+        cache.update("How can I sign up for ChatGPT?", "llm", [Generation(text="So.")])
+        until_s = time.monotonic() + PATIENCE_S
+        while (found := cache.lookup("I want to sign up for ChatGPT", "llm")) is None:
+            assert time.monotonic() < until_s, "the stored prompt was not encoded"
+        assert found == [Generation(text="So.")]
+        assert cache.lookup("I do not want to sign up for ChatGPT", "llm") is None
+    finally:
+        cache.close()
