@@ -190,7 +190,7 @@ async def ask(
     own_s = time.perf_counter() - began
     while len(recorder.rows) == before:  # noqa: ASYNC110 - the books are a step behind
         await asyncio.sleep(0)
-    (attempt,) = recorder.rows[-1].attempts
+    attempt = recorder.rows[-1].attempts[-1]  # one before it may have met a closed connection
     return Row(number, attempt.prompt_tokens, attempt.cached_tokens, attempt.cost_usd or 0.0, own_s)
 
 

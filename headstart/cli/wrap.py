@@ -33,7 +33,7 @@ STOP_S = 15.0
 
 
 @dataclass(frozen=True)
-class Tool:
+class WrappedTool:
     """A command-line tool: its providers, and how it is told the address of the sidecar."""
 
     presets: tuple[str, ...]
@@ -55,11 +55,11 @@ def _codex(url: str) -> list[str]:
 
 
 TOOLS = {
-    "claude": Tool(("anthropic",)),
-    "codex": Tool(("openai",), _codex),
-    "gemini": Tool(("gemini",)),
+    "claude": WrappedTool(("anthropic",)),
+    "codex": WrappedTool(("openai",), _codex),
+    "gemini": WrappedTool(("gemini",)),
 }
-_OTHER = Tool(("openai", "anthropic", "gemini"))
+_OTHER = WrappedTool(("openai", "anthropic", "gemini"))
 
 
 def environment(url: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def run(words: list[str], variables: dict[str, str]) -> int:
 
 
 @contextmanager
-def sidecar(options: WrapOptions, tool: Tool) -> Iterator[str]:
+def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
     """Yield the URL of a sidecar: of the one that runs, else of one that ends with the block."""
     try:
         anyio.run(data_sources.ask_server, options.url, "ready", options.token_env)
@@ -163,7 +163,7 @@ def sidecar(options: WrapOptions, tool: Tool) -> Iterator[str]:
             yield url
 
 
-def _configuration(tool: Tool) -> str:
+def _configuration(tool: WrappedTool) -> str:
     upstreams = [f'[[upstream]]\npreset = "{name}"\napi_key_env = []\n' for name in tool.presets]
     cache = '[cache]\nstore = "memory:"\n'
     return "\n".join([cache, '[compression]\nprompt_cache = "auto"\n', *upstreams])

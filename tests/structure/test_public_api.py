@@ -41,6 +41,7 @@ PUBLIC = [
     "hedge",
     "race",
     "route",
+    "wrap",
 ]
 
 
