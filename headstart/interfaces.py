@@ -7,10 +7,10 @@ scheme of its URL, under the entry point group ``STORES``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 
     from headstart.attempts import RoutingEstimate
     from headstart.decisions import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ChatRequest,
         Completion,
         Entry,
+        Lease,
         Logged,
         Record,
         StoreStats,
@@ -176,6 +177,45 @@ class Store(Protocol):
 
     def books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books since ``since`` (Unix seconds), oldest first."""
+
+
+class Exchange(Protocol):
+    """Leases of calls, and messages, for the processes that share a store or a machine.
+
+    A process has one exchange for each engine. Methods raise StoreError where the others cannot be
+    reached; then each process makes its own calls.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where messages of other processes reach this one."""
+
+    async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
+        """Return the store's entry under an exact key, or else the lease ``name``.
+
+        A lease that nobody has is taken, and so is one with the token ``instead_of``. None: there
+        is no entry, and nobody can take a lease now.
+        """
+
+    async def renew(self, leases: Sequence[Lease]) -> None:
+        """Keep own leases for another while. A lease that is not renewed ends after seconds."""
+
+    async def release(self, lease: Lease, *, stored: bool) -> None:
+        """End an own lease. ``stored``: a Put that named the lease was written."""
+
+    async def send(self, address: str, message: bytes) -> bool:
+        """Send a message; return False if no process is there. Messages arrive in their order."""
+
+    def messages(self) -> AsyncGenerator[bytes]:
+        """Yield the messages to this process. Leases are given only while it runs."""
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A Store through which the processes that share it can also join their calls."""
+
+    def exchange(self) -> Exchange:
+        """Return a new exchange."""
 
 
 class MatchPolicy(Protocol[P]):

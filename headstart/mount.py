@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from headstart.factory import Parts
+    from headstart.interfaces import Exchange, Store
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observer
@@ -53,6 +54,7 @@ class CacheOptions(TypedDict, total=False):
     cached_tools: str | Sequence[str]
     holdout: float
     store: str
+    join_processes: bool
     on_corrupt: Literal["fail", "fresh"]
     ttl_s: float | None
     ttl_by_class: Mapping[str, object]
@@ -137,11 +139,13 @@ def build_gateway(
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
+    exchange: Callable[[Store], Exchange] | None = None,
 ) -> Gateway:
     """Return ``app`` behind the provider routes of ``settings``.
 
     ``origins`` are the rules for requests of web pages; None where an app around it has its own.
-    ``states`` outlive the gateway; None: it begins with those of the store.
+    ``states`` outlive the gateway; None: it begins with those of the store. ``exchange`` reaches
+    the other processes of the machine.
     """
     return Gateway(
         app,
@@ -155,6 +159,7 @@ def build_gateway(
             origins=None if settings.server.client_keys else origins,
             on_start=on_start,
             states=states,
+            exchange=exchange,
         ),
         relay_prefixes=RELAYED_PREFIXES,
         socket_prefixes=SOCKET_PREFIXES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headstart.errors import UpstreamError
 from headstart.transcript import Transcript
@@ -12,12 +12,20 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TypeAlias
 
-    from headstart.types import Headers, Piece
+    from headstart.types import Headers, Origin, Piece
 
     Closing: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 
 HELD_BYTES = 8 * 2**20
 """An answer that is longer before its first content is let through unread."""
+
+
+class FollowedAnswer(Protocol):
+    """The answer to a call that another process makes."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """What the call took, once its answer is whole."""
 
 
 class Reply:
@@ -34,8 +42,8 @@ class Reply:
     """
 
     __slots__ = (
-        "_generators", "closing", "headers", "is_plain", "is_stream", "pieces", "status",
-        "storable", "transcript", "transforms", "upstream", "usual_speed",
+        "_generators", "closing", "followed", "headers", "is_plain", "is_stream", "pieces",
+        "status", "storable", "transcript", "transforms", "upstream", "usual_speed",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +64,8 @@ class Reply:
         """The body, once. Reading raises UpstreamError when the answer breaks off."""
         self.transforms = transforms
         self.storable = True
+        self.followed: FollowedAnswer | None = None
+        """Set if another process made the call. That process stores the answer and books it."""
         self.usual_speed: Callable[[], float | None] | None = None
         """Returns the usual tokens per second of this upstream with this model, if known."""
         self.is_stream, self.is_plain = form_of_body(headers)

@@ -343,6 +343,10 @@ class CacheSettings(Section):
     store: str = "sqlite:///headstart.db"
     """`sqlite:///relative/path`, `sqlite:////absolute/path`, `memory:`, `redis://host:6379/0`, or
     [a store of your own](#a-store-of-your-own)."""
+    join_processes: bool = True
+    """Join equal calls of all [workers](workers.md) of a machine, and of all nodes that share a
+    Redis: one process asks the provider, and the others get its answer while it comes. `false`:
+    Headstart joins only the calls of one process."""
     on_corrupt: OnCorrupt = "fail"
     """If a SQLite file is damaged: `fail` stops the start; `fresh` moves the file aside and begins
     a new one."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.factory import Parts
+    from headstart.interfaces import Exchange, Store
     from headstart.middleware.admin_front import Gather
     from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 class Lasting:
     """The parts of a sidecar that outlive a reload: figures and counts go on.
 
-    ``reload`` reads the configuration again; ``gather`` asks all workers for one of their figures.
+    ``reload`` reads the configuration again; ``gather`` asks all workers for one of their figures;
+    ``exchange`` reaches the other workers.
     """
 
     metrics: PrometheusObserver
@@ -53,6 +55,7 @@ class Lasting:
     started: float
     reload: Callable[[], Awaitable[None]] | None = None
     gather: Gather | None = None
+    exchange: Callable[[Store], Exchange] | None = None
     draining: Callable[[], bool] = lambda: False
 
 
@@ -112,6 +115,7 @@ def _build(settings: Settings, lasting: Lasting) -> tuple[Gateway, AdminState]:
         origins=_rules(server, "server.client_keys"),
         on_start=engine.append,
         states=lasting.states,
+        exchange=lasting.exchange,
     )
     return gateway, state
 

@@ -417,6 +417,17 @@ class Sketch(Frozen):
     row: bytes
 
 
+class Lease(Frozen):
+    """The right of one process to make a call that other processes follow."""
+
+    name: str
+    """Digest of all that makes two calls equal."""
+    owner: str
+    """Address of the process (``interfaces.Exchange``)."""
+    token: int
+    """Number of this lease: a later lease of the same name has a higher one."""
+
+
 class Put(Frozen, tag="put"):
     """An entry to store. ``vector`` is a unit row of fp16, little endian, or None."""
 
@@ -426,6 +437,9 @@ class Put(Frozen, tag="put"):
     amends: bool = False
     """Only the stored entry of the same id is replaced, in its place. If it is gone, nothing is
     written."""
+    lease: Lease | None = None
+    """The lease of the call that gave the answer. A store that gives leases ends this one, and
+    writes nothing if another process has taken the same lease later."""
 
 
 class Delete(Frozen, tag="delete"):

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from headstart.cli.acceptor import ConnectionShare
 from headstart.cli.sidecar_server import SidecarServer
 from headstart.cli.worker_channel import Channel
+from headstart.cli.worker_exchange import SupervisorLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, share_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import Gathered
@@ -24,6 +26,9 @@ from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
 from headstart.observe import logger
 from headstart.settings import Settings
 from headstart.sidecar import Sidecar, lasting_parts
+
+if TYPE_CHECKING:
+    from headstart.interfaces import Store
 
 LESSONS_S = 0.5
 """How often workers tell each other what they have learned."""
@@ -34,10 +39,13 @@ class WorkerSide:
 
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
-        self._channel: Channel | None = None
+        self._link = SupervisorLink()
         self._states = SharedUpstreamStates(task.shared, mmap.PAGESIZE)
         lasting = dataclasses.replace(
-            lasting_parts(self._states), reload=self._ask_to_reload, gather=self._gather
+            lasting_parts(self._states),
+            reload=self._ask_to_reload,
+            gather=self._gather,
+            exchange=self._exchange,
         )
         self._sidecar = Sidecar(self._own(task.settings), lasting)
         self._server = SidecarServer(
@@ -59,14 +67,15 @@ class WorkerSide:
     async def _announce(self, server: SidecarServer) -> None:
         """Open the channel, and say that this worker serves."""
         ends = socket.socket(fileno=self._task.channel)
-        self._channel = await Channel.over(ends, self._answer)
-        server.spawn(self._follow, self._channel)
-        server.spawn(self._tell_lessons, self._channel)
-        self._channel.tell("ready")
+        channel = await Channel.over(ends, self._answer)
+        self._link.open(channel)
+        server.spawn(self._follow, channel)
+        server.spawn(self._tell_lessons, channel)
+        channel.tell("ready")
 
     async def _follow(self, channel: Channel) -> None:
         await channel.run()
-        self._channel = None
+        self._link.close()
         logger.warning(
             "the supervisor process has ended; this worker (process %d) goes on alone, without "
             "reloads: stop it with SIGTERM",
@@ -75,7 +84,7 @@ class WorkerSide:
 
     async def _tell_lessons(self, channel: Channel) -> None:
         """Tell the other workers what this one has learned of the upstreams."""
-        while self._channel is not None:
+        while self._link.channel is not None:
             await asyncio.sleep(LESSONS_S)
             if lessons := self._states.take_lessons():
                 channel.tell("learned", lessons)
@@ -84,6 +93,8 @@ class WorkerSide:
         """Answer the supervisor."""
         if kind == "show":
             return await self._sidecar.show(payload.decode())
+        if kind == "mail":
+            return self._link.deliver(payload)
         if kind == "learn":
             self._states.learn(payload)
         if kind == "replace":
@@ -91,16 +102,20 @@ class WorkerSide:
             await self._server.replace(self._own(settings))
         return b""
 
+    def _exchange(self, store: Store) -> WorkerExchange:
+        """Return the way to the other workers for one engine."""
+        return WorkerExchange(self._task.index, store, self._link)
+
     async def _ask_to_reload(self) -> None:
-        if self._channel is None:
+        if self._link.channel is None:
             raise ConfigError("the supervisor process has ended, and only a restart reloads")
-        await self._channel.ask("reload")
+        await self._link.channel.ask("reload")
 
     async def _gather(self, what: str) -> Gathered:
         """Return what all workers show, and the metrics of those that ended."""
-        if self._channel is None:
+        if self._link.channel is None:
             return Gathered(live=[await self._sidecar.show(what)])
-        found = await self._channel.ask("gather", what.encode())
+        found = await self._link.channel.ask("gather", what.encode())
         return msgspec.msgpack.decode(found, type=Gathered)
 
 

@@ -25,6 +25,7 @@ import msgspec
 from headstart.cli.acceptor import GONE
 from headstart.cli.reloads import Reloads
 from headstart.cli.worker_channel import Channel, ChannelClosed
+from headstart.cli.worker_exchange import LeaseTable, Mail
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
 from headstart.observe import logger
@@ -42,7 +43,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 MOST_DEATHS = 5
 """The supervisor gives up when so many workers in a row died at their start, and none serves."""
 ANSWER_S = 2.0
-"""Longest wait for a worker's figures."""
+"""Longest wait for a worker's figures, or until it takes a message."""
 START_S = 300.0
 """Longest wait for a worker's new engine."""
 KILL_S = 10.0
@@ -182,6 +183,7 @@ class WorkerPool:
         self._banner = banner
         self._shared, self._counts = shared_memory(count)
         self._workers: dict[int, _Worker] = {}
+        self._leases = LeaseTable(time.monotonic)
         self._reloading = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._started = asyncio.Event()
@@ -256,6 +258,7 @@ class WorkerPool:
             status = await process.wait()
             channel.close()
         del self._workers[index]
+        self._leases.drop(index)
         self._counts[index] = GONE
         if worker.metrics:
             from headstart.middleware.worker_figures import merge_metrics
@@ -309,6 +312,18 @@ class WorkerPool:
             await self._reload_and_log()
         elif kind == "gather":
             return await self._gather(payload.decode())
+        elif kind == "send":
+            return await self._pass_on(payload)
+        elif kind in ("lease", "renew", "release"):
+            return self._leases.answer(kind, payload)
+        return b""
+
+    async def _pass_on(self, payload: bytes) -> bytes:
+        """Pass a message on to a worker; return b"" if it is not there."""
+        worker = self._workers.get(msgspec.msgpack.decode(payload, type=Mail).worker)
+        with contextlib.suppress(HeadstartError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                return b"" if worker is None else await worker.channel.ask("mail", payload)
         return b""
 
     async def _now_ready(self, worker: _Worker) -> None:

@@ -7,7 +7,7 @@ the cache.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -19,18 +19,22 @@ from headstart.errors import StageError
 from headstart.types import Delete, Frozen, Put, VectorRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from headstart.decisions import Lookup
     from headstart.embeddings.entry_encoder import PromptSketcher, RecentEncoder
     from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import MatchPolicy, Store, VectorIndex
     from headstart.observe import Observer
-    from headstart.types import CacheKey, Entry
+    from headstart.types import CacheKey, Entry, Lease
 
 ANY_CONTEXT = MatchContext()
 PUTS = 256
 """The entries that are stored together, at most: no commit takes long."""
+
+
+FindExact: TypeAlias = "Callable[[str], Awaitable[Entry | None]]"
+"""Returns the store's entry under an exact key. Raises StoreError."""
 
 
 def _nothing() -> None:
@@ -122,14 +126,16 @@ class SemanticCache:
 
     # --- requests ------------------------------------------------------------------------------
 
-    async def find_exact(self, key: CacheKey, accept: Accept) -> Entry | None:
+    async def find_exact(
+        self, key: CacheKey, accept: Accept, find: FindExact | None = None
+    ) -> Entry | None:
         """Return the store's entry under the exact key if ``accept`` lets it pass.
 
-        Call ``peek_exact`` first: it needs no wait.
+        Call ``peek_exact`` first: it needs no wait. ``find`` asks the store in another way.
         """
         deletions = self._replica.deletions
         try:
-            entry = await self._store.find(key.exact)
+            entry = await (self._store.find if find is None else find)(key.exact)
         except StageError as error:
             report_failure(self._observers, error)
             return None
@@ -196,11 +202,19 @@ class SemanticCache:
         """
         return _nothing if self._search is None else self._search.expect(key)
 
-    async def put(self, entry: Entry, text: str | None = None, *, tenant: str = "") -> bool:
+    async def put(
+        self,
+        entry: Entry,
+        text: str | None = None,
+        *,
+        tenant: str = "",
+        lease: Lease | None = None,
+    ) -> bool:
         """Store an entry and index it under the meaning of ``text``. Exact lookups see it at once.
 
         Returns whether the store wrote it; a failure is reported. An encoding takes its turn among
         those of ``tenant``. An entry without a sketch or an encoding serves exact lookups only.
+        ``lease`` is that of the call, if other processes could follow it.
         """
         self._hot.put(entry)
         arrived = _nothing if text is None else self.expect(entry.key)
@@ -212,7 +226,9 @@ class SemanticCache:
                 if vector is not None and entry.id in self._hot:
                     self._hot.put(entry)
             try:
-                await self._store.append([Put(entry=entry, vector=vector, sketch=sketch)])
+                await self._store.append(
+                    [Put(entry=entry, vector=vector, sketch=sketch, lease=lease)]
+                )
             except StageError as error:
                 report_failure(self._observers, error)
                 return False

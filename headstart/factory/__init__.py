@@ -33,6 +33,7 @@ from headstart.factory.upstreams import (
     open_conditions,
     open_upstreams,
 )
+from headstart.interfaces import SharedStore
 from headstart.middleware.asgi import Running
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
@@ -59,6 +60,7 @@ from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
+from headstart.middleware.shared_flights import SharedFlights
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import Opened
-    from headstart.interfaces import Store
+    from headstart.interfaces import Exchange, Store
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
@@ -116,11 +118,13 @@ async def start_engine(
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
+    exchange: Callable[[Store], Exchange] | None = None,
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
     ``origins`` are the rules for requests of web pages; ``states`` those of the upstreams, if they
-    outlive the engine. Raises ConfigError, and closes all parts that were opened by then.
+    outlive the engine. ``exchange`` reaches the other processes of the machine; a store that all
+    processes share has its own. Raises ConfigError, and closes all parts that were opened by then.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -175,6 +179,7 @@ async def start_engine(
             await store.secret(),
             recorder=recorder,
             conversations=conversations,
+            shared=_open_shared_flights(build, exchange),
         )
         held = (
             None if conversations is None else _make_held(conversations, engine, access, observers)
@@ -270,6 +275,7 @@ def _make_engine(
     *,
     recorder: Recorder | None,
     conversations: Conversations | None,
+    shared: SharedFlights | None,
 ) -> Engine:
     settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
     admission = Admission(
@@ -311,7 +317,28 @@ def _make_engine(
         router=router,
         conversations=conversations,
         ledger=parts.ledger,
+        shared=shared,
     )
+
+
+def _open_shared_flights(
+    build: BuildContext, exchange: Callable[[Store], Exchange] | None
+) -> SharedFlights | None:
+    """Return what joins equal calls of several processes; None if there is only this one."""
+    store, settings = build.store, build.settings.cache
+    if not (settings.enabled and settings.join_processes):
+        return None
+    if isinstance(store, SharedStore):
+        found = store.exchange()
+    elif exchange is not None:
+        found = exchange(store)
+    else:
+        return None
+    shared = SharedFlights(found, build.supervisor.spawn, build.observers)
+    running = build.supervisor.spawn(shared.run)
+    build.stack.callback(running.cancel)
+    build.stack.push_async_callback(shared.aclose)
+    return shared
 
 
 def _make_conversations(parts: Parts) -> Conversations | None:

@@ -22,7 +22,7 @@ from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rul
 from headstart.settings import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.factory.shaping import Shaping
     from headstart.factory.upstreams import Opened
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.draft_judges import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
+    from headstart.policies.output.continuation import Prefill
     from headstart.settings import (
         CacheSettings,
         CompressionSettings,
+        OutputSettings,
         RouteSettings,
         Settings,
         UpstreamSettings,
@@ -106,7 +108,8 @@ def make_router(
         shaped = {route.name: shaping.around(alone, route) for route in without_upstreams}
         candidates = {"": shaping.around(alone, None), **shaped}
         providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
-    routes = {"": RouteTaken(predicts=settings.output.predictions)}
+    rescued = partial(builder.rescued, Strategy(), settings.output)
+    routes = {"": RouteTaken(predicts=settings.output.predictions, rescued=rescued)}
     for route in settings.route:
         chosen = strategy_of(route)
         candidate, relays = None, {}
@@ -119,6 +122,7 @@ def make_router(
             chosen.deadline_s,
             chosen.early_200_s,
             predicts=settings.output.at(route).predictions,
+            rescued=partial(builder.rescued, chosen, settings.output.at(route)),
             # Of a cascade the strong model answers what no judge can read.
             members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
             assumes_equal=chosen.equal_models == "assume",
@@ -189,14 +193,13 @@ class CandidateBuilder:
 
     def alone(self, upstream: str) -> Candidate:
         """Return the candidate of requests without a route: one upstream, with retries."""
-        return self._rescued(
-            Strategy(), self.build(upstream, Strategy(), self._upstreams[upstream])
-        )
+        candidate = self.build(upstream, Strategy(), self._upstreams[upstream])
+        return self._rescued(Strategy(), candidate, self._prefill)
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
         """Return the candidate of a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
-        return self._rescued(strategy, self.build(name, strategy, *members))
+        return self._rescued(strategy, self.build(name, strategy, *members), self._prefill)
 
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
         """Return what answers the relayed requests of a route, by the dialect of the requests."""
@@ -214,10 +217,20 @@ class CandidateBuilder:
         targets = [target for each in members for target in each.targets]
         return RelayedInTurn(name, targets, draw=_draw)
 
-    def _rescued(self, strategy: Strategy, candidate: Candidate) -> Candidate:
+    def rescued(
+        self, strategy: Strategy, output: OutputSettings, candidate: Candidate
+    ) -> Candidate:
+        """Return a candidate with the rescue of a strategy around it and around its steps."""
+        # Steps that rewrite the answer need it from its beginning.
+        rewritten = output.edits != "off" or output.quotes
+        return self._rescued(strategy, candidate, {} if rewritten else self._prefill)
+
+    def _rescued(
+        self, strategy: Strategy, candidate: Candidate, prefill: Mapping[str, Prefill]
+    ) -> Candidate:
         from headstart.middleware.upstreams.rescue import Rescued
 
-        return Rescued(candidate, DIALECTS, mode=strategy.rescue, prefill=self._prefill)
+        return Rescued(candidate, DIALECTS, mode=strategy.rescue, prefill=prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return a candidate that combines members by a strategy."""

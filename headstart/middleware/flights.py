@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt, Shaped
     from headstart.dialects.embeddings import Vectors
+    from headstart.middleware.shared_flights import OwnedCall
     from headstart.reply import Reply
     from headstart.types import Entry, Headers, Origin
 
@@ -33,6 +34,9 @@ LOG_BYTES = 8 * 1024 * 1024
 
 REST_S = 0.5
 """How long a call may go on after its answer is whole, when no client reads it any more."""
+
+OWN_ALONE = frozenset(("cache-control", "vary"))
+"""Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
 
 _LATE = "no answer in time: the client's timeout, x-headstart-deadline-ms, or a deadline_s"
 
@@ -172,8 +176,9 @@ class Flight:
     __slots__ = (
         "__weakref__", "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes",
         "_payer", "_room", "_settling", "_size", "attempts", "began", "done", "end", "ended",
-        "entry", "error", "first_content", "full", "head", "is_read", "not_stored", "origin",
-        "pump", "readers", "reading", "reply", "settled", "shaped", "vectors", "whole",
+        "entry", "error", "first_content", "followed", "full", "head", "is_read", "not_stored",
+        "origin", "owned", "pump", "readers", "reading", "reply", "settled", "shaped", "vectors",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
@@ -199,6 +204,10 @@ class Flight:
         """The stored answer."""
         self.not_stored: str | None = None
         """Why the answer is not stored."""
+        self.followed = False
+        """Another process makes the call, stores the answer and books it."""
+        self.owned: OwnedCall | None = None
+        """The lease of the call, if other processes may follow it."""
         self.is_read = False
         """The pump reads the answer now."""
         self.reading: asyncio.Task[None] | None = None

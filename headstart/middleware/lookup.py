@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.decisions import MatchContext
-    from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.cache import FindExact, SemanticCache
     from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
@@ -101,11 +101,16 @@ class Finder:
         entry = self._cache.peek_exact(key.exact)
         return None if entry is None else self._judge(prepared, entry, began)
 
-    async def find(self, prepared: Prepared, key: CacheKey) -> Lookup:
-        """Return a hit, or a miss and its reason. Stages that fail cost only the cache."""
+    async def find(
+        self, prepared: Prepared, key: CacheKey, find: FindExact | None = None
+    ) -> Lookup:
+        """Return a hit, or a miss and its reason. Stages that fail cost only the cache.
+
+        ``find`` asks the store for the exact key in another way.
+        """
         began = time.perf_counter()
-        refuse = partial(self._refuse, prepared)
-        entry = await self._cache.find_exact(key, refuse)
+        refuse = partial(self.refuses, prepared)
+        entry = await self._cache.find_exact(key, refuse, find)
         if entry is not None:
             return self._judge(prepared, entry, began)
         reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
@@ -146,20 +151,20 @@ class Finder:
         entries: list[Entry | None] = []
         refusal = None
         for entry in await self._cache.find_each(keys):
-            why = "exact-only" if entry is None else self._refuse(prepared, entry)
+            why = "exact-only" if entry is None else self.refuses(prepared, entry)
             entries.append(entry if why is None else None)
             refusal = refusal or why
         return entries, UNPROVEN if refusal and readable is not None else refusal
 
     def _judge(self, prepared: Prepared, entry: Entry, began: float) -> Lookup:
         """Return a hit if an entry under the exact key may answer the request."""
-        reason = self._refuse(prepared, entry)
+        reason = self.refuses(prepared, entry)
         if reason is not None:
             return _miss(reason) if prepared.readable is None else _hide(_miss(reason))
         spent_s = time.perf_counter() - began
         return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent_s)
 
-    def _refuse(self, prepared: Prepared, entry: Entry) -> str | None:
+    def refuses(self, prepared: Prepared, entry: Entry) -> str | None:
         """Return why an entry may not answer a request, or None."""
         if prepared.readable is not None and entry.origin.upstream not in prepared.readable:
             return UNPROVEN

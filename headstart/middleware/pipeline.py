@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from headstart.embeddings.cache import FindExact
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
@@ -55,12 +56,13 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
-    from headstart.middleware.prepare import Preparer
+    from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.pump import Pump
-    from headstart.middleware.respond import Compose, Responder
+    from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import Router
+    from headstart.middleware.shared_flights import Claim, SharedFlights
     from headstart.observe import Observer
-    from headstart.types import CacheKey, Headers
+    from headstart.types import CacheKey, Entry, Headers
 
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
@@ -92,10 +94,31 @@ def _source_of(context: RequestContext) -> AnswerSource:
     )
 
 
+def _identity(prepared: Prepared, key: CacheKey) -> tuple[object, ...]:
+    """Return all that makes two calls equal, so that one may join the other."""
+    request = prepared.request
+    assert request is not None
+    return (
+        key.exact,
+        prepared.rule,
+        request.stream,
+        request.include_usage,
+        request.max_tokens,
+        request.choices,
+        request.logprobs,
+        request.dialect,
+        prepared.directives.compress,
+        # Nobody knows yet which upstream will answer. A caller that some of them have not
+        # accepted joins no other caller's call.
+        "" if prepared.readable is None else prepared.holder,
+    )
+
+
 class Engine:
     """Answers matched requests from the cache, a call in flight, or an upstream.
 
-    ``router`` picks the provider; None sends misses to the wrapped app.
+    ``router`` picks the provider; None sends misses to the wrapped app. With ``shared``, equal
+    calls of other processes are joined, too.
     """
 
     def __init__(
@@ -117,6 +140,7 @@ class Engine:
         router: Router | None,
         conversations: Conversations | None = None,
         ledger: ClientLedger | None = None,
+        shared: SharedFlights | None = None,
     ) -> None:
         self._options = options
         self._access = access
@@ -134,6 +158,7 @@ class Engine:
         self._new_id = new_id
         self._router = router
         self._conversations = conversations
+        self._shared = shared
         self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
@@ -184,6 +209,8 @@ class Engine:
             repeat = context.prepared.repeat
             if repeat is not None and self._finder is not None and context.succeeded:
                 self._finder.note_answered(repeat)
+            if context.claim is not None:
+                context.claim.close()
             if context.seat is None:
                 self._observer.notify(context.served(self._clock()))
             else:
@@ -319,15 +346,22 @@ class Engine:
                 variants = self._admission.variants(prepared.request)
                 if variants > 1:
                     key = variant(key, self._random.randrange(variants))
-            lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+            lookup = finder.peek(prepared, key) or await finder.find(
+                prepared, key, None if self._shared is None else self._claim(context, key)
+            )
             if lookup.entry is None and (request := prepared.request) is not None:
                 lost = finder.lost_in_dialect(request, key)
                 if lost is not None:  # the answer for the other dialect stays
                     key = key_of_dialect(key, request.dialect)
-                    lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+                    lookup = finder.peek(prepared, key) or await finder.find(
+                        prepared, key, None if self._shared is None else self._claim(context, key)
+                    )
                     is_named = lookup.entry is None and lookup.reason not in _ANEW
                     if is_named and prepared.readable is None:
                         lookup = msgspec.structs.replace(lookup, reason=lost)
+            if self._shared is not None and lookup.entry is None:
+                # An equal call may have ended while the store was asked.
+                lookup = finder.peek(prepared, key) or lookup
             context.timings[b"lookup"] = lookup.lookup_s
             if lookup.encode_s:
                 context.timings[b"encode"] = lookup.encode_s
@@ -336,6 +370,21 @@ class Engine:
             return key, self._decide(context, key, lookup)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             return key, HitDecision(HitAction.ASK, self._failed("lookup", error))
+
+    def _claim(self, context: RequestContext, key: CacheKey) -> FindExact | None:
+        """Return a search of the store that also takes the lease of the call.
+
+        None: the caller may not read all answers, or wants no call.
+        """
+        prepared = context.prepared
+        if self._shared is None or prepared.readable is not None:
+            return None
+        if prepared.directives.only_if_cached:
+            return None
+        if context.claim is not None:
+            context.claim.close()
+        context.claim = claim = self._shared.claim(_identity(prepared, key))
+        return claim.find
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
         self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
@@ -404,29 +453,15 @@ class Engine:
         app: ASGIApp,
         sample: FeedbackSample | None,
     ) -> None:
-        prepared = context.prepared
-        request = prepared.request
-        assert request is not None
         self._limit(context)
-        identity = (
-            key.exact,
-            prepared.rule,
-            request.stream,
-            request.include_usage,
-            request.max_tokens,
-            request.choices,
-            request.logprobs,
-            request.dialect,
-            prepared.directives.compress,
-            # Nobody knows yet which upstream will answer. A caller that some of them have not
-            # accepted joins no other caller's call.
-            "" if prepared.readable is None else prepared.holder,
-        )
+        identity = _identity(context.prepared, key)
         flight = self._flights.find(identity, context.begin_by)
         if flight is not None and flight.whole and context.lookup.reason in _ANEW:
             flight = None  # the caller does not want this answer again
         if flight is not None and context.held_out is None:
             alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
+            if context.claim is not None:
+                context.claim.close()
             try:
                 return await self._fly(context, flight)
             except NotForOthers:
@@ -458,6 +493,14 @@ class Engine:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline)
+        claim = context.claim
+        if (
+            claim is not None
+            and claim.elsewhere
+            and context.held_out is None
+            and identity is not None
+        ):
+            upstream = self._following(context, claim, flight, upstream)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -471,8 +514,33 @@ class Engine:
         )
         if identity is not None:
             self._flights.add(identity, flight)
+            if context.claim is not None:
+                context.claim.begin(flight)
         flight.pump = self._spawn(pumped.run)
         return flight
+
+    def _following(
+        self, context: RequestContext, claim: Claim, flight: Flight, upstream: Upstream
+    ) -> Upstream:
+        """Return what answers with another process's call, or else asks ``upstream``."""
+        from headstart.middleware.upstreams.followed import FollowedCall
+
+        assert self._shared is not None
+        return FollowedCall(
+            self._shared,
+            claim,
+            flight,
+            upstream,
+            dialect=context.route.dialect,
+            render=partial(self._render_for, context),
+            rescued=self._routes.get(context.prepared.rule, NO_ROUTE).rescued,
+        )
+
+    def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
+        """Return an entry that was stored since the lookup; None if it must not answer."""
+        if self._finder is None or self._finder.refuses(context.prepared, entry):
+            return None
+        return self._responder.render(context, entry, self._clock())
 
     def _spawn(
         self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any

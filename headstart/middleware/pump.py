@@ -210,6 +210,8 @@ class PumpedCall:
         finally:
             # Only now, where memory has no room for the entry: until here others may join.
             self._pump.flights.remove(self._identity, flight)
+            if flight.owned is not None:
+                flight.owned.end()
         if unseen is not None:
             raise unseen
 
@@ -222,7 +224,11 @@ class PumpedCall:
         if pump.recorder is not None and is_chat and self._document is None:
             pump.recorder.add(self._call, self._dialect, entry)
         tenant = self._prepared.match_context.tenant
-        stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant)
+        owned = self._flight.owned
+        lease = None if owned is None else owned.lease
+        stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant, lease=lease)
+        if owned is not None:
+            owned.stored = stored
         if sample is not None and pump.learner is not None and not _calls_tools(entry):
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
@@ -281,8 +287,7 @@ class PumpedCall:
             reply.is_stream,
             self._storing.refusal,
         )
-        if self._holder and pump.wrapped:  # the attempts tell it for other upstreams
-            pump.accepted.note(self._holder, reply.upstream, reply.status)
+        self._note_source(reply)
         try:
             await self._read(reply, head)
         except asyncio.CancelledError:
@@ -310,6 +315,15 @@ class PumpedCall:
         if transcript.failure is not None:
             self._failed(transcript.failure)
         flight.finish()
+
+    def _note_source(self, reply: Reply) -> None:
+        """Note who answers: another process, or an upstream that saw the caller's key."""
+        if reply.followed is not None:
+            self._flight.followed = True
+            self._key = None  # its owner stores it
+            self._holder = ""  # its owner knows whose key was accepted
+        elif self._holder and self._pump.wrapped:  # the attempts tell it for other upstreams
+            self._pump.accepted.note(self._holder, reply.upstream, reply.status)
 
     async def _read(self, reply: Reply, head: Head) -> None:
         flight, custom = self._flight, self._custom
@@ -377,7 +391,8 @@ class PumpedCall:
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
         extra = [each for each in flight.attempts if each.outcome is not AttemptOutcome.WON]
-        flight.origin = origin = Origin(
+        followed = None if reply.followed is None else reply.followed.origin
+        flight.origin = origin = followed or Origin(
             model="" if named is None else named.model,
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
+    from headstart.middleware.shared_flights import Claim
     from headstart.types import Entry, Headers, Origin
 
 RETRY_GRACE_S = 10.0
@@ -114,11 +115,11 @@ class RequestContext:
     """
 
     __slots__ = (
-        "answer_id", "attempts", "begin_by", "body", "caller", "chain", "deadline", "delivered",
-        "error", "first_byte", "flight", "held_out", "id", "item_hits", "items", "lookup",
-        "not_stored", "origin", "page_headers", "partly_saved", "prepared", "read_at", "receive",
-        "retry_from", "route", "scope", "seat", "send", "started", "status", "stored", "timings",
-        "total_s", "upstream", "upstream_s",
+        "answer_id", "attempts", "begin_by", "body", "caller", "chain", "claim", "deadline",
+        "delivered", "error", "first_byte", "flight", "held_out", "id", "item_hits", "items",
+        "lookup", "not_stored", "origin", "page_headers", "partly_saved", "prepared", "read_at",
+        "receive", "retry_from", "route", "scope", "seat", "send", "started", "status", "stored",
+        "timings", "total_s", "upstream", "upstream_s",
     )  # fmt: skip
 
     def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,6 +149,8 @@ class RequestContext:
         """
         self.flight: Flight | None = None
         """The upstream call whose answer it gets."""
+        self.claim: Claim | None = None
+        """What its lookup found out about equal calls of other processes."""
         self.seat: Client | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
@@ -169,10 +172,8 @@ class RequestContext:
         """Why nothing of the answer is kept."""
         self.attempts: tuple[Attempt, ...] = ()
         """The upstream calls that this very request caused."""
-        self.items = 0
-        """How many items it asks for, if each is cached alone."""
-        self.item_hits = 0
-        """How many of them the cache had."""
+        self.items = self.item_hits = 0
+        """How many items it asks for, if each is cached alone; and how many the cache had."""
         self.partly_saved: Origin | None = None
         """The cost of the items that the cache had, if others were asked for."""
 

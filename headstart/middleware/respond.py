@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from headstart.attempts import extra_cost_usd
-from headstart.decisions import Outcome
+from headstart.decisions import Lookup, Outcome
 from headstart.dialects.responses_chains import own_id
 from headstart.dialects.shared_answers import in_dialect
 from headstart.errors import (
@@ -28,6 +28,7 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import replay_body, watch
+from headstart.middleware.flights import OWN_ALONE
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
 from headstart.policies.callers import NameMemo
@@ -37,7 +38,6 @@ from headstart.types import Completion, RawResponse
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from headstart.decisions import Lookup
     from headstart.dialects.dialect import Dialect, Rendered
     from headstart.middleware.asgi_types import ASGIApp, Message, Scope, Send
     from headstart.middleware.concurrency import Spawn
@@ -68,8 +68,6 @@ _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
 _is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
-_OWN_ALONE = frozenset(("cache-control", "vary"))
-"""Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
 _FORWARDS = frozenset(("stale", "partial"))
 """Reasons of a miss that are words of ``fwd`` in RFC 9211 by themselves."""
 _HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
@@ -212,10 +210,10 @@ class Responder:
                 async with asyncio.timeout(early_200_s):
                     head = await client.head()
         if head is None:
-            return await self._send_early(context, client)
-        if context.lookup.outcome is Outcome.JOINED and head.not_stored in _OWN_ALONE:
+            return await self._send_early(context, flight, client)
+        if context.lookup.outcome is Outcome.JOINED and head.not_stored in OWN_ALONE:
             raise NotForOthers
-        context.upstream = head.upstream
+        _note_head(context, flight, head)
         if _is_document(context, head):
             body = await client.read_all()
             if compose is not None:
@@ -271,7 +269,7 @@ class Responder:
             last = dialect.error_frame(error, context.id)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _send_early(self, context: RequestContext, client: Client) -> None:
+    async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
         """Send 200 before there is an answer, and comments until there is; errors become events."""
         dialect, heartbeat = context.route.dialect, _heartbeat(context)
         assert dialect is not None
@@ -290,7 +288,7 @@ class Responder:
                         head = await client.head()
                 if head is None:
                     await context.send(body)
-            context.upstream = head.upstream
+            _note_head(context, flight, head)
             if not (head.stream and is_plain(head.headers)):
                 raise UpstreamProtocolError("the upstream answered with something else than events")
             while data := await client.read():
@@ -410,6 +408,13 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
     if not request.logprobs:
         choices = tuple(msgspec.structs.replace(choice, logprobs=None) for choice in choices)
     return msgspec.structs.replace(answer, choices=choices)
+
+
+def _note_head(context: RequestContext, flight: Flight, head: Head) -> None:
+    """Note whose answer has begun, and whether another process asked for it."""
+    context.upstream = head.upstream
+    if flight.followed:
+        context.lookup = Lookup(outcome=Outcome.JOINED)
 
 
 def _bound_whole(context: RequestContext, client: Client) -> None:

@@ -74,6 +74,8 @@ class RouteTaken:
     """Upstreams are told the answer to a similar prompt."""
     members: tuple[str, ...] = ()
     """Names of its upstreams, the first to ask for what nobody reads first."""
+    rescued: Callable[[Candidate], Candidate] | None = None
+    """Puts a rescue around a candidate, as the route has it; None: there is no upstream."""
     assumes_equal: bool = False
     """The operator says that the models of its upstreams are equal."""
 

@@ -39,14 +39,14 @@ class Served:
         self.process: subprocess.Popen[bytes]
         self.write()
 
-    def write(self, cache: str = "", rest: str = "") -> None:
+    def write(self, cache: str = "", rest: str = "", store: str = "sqlite:///kept.db") -> None:
         """Write the configuration."""
         self.config.write_text(
             f"""[server]
 port = {self.port}
 [cache]
 mode = "exact-only"
-store = "sqlite:///kept.db"
+store = "{store}"
 {cache}
 [[upstream]]
 name = "sim"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.observe import Observer
-    from headstart.types import Charge, Record, Sketch
+    from headstart.types import Charge, Lease, Record, Sketch
 
 T = TypeVar("T")
 
@@ -82,6 +82,7 @@ class EncodedPut(NamedTuple):
     vector: bytes | None
     sketch: Sketch | None
     amends: bool
+    lease: Lease | None
 
     @property
     def size(self) -> int:
@@ -126,6 +127,7 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
         vector=put.vector,
         sketch=put.sketch,
         amends=put.amends,
+        lease=put.lease,
     )
     if limits.max_bytes is not None and encoded.size > limits.max_bytes:
         raise StoreError(f"an entry of {encoded.size} bytes exceeds cache.max_bytes")

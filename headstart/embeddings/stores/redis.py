@@ -6,8 +6,8 @@ after a timeout all calls fail at once for a moment: a dead Redis costs a reques
 All keys have the same prefix, which keeps them on one node of a cluster:
 
 ===============  =======================================================================
-entry:<id>       hash: exact, partition, encoder, expires, value, vector, sketcher, sketch;
-                 with a TTL
+entry:<id>       hash: exact, partition, encoder, expires, value, vector, sketcher, sketch, and
+                 token of the call's lease; with a TTL
 exact:<exact>    id of the entry under an exact key; with the same TTL
 order            sorted set of ids by a number that only grows: oldest first
 used, expires    sorted sets of ids by Unix seconds
@@ -21,6 +21,8 @@ counter:<name>   string: the value of a counter; with a TTL
 count            the last number in ``order`` or ``documents``
 schema, secret   strings, written once
 ===============  =======================================================================
+
+``redis_exchange`` has the keys of the leases.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from headstart.embeddings.stores.records import (
     stored_ids,
 )
 from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain
+from headstart.embeddings.stores.redis_exchange import LEASE_SCRIPTS, RedisExchange
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served
 from headstart.types import Charged, Delete, Entry, Sketch, StoreStats
@@ -131,12 +134,23 @@ local function amend(record)
     write(entry, record)
 end
 
+local function is_late(record, token)
+    local held = redis.call('HGET', prefix .. 'lease:' .. record.lease, 'token')
+    if held and tonumber(held) > token then return true end
+    local there = redis.call('GET', prefix .. 'exact:' .. record.exact) or ''
+    local written = redis.call('HGET', prefix .. 'entry:' .. there, 'token')
+    if written and tonumber(written) > token then return true end
+    if held == record.token then redis.call('DEL', prefix .. 'lease:' .. record.lease) end
+end
+
 local function put(record)
     local id, exact = record.id, prefix .. 'exact:' .. record.exact
+    if record.lease and is_late(record, tonumber(record.token)) then return note('deleted', id) end
     remove(redis.call('GET', exact) or '')
     remove(id)
     local entry = prefix .. 'entry:' .. id
     write(entry, record)
+    if record.token then redis.call('HSET', entry, 'token', record.token) end
     redis.call('SET', exact, id)
     if record.expires then
         redis.call('HSET', entry, 'expires', record.expires)
@@ -168,7 +182,9 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
 return last[1] and last[1][1] or ''
 """
 """KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records name a blob by its
-place, because cmsgpack cannot read binary strings. Returns the log's end."""
+place, because cmsgpack cannot read binary strings. An answer whose call had a lease is written
+unless a later lease was taken, or has written; otherwise the log says that it is deleted, so its
+process forgets it. Returns the log's end."""
 
 LABEL = """
 local labels = KEYS[1] .. 'labels'
@@ -243,6 +259,8 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
         "amends": record.amends,
         "value": _add_blob(blobs, record.value),
     }
+    if record.lease is not None:
+        change["lease"], change["token"] = record.lease.name, str(record.lease.token)
     if record.vector is not None:
         change["vector"] = _add_blob(blobs, record.vector)
     if record.sketch is not None:
@@ -307,7 +325,7 @@ class RedisStore(RecordStore):
         super().__init__(**options)
         self._connected = connect(url)
         self._client = self._connected.redis
-        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE)
+        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE, *LEASE_SCRIPTS)
         self._scripts = {text: self._client.register_script(text) for text in scripts}
         self._paused_until = 0.0
 
@@ -330,6 +348,10 @@ class RedisStore(RecordStore):
             )
         if not version:
             raise ConfigError(f"cache.store: {TOO_OLD}")
+
+    def exchange(self) -> RedisExchange:
+        """Return the leases and messages of the processes that share this store."""
+        return RedisExchange(self._client, PREFIX, self._run, self._unpack, self._failing_fast)
 
     async def aclose(self) -> None:
         """Close the connections. The server has everything that was appended."""

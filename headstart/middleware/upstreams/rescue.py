@@ -17,6 +17,7 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.request_edits import with_document
+from headstart.middleware.shared_flights import OwnerLost
 from headstart.policies.output.continuation import continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
@@ -227,7 +228,9 @@ class Rescued:
         assert request is not None
         if not _is_rescuable(shown, call):
             raise broken
-        second, splice = await self._second(reply.upstream, shown, call)
+        # The upstream did not fail if only the process that had asked it has ended.
+        failed = "" if isinstance(broken, OwnerLost) else reply.upstream
+        second, splice = await self._second(failed, shown, call)
         if second is None:
             raise broken
         reply.transforms = (*reply.transforms, RESCUED)

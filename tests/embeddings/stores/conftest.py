@@ -23,7 +23,10 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-ACL = "on >secret ~{headstart}:* -@all +@read +@write +@scripting +@connection -@dangerous"
+ACL = (
+    "on >secret ~{headstart}:* &{headstart}:* "
+    "-@all +@read +@write +@scripting +@connection +@pubsub -@dangerous"
+)
 """The rights that docs/nodes.md gives."""
 
 
@@ -61,6 +64,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return "memory:"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
+    return _url(request)
+
+
+@pytest.fixture(params=REDIS)
+def redis_url(request: pytest.FixtureRequest) -> str:
+    return _url(request)
+
+
+def _url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a server, which is empty."""
     server: RedisServer | Failover | Cluster = request.getfixturevalue(request.param)
     server.flush()
     if request.param == "redis_acl":

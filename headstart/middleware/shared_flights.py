@@ -1,0 +1,537 @@
+"""Joins equal calls of several processes: one of them asks the provider, the others follow it.
+
+A lookup that finds no entry takes the lease of its call, or learns which process has it
+(``interfaces.Exchange``). That process, the owner, makes its call like any other and publishes
+nothing. A process that wants the same answer asks the owner for it, as a follower. The owner then
+reads its own flight like one more client, and sends what it reads. So nobody who leaves, here or
+there, stops the others.
+
+An owner says every ``ALIVE_S`` that it is still there. If it dies or its call fails, one of the
+followers takes the lease over, and the others follow that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
+from headstart.errors import StageError, UpstreamError
+from headstart.middleware.flights import LOG_BYTES, OWN_ALONE
+from headstart.observe import StageFailed
+from headstart.types import Entry, Headers, Lease, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from headstart.interfaces import Exchange
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.flights import Client, Flight
+    from headstart.observe import Observer
+
+T = TypeVar("T")
+
+RENEW_S = 1.0
+"""How often an owner renews its leases."""
+ALIVE_S = 0.5
+"""The longest silence of an owner whose process runs."""
+DOUBT_S = 1.0
+"""After this silence a follower asks whether the owner's process is there."""
+SILENCE_S = 3.0
+"""After this silence a follower takes the owner for lost, although its process may be there."""
+BEGIN_S = 2.0
+"""How long the owner of a lease may look for answers of equal meaning before its call begins."""
+SETTLE_S = 1.0
+"""Longest wait for the books of a call that ended, before its followers hear of the end."""
+PART_BYTES = 256 * 1024
+"""Longest part of an answer in one message."""
+
+
+class OwnerLost(UpstreamError):
+    """The process that makes the call has ended, or cannot give its answer.
+
+    ``again``: another process may now make the call for all.
+    """
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    number: int
+    """Names the follower within its process."""
+
+
+class _Follow(_Message, frozen=True):
+    """A process wants to follow the call of a lease."""
+
+    address: str
+    lease: Lease
+    wait_s: float | None
+    """How long its client would wait for the whole answer."""
+
+
+class _Leave(_Message, frozen=True):
+    """It does not follow any more."""
+
+    address: str
+
+
+class Opened(_Message, frozen=True):
+    """Status and headers of the answer have come."""
+
+    status: int
+    headers: Headers
+    upstream: str
+    transforms: tuple[str, ...]
+
+
+class Part(_Message, frozen=True):
+    """More of the body has come."""
+
+    start: int
+    """How many bytes came before."""
+    data: bytes
+    origin: Origin | None = None
+    """Set once the answer is whole."""
+
+
+class Over(_Message, frozen=True):
+    """Nothing more comes."""
+
+    whole: bool
+    again: bool = True
+    """If it is not whole: another process may make the call for all."""
+    origin: Origin | None = None
+    attempts: tuple[Attempt, ...] = ()
+    """The attempts that no client of the owner has booked."""
+
+
+class _Alive(_Message, frozen=True):
+    """The owner is still there."""
+
+
+Answer: TypeAlias = Opened | Part | Over
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    _Follow | _Leave | Opened | Part | Over | _Alive
+)
+
+
+class OwnedCall:
+    """A call whose lease this process has. ``claims`` lookups may still begin it."""
+
+    __slots__ = ("_ended", "begun", "claims", "flight", "lease", "stored")
+
+    def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
+        self.lease = lease
+        self.claims = 0
+        self.flight: Flight | None = None
+        self.begun = asyncio.Event()
+        """Set when the call has begun."""
+        self.stored = False
+        """The store has written the answer."""
+        self._ended = ended
+
+    def begin(self, flight: Flight) -> None:
+        """Let others follow a flight, unless they follow another one already."""
+        if self.flight is None:
+            self.flight = flight
+            flight.owned = self
+            self.begun.set()
+
+    def end(self) -> None:
+        """Release the lease. Those who follow already get the rest of the answer."""
+        self._ended(self)
+
+
+class Claim:
+    """What one lookup learned of its call: this process has the lease, or another one has it.
+
+    ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
+    """
+
+    __slots__ = ("_flights", "_owned", "exact", "lease", "name")
+
+    def __init__(self, flights: SharedFlights, name: str) -> None:
+        self._flights = flights
+        self.name = name
+        self.exact = ""
+        self.lease: Lease | None = None
+        """The lease that was found or taken; None: there is no lease, or an entry was found."""
+        self._owned: OwnedCall | None = None
+
+    async def find(self, exact: str) -> Entry | None:
+        """Return the store's entry, or else take the lease if it is free. Raises StoreError."""
+        self.exact = exact
+        found = await self._flights.find(exact, self.name)
+        if isinstance(found, OwnedCall):
+            found.claims += 1
+            self._owned, self.lease = found, found.lease
+            return None
+        if isinstance(found, Lease):
+            self.lease = found
+            return None
+        return found
+
+    @property
+    def elsewhere(self) -> bool:
+        """Another process has the lease."""
+        return self.lease is not None and self.lease.owner != self._flights.exchange.address
+
+    def begin(self, flight: Flight) -> None:
+        """Let other processes follow a flight, if this process has the lease."""
+        if self._owned is not None:
+            self._owned.begin(flight)
+        self.close()
+
+    def close(self) -> None:
+        """Give the lease up if no flight began by it."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.claims -= 1
+            if not owned.claims and owned.flight is None:
+                owned.end()
+
+
+class Following:
+    """The answer to a call of another process, as its messages bring it. ``aclose`` it."""
+
+    def __init__(self, flights: SharedFlights, owner: str, number: int) -> None:
+        self.origin: Origin | None = None
+        """What the call took, once its answer is whole."""
+        self._flights = flights
+        self._owner = owner
+        self._number = number
+        self._messages: deque[Answer] = deque()
+        self._size = 0
+        self._received = 0
+        self._heard = asyncio.get_running_loop().time()
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost = self._over = False
+
+    def take(self, message: Answer | _Alive) -> None:
+        """Take a message of the owner."""
+        self._heard = asyncio.get_running_loop().time()
+        if not isinstance(message, _Alive):
+            self._messages.append(message)
+            self._size += len(message.data) if isinstance(message, Part) else 0
+        self._wake()
+
+    def lose(self) -> None:
+        """Note that messages can be missing from now on."""
+        self._lost = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> Answer:
+        """Return the next message. Raises OwnerLost if none comes, or if one is missing."""
+        if self._size > LOG_BYTES:
+            raise OwnerLost("too much of the answer waits to be read", again=False)
+        while not self._messages:
+            if self._lost:
+                raise OwnerLost("the messages of other processes do not arrive", again=False)
+            await self._news()
+        message = self._messages.popleft()
+        if isinstance(message, Part):
+            if message.start != self._received:
+                raise OwnerLost("a part of the answer was lost on its way", again=False)
+            self._received += len(message.data)
+            self._size -= len(message.data)
+        if isinstance(message, Part | Over):
+            self.origin = message.origin or self.origin
+        self._over = isinstance(message, Over)
+        return message
+
+    async def _news(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DOUBT_S):
+                return await self._waiter
+        silent = loop.time() - self._heard >= SILENCE_S
+        if silent or not await self._flights.reaches(self._owner):
+            raise OwnerLost("the process that made the call has ended", again=True)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._flights.leave(self._owner, self._number, tell=not self._over)
+
+
+class _Searches:
+    """Searches for one lease that run in this process."""
+
+    __slots__ = ("ended", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.ended = asyncio.Event()
+        """Set when the next one of them ends."""
+
+    def note_end(self) -> None:
+        """Wake those who wait for the end of a search."""
+        ended, self.ended = self.ended, asyncio.Event()
+        ended.set()
+
+
+class SharedFlights:
+    """The flights of this process that others may follow, and those of others that it follows."""
+
+    def __init__(self, exchange: Exchange, spawn: Spawn, observer: Observer) -> None:
+        self.exchange = exchange
+        self._spawn = spawn
+        self._observer = observer
+        self._owned: dict[str, OwnedCall] = {}
+        self._searches: dict[str, _Searches] = {}
+        self._following: dict[int, Following] = {}
+        self._followers: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._numbers = itertools.count(1)
+
+    # --- lifetime ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Receive messages and renew leases, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._receive())
+            tasks.create_task(self._renew())
+
+    async def aclose(self) -> None:
+        """Let followers hear the end of answers that are whole, and give up all leases."""
+        for owned in tuple(self._owned.values()):
+            await self._release(owned)
+        if self._followers:
+            tasks = tuple(self._followers.values())
+            _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
+            for task in late:
+                task.cancel()
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                async with contextlib.aclosing(self.exchange.messages()) as messages:
+                    async for data in messages:
+                        if data:
+                            self._take(data)
+            except StageError as error:
+                self._failed(error)
+            for following in self._following.values():
+                following.lose()
+            await asyncio.sleep(RENEW_S)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            if leases := [owned.lease for owned in self._owned.values()]:
+                try:
+                    await self.exchange.renew(leases)
+                except StageError as error:
+                    self._failed(error)
+
+    def _failed(self, error: StageError) -> None:
+        cause = error.__cause__ or error
+        detail = "equal calls of other processes are not joined"
+        self._observer.notify(
+            StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
+        )
+
+    # --- leases -----------------------------------------------------------------------------
+
+    def claim(self, identity: Hashable) -> Claim:
+        """Return the claim of a lookup. Equal calls have the same ``identity`` in all processes."""
+        return Claim(self, blake2b(repr(identity).encode(), digest_size=20).hexdigest())
+
+    async def find(
+        self, exact: str, name: str, instead_of: int = 0
+    ) -> Entry | OwnedCall | Lease | None:
+        """Return an entry, or else the lease of this process or of another one.
+
+        None: there is no lease. Raises StoreError.
+        """
+        searches = self._searches.setdefault(name, _Searches())
+        searches.running += 1
+        try:
+            found = await self.exchange.find(exact, name, instead_of)
+            if isinstance(found, Lease) and found.owner == self.exchange.address:
+                owned = self._owned.get(name)
+                if owned is None or owned.lease.token != found.token:
+                    owned = self._owned[name] = OwnedCall(found, self._ended)
+                return owned
+            return found
+        finally:
+            searches.running -= 1
+            if not searches.running:
+                del self._searches[name]
+            searches.note_end()
+
+    async def take_over(self, exact: str, lost: Lease) -> Entry | OwnedCall | Lease | None:
+        """Return what has followed a lost lease: an entry, a lease of this process, or another.
+
+        None: there is nothing, so the call has to be made without a lease.
+        """
+        try:
+            return await self.find(exact, lost.name, lost.token)
+        except StageError as error:
+            self._failed(error)
+            return None
+
+    def _ended(self, owned: OwnedCall) -> None:
+        if self._owned.get(owned.lease.name) is owned:
+            self._spawn(self._release, owned)
+
+    async def _release(self, owned: OwnedCall) -> None:
+        if self._owned.get(owned.lease.name) is owned:
+            del self._owned[owned.lease.name]
+        with contextlib.suppress(StageError):  # the lease ends by itself
+            await self.exchange.release(owned.lease, stored=owned.stored)
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        message = _decoder.decode(data)
+        if isinstance(message, _Follow):
+            place = message.address, message.number
+            task = self._followers[place] = self._spawn(self._tell_follower, message)
+            task.add_done_callback(lambda _: self._followers.pop(place, None))
+        elif isinstance(message, _Leave):
+            task_or_none = self._followers.get((message.address, message.number))
+            if task_or_none is not None:
+                task_or_none.cancel()
+        else:
+            following = self._following.get(message.number)
+            if following is not None:
+                following.take(message)
+
+    async def _send(self, address: str, message: _Message) -> bool:
+        return await self.exchange.send(address, msgspec.msgpack.encode(message))
+
+    async def reaches(self, address: str) -> bool:
+        """Tell whether a process is there."""
+        try:
+            return await self.exchange.send(address, b"")
+        except StageError:
+            return False
+
+    # --- as a follower ----------------------------------------------------------------------
+
+    async def follow(self, lease: Lease, wait_s: float | None) -> Following:
+        """Follow the call of a lease. Raises OwnerLost."""
+        number = next(self._numbers)
+        following = self._following[number] = Following(self, lease.owner, number)
+        message = _Follow(number, self.exchange.address, lease, wait_s)
+        reached = again = False
+        try:
+            reached = await self._send(lease.owner, message)
+            again = True
+        except StageError as error:
+            self._failed(error)
+        finally:
+            if not reached:
+                del self._following[number]
+        if not reached:
+            raise OwnerLost("the process that made the call cannot be reached", again=again)
+        return following
+
+    def leave(self, owner: str, number: int, *, tell: bool) -> None:
+        """Follow no longer; ``tell`` the owner."""
+        if self._following.pop(number, None) is not None and tell:
+            self._spawn(self._say, owner, _Leave(number, self.exchange.address))
+
+    async def _say(self, address: str, message: _Message) -> None:
+        with contextlib.suppress(StageError):
+            await self._send(address, message)
+
+    # --- as the owner -----------------------------------------------------------------------
+
+    async def _tell_follower(self, follow: _Follow) -> None:
+        """Send a follower all of an answer, from its beginning."""
+        with contextlib.suppress(_FollowerGone, StageError):
+            owned = await self._owned_by(follow)
+            if owned is None:
+                return await self._tell(follow, Over(follow.number, whole=False))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEGIN_S):
+                    await self._awaiting(follow, owned.begun.wait)
+            flight = owned.flight
+            if flight is None or flight.error is not None:
+                return await self._tell(follow, Over(follow.number, whole=False))
+            now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
+            if not (flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)):
+                return await self._tell(follow, Over(follow.number, whole=False, again=False))
+            await self._tell(follow, await self._publish(flight, follow))
+
+    async def _owned_by(self, follow: _Follow) -> OwnedCall | None:
+        """Return the call that a process wants to follow; None: it is over.
+
+        The other process may know of the lease before the search that took it has ended here.
+        """
+        lease = follow.lease
+        while True:
+            owned = self._owned.get(lease.name)
+            if owned is not None and owned.lease.token == lease.token:
+                return owned
+            searches = self._searches.get(lease.name)
+            if searches is None:
+                return None
+            await self._awaiting(follow, searches.ended.wait)
+
+    async def _publish(self, flight: Flight, follow: _Follow) -> Over:
+        """Read a flight for a follower; return how it ended."""
+        client = flight.join()
+        whole = alone = False
+        try:
+            head = await self._awaiting(follow, client.head)
+            alone = head.not_stored in OWN_ALONE
+            if not alone:
+                theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
+                named = head.upstream, head.transforms
+                await self._tell(follow, Opened(follow.number, head.status, theirs, *named))
+                await self._send_body(flight, client, follow)
+                whole = True
+        except (_FollowerGone, StageError):
+            raise
+        except Exception:  # noqa: BLE001, S110 - whatever it is, this process has told its clients
+            pass
+        finally:
+            flight.leave(client)
+        if not flight.clients and not flight.settled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await flight.wait_settled()
+        return Over(follow.number, whole, not alone, flight.origin, flight.claim(client))
+
+    async def _send_body(self, flight: Flight, client: Client, follow: _Follow) -> None:
+        sent = 0
+        while data := await self._awaiting(follow, client.read):
+            for start in range(0, len(data), PART_BYTES):
+                part = data[start : start + PART_BYTES]
+                await self._tell(follow, Part(follow.number, sent, part, flight.origin))
+                sent += len(part)
+
+    async def _awaiting(self, follow: _Follow, read: Callable[[], Awaitable[T]]) -> T:
+        """Wait for news of a flight, and tell the follower now and then that we are there."""
+        while True:
+            try:
+                async with asyncio.timeout(ALIVE_S) as limit:
+                    return await read()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            await self._tell(follow, _Alive(follow.number))
+
+    async def _tell(self, follow: _Follow, message: _Message) -> None:
+        """Send a message to a follower. Raises _FollowerGone or StoreError."""
+        if not await self._send(follow.address, message):
+            raise _FollowerGone
+
+
+class _FollowerGone(Exception):
+    """The follower's process has ended."""

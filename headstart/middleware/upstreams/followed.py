@@ -1,0 +1,207 @@
+"""Answers a call with what another process is told, or else sends it as usual."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from headstart.attempts import AttemptRole
+from headstart.middleware.reading import body_reader
+from headstart.middleware.shared_flights import Opened, Over, OwnedCall, OwnerLost, Part
+from headstart.reply import Reply, read_whole, replayed
+from headstart.transcript import Transcript
+from headstart.types import Entry, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from typing import TypeAlias
+
+    from headstart.attempts import RoutingEstimate
+    from headstart.dialects.dialect import Dialect
+    from headstart.interfaces import Candidate, Upstream
+    from headstart.middleware.flights import Flight
+    from headstart.middleware.reading import BodyReader
+    from headstart.middleware.shared_flights import Claim, Following, SharedFlights
+    from headstart.types import Call, Headers, Origin, Piece
+
+    Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
+
+MOST_OWNERS = 3
+"""How many processes are followed, one after the other, before a call is made alone."""
+
+
+class FollowedCall:
+    """The upstream of a call that another process makes.
+
+    If that process fails before any content came, the call is made here, by ``inner``. If it fails
+    later, the answer is rescued as ``rescued`` does it, which puts a rescue around a candidate.
+    ``render`` gives headers, body and status of an entry, or None if it must not answer.
+    """
+
+    def __init__(
+        self,
+        flights: SharedFlights,
+        claim: Claim,
+        flight: Flight,
+        inner: Upstream,
+        *,
+        dialect: Dialect | None,
+        render: Render,
+        rescued: Callable[[Candidate], Upstream] | None,
+    ) -> None:
+        assert claim.lease is not None
+        self._flights = flights
+        self._lease = claim.lease
+        self._exact = claim.exact
+        self._flight = flight
+        self._inner = inner
+        self._dialect = dialect
+        self._render = render
+        self._rescued = rescued
+
+    @property
+    def name(self) -> str:
+        """The name of the upstream that would be asked."""
+        return self._inner.name
+
+    async def send(self, call: Call) -> Reply:
+        """Follow the owner of the lease, and whoever takes it over. Raises UpstreamError."""
+        lease = self._lease
+        for _ in range(MOST_OWNERS):
+            try:
+                return await self._follow(lease, call)
+            except OwnerLost as lost:
+                if not lost.again:
+                    break
+            found = await self._flights.take_over(self._exact, lease)
+            if isinstance(found, Entry):
+                answer = self._render(found)
+                if answer is not None:
+                    return self._stored(found.origin, *answer)
+            elif isinstance(found, OwnedCall):
+                found.begin(self._flight)
+            if not isinstance(found, Lease):
+                break
+            lease = found
+        return await self._inner.send(call)
+
+    async def _follow(self, lease: Lease, call: Call) -> Reply:
+        """Return the answer of a lease's owner. Raises OwnerLost before the first content."""
+        source = _OwnersAnswer(self._flights, lease, self._inner, self._dialect)
+        if self._rescued is None:
+            return await source.send(call)
+        return await self._rescued(source).send(call)
+
+    def _stored(self, origin: Origin, headers: Headers, body: bytes, status: int) -> Reply:
+        """Return an entry, which the other process has stored meanwhile, as its answer."""
+        reader, transcript = body_reader(status, headers, self._dialect), Transcript()
+        reply = Reply(
+            origin.upstream, status, headers, _of_body(body, reader, transcript),
+            transcript=transcript,
+        )  # fmt: skip
+        reply.followed = _Stored(origin)
+        return reply
+
+
+class _Stored(NamedTuple):
+    """A ``FollowedAnswer`` that is whole."""
+
+    origin: Origin
+
+
+async def _of_body(
+    body: bytes, reader: BodyReader, transcript: Transcript
+) -> AsyncGenerator[Piece]:
+    for piece in (reader.feed(body), reader.end()):
+        transcript.add(piece)
+        yield piece
+
+
+class _OwnersAnswer:
+    """A candidate whose first answer is the owner's; what rescues it is the answer of ``inner``."""
+
+    def __init__(
+        self, flights: SharedFlights, lease: Lease, inner: Upstream, dialect: Dialect | None
+    ) -> None:
+        self.name = inner.name
+        self.identity: str = getattr(inner, "identity", inner.name)
+        self.names: frozenset[str] = getattr(inner, "names", frozenset((inner.name,)))
+        self._flights = flights
+        self._lease = lease
+        self._inner = inner
+        self._dialect = dialect
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of what would be asked."""
+        return self._inner.estimate(call)  # type: ignore[attr-defined, no-any-return]
+
+    async def send(self, call: Call) -> Reply:
+        """Wait for the first content of the answer; for all of it, if it is no stream."""
+        if call.role == AttemptRole.RESCUE:
+            return await self._inner.send(call)
+        now, until = asyncio.get_running_loop().time(), call.deadline
+        wait_s = None if until is None else max(0.0, until - now)
+        following = await self._flights.follow(self._lease, wait_s)
+        try:
+            return await self._begun(following, call)
+        except BaseException:
+            following.close()
+            raise
+
+    async def _begun(self, following: Following, call: Call) -> Reply:
+        opened = await following.next()
+        if not isinstance(opened, Opened):
+            raise _lost(opened)
+        transcript = Transcript()
+        reader = body_reader(opened.status, opened.headers, self._dialect)
+        pieces = _pieces(following, reader, transcript, call)
+
+        async def close(_: BaseException | None) -> None:
+            following.close()
+
+        reply = Reply(
+            opened.upstream,
+            opened.status,
+            opened.headers,
+            pieces,
+            transforms=opened.transforms,
+            closing=close,
+            transcript=transcript,
+        )
+        reply.followed = following
+        if not reply.is_stream:
+            return await read_whole(reply)
+        held = []
+        async for piece in pieces:
+            held.append(piece)
+            if transcript.content_started or self._dialect is None:
+                break
+        reply.pieces = replayed(held, pieces)
+        return reply
+
+
+async def _pieces(
+    following: Following, reader: BodyReader, transcript: Transcript, call: Call
+) -> AsyncGenerator[Piece]:
+    """Yield the answer of another process. Raises OwnerLost if it breaks off."""
+    while True:
+        message = await following.next()
+        if isinstance(message, Part):
+            piece = reader.feed(message.data)
+            transcript.add(piece)
+            yield piece
+            continue
+        if isinstance(message, Over):
+            for attempt in message.attempts:
+                call.log.book(attempt)
+            if message.whole:
+                piece = reader.end()
+                transcript.add(piece)
+                yield piece
+                return
+        raise _lost(message)
+
+
+def _lost(message: object) -> OwnerLost:
+    again = isinstance(message, Over) and message.again
+    return OwnerLost("the process that made the call could not finish it", again=again)

@@ -1,0 +1,305 @@
+"""Equal calls of several nodes that share a Redis: one asks the provider, the others follow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.decisions import Outcome
+from headstart.embeddings.stores.redis import APPEND, FIND
+from headstart.embeddings.stores.redis_exchange import FIND_OR_LEASE, RELEASE, RENEW, RedisExchange
+from headstart.lab.simulator.faults import Status
+from headstart.middleware import shared_flights
+from support.patience import PATIENCE_S
+from support.redis_server import redis_server
+from support.sidecar import Provider, headers_of, sidecar
+from support.simulated import simulated, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from support.proxied import Reply
+    from support.redis_server import RedisServer
+    from support.sidecar import Sidecar
+
+pytestmark = pytest.mark.anyio
+SCRIPTS = {"find": FIND, "lease": FIND_OR_LEASE, "append": APPEND, "renew": RENEW, "end": RELEASE}
+
+
+@pytest.fixture(scope="module")
+def shared_redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(shared_redis: RedisServer) -> RedisServer:
+    shared_redis.flush()
+    return shared_redis
+
+
+@contextlib.asynccontextmanager
+async def nodes(
+    redis: RedisServer, provider: Provider, count: int = 3, **cache: Any
+) -> AsyncIterator[list[Sidecar]]:
+    """Run nodes in front of one provider, all of which hear each other."""
+    async with contextlib.AsyncExitStack() as stack:
+        base = await stack.enter_async_context(simulated(provider))
+        own = {"store": redis.url, "mode": "exact-only", **cache}
+        found = [
+            await stack.enter_async_context(
+                sidecar(provider, upstream={"base_url": base}, cache=own)
+            )
+            for _ in range(count)
+        ]
+        if own.get("join_processes", True):
+            with contextlib.closing(redis.client()) as client:
+                await until(lambda: len(client.pubsub_channels("*inbox:*")) >= count)
+        yield found
+
+
+def readers(found: list[Sidecar]) -> int:
+    """Return the number of clients and followers of all flights."""
+    flights = [each for node in found for each in node.parts[0].flights._by_identity.values()]
+    return sum(flight.clients for flight in flights)
+
+
+class Asking:
+    """Requests that wait for their answers."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self.asked: list[asyncio.Task[Reply]] = []
+
+    def ask(self, node: Sidecar, *arguments: Any, **fields: Any) -> asyncio.Task[Reply]:
+        task = self._tasks.create_task(node.ask(*arguments, **fields))
+        self.asked.append(task)
+        return task
+
+    async def answers(self) -> list[Reply]:
+        async with asyncio.timeout(PATIENCE_S):
+            return [await task for task in self.asked]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_equal_calls_of_three_nodes_are_one_call(redis: RedisServer, stream: bool) -> None:
+    provider = Provider()
+    async with nodes(redis, provider) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        asking = Asking(tasks)
+        for number in range(30):
+            asking.ask(found[number % 3], stream=stream)
+        await until(lambda: readers(found) == 32)  # two nodes follow the third
+        provider.open.set()
+        answers = await asking.answers()
+        assert provider.calls == 1
+        assert {answer.status for answer in answers} == {200}
+        assert len({answer.body for answer in answers}) == 1
+        await until(lambda: sum(len(node.served) for node in found) == 30)
+        rows = [row for node in found for row in node.served]
+        assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * 29 + [Outcome.MISS]
+        assert sum(len(row.attempts) for row in rows) == 1
+        assert {(row.prompt_tokens, row.completion_tokens) for row in rows} == {
+            (rows[0].prompt_tokens, rows[0].completion_tokens)
+        }
+        for node in found:  # the entry is there for all
+            assert (await node.ask(stream=stream)).headers["x-cache"] == "HIT"
+
+
+async def test_a_lone_miss_pays_no_round_trip(redis: RedisServer) -> None:
+    provider = Provider()
+    shas = {hashlib.sha1(text.encode()).hexdigest(): name for name, text in SCRIPTS.items()}  # noqa: S324 - as Redis names them
+    async with nodes(redis, provider, 1) as [node]:
+        await node.ask("the scripts are loaded by it")
+        with contextlib.closing(redis.client()) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            await node.ask("a lone miss")
+            await node.ask("another one")
+            client.set("end", "of the test")
+            seen = []
+            while True:
+                line = monitor.next_command()
+                words = line["command"].split()
+                if words[:2] == ["SET", "end"]:
+                    break
+                if line["client_type"] == "lua":
+                    continue
+                seen.append(shas.get(words[1], "") if words[0] == "EVALSHA" else words[0])
+    ours = [each for each in seen if each in SCRIPTS or each == "PUBLISH"]
+    assert ours == ["lease", "append"] * 2
+
+
+async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider) as found, asyncio.TaskGroup() as tasks:
+        first, *others = found
+        provider.open.clear()
+        asking = Asking(tasks)
+        failing = tasks.create_task(first.ask(fault=Status(status=400)))
+        await until(lambda: readers(found) == 1)
+        for node in others:
+            asking.ask(node)
+            asking.ask(node)
+        await until(lambda: readers(found) == 7)
+        provider.open.set()
+        answers = await asking.answers()
+        assert (await failing).status == 400
+        assert {answer.status for answer in answers} == {200}
+        assert len({json.dumps(json.loads(answer.body)["choices"]) for answer in answers}) == 1
+        assert provider.calls == 2
+
+
+async def test_a_call_goes_on_for_a_follower_when_the_owners_client_leaves(
+    redis: RedisServer,
+) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        owner, follower = found
+        provider.open.clear()
+        leaving = tasks.create_task(owner.ask(stream=True))
+        await until(lambda: readers(found) == 1)
+        asking = Asking(tasks)
+        asking.ask(follower, stream=True)
+        await until(lambda: readers(found) == 3)
+        leaving.cancel()
+        await until(lambda: readers(found) == 2)
+        provider.open.set()
+        [answer] = await asking.answers()
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        assert provider.calls == 1
+        await follower.finished(1)
+        [row] = follower.served
+        assert (row.outcome, len(row.attempts)) == (Outcome.JOINED, 1)  # it pays for the call
+
+
+async def test_a_call_ends_when_its_last_follower_leaves(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        owner, follower = found
+        provider.open.clear()
+        first = tasks.create_task(owner.ask())
+        await until(lambda: readers(found) == 1)
+        second = tasks.create_task(follower.ask())
+        await until(lambda: readers(found) == 3)
+        first.cancel()
+        await until(lambda: readers(found) == 2)
+        second.cancel()
+        await until(lambda: readers(found) == 0)
+        provider.open.set()
+        assert (await owner.ask()).status == 200  # and the lease is free
+
+
+async def test_a_follower_that_leaves_stops_nobody(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        owner, follower = found
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(owner)
+        await until(lambda: readers(found) == 1)
+        leaving = tasks.create_task(follower.ask())
+        await until(lambda: readers(found) == 3)
+        leaving.cancel()
+        await until(lambda: readers(found) == 1)
+        provider.open.set()
+        [answer] = await asking.answers()
+        assert (answer.status, provider.calls) == (200, 1)
+
+
+async def test_a_follower_may_hear_of_a_lease_before_its_owner(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, heard = RedisExchange.find, asyncio.Event()
+    delayed: list[str] = []
+
+    async def slow(self: RedisExchange, exact: str, name: str, instead_of: int = 0) -> Any:
+        found = await find(self, exact, name, instead_of)
+        if not delayed:
+            delayed.append(self.address)
+            await heard.wait()
+        return found
+
+    monkeypatch.setattr(RedisExchange, "find", slow)
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        await until(lambda: bool(delayed))
+        with contextlib.closing(redis.client()) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            asking.ask(found[1])
+            while (
+                f"inbox:{delayed[0]}"
+                not in (await asyncio.to_thread(monitor.next_command))["command"]
+            ):
+                pass
+        heard.set()
+        answers = await asking.answers()
+        assert {answer.status for answer in answers} == {200}
+        assert provider.calls == 1
+
+
+async def test_callers_of_other_scopes_are_not_joined(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        other = {**headers_of(), "authorization": "Bearer sk-other"}
+        asking.ask(found[1], headers=other)
+        await until(lambda: readers(found) == 2)
+        provider.open.set()
+        await asking.answers()
+        assert provider.calls == 2
+
+
+async def test_it_can_be_switched_off(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2, join_processes=False) as found:
+        provider.open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for node in found:
+                tasks.create_task(node.ask())
+            await until(lambda: readers(found) == 2)
+            provider.open.set()
+        assert provider.calls == 2
+
+
+async def test_an_owner_that_cannot_share_its_answer_does_not_hold_others_up(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Provider()
+    monkeypatch.setattr(shared_flights, "LOG_BYTES", 0)
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0], stream=True)
+        await until(lambda: readers(found) == 1)
+        asking.ask(found[1], stream=True)
+        await until(lambda: readers(found) == 3)
+        provider.open.set()
+        answers = await asking.answers()
+        assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def test_without_redis_each_node_asks_for_itself() -> None:
+    provider = Provider()
+    with redis_server() as own:
+        async with nodes(own, provider, 2) as found, asyncio.TaskGroup() as tasks:
+            provider.open.clear()
+            asking = Asking(tasks)
+            asking.ask(found[0])
+            await until(lambda: readers(found) == 1)
+            asking.ask(found[1])
+            await until(lambda: readers(found) == 3)
+            own.kill()
+            await until(lambda: readers(found) == 2)
+            asking.ask(found[1], "a new question")
+            await until(lambda: readers(found) == 3)
+            provider.open.set()
+            answers = await asking.answers()
+            assert {answer.status for answer in answers} == {200}
+            assert provider.calls == 3

@@ -1,0 +1,197 @@
+"""Equal calls of several processes, workers or nodes, of which some are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from headstart.lab.simulator import Simulator
+from support.patience import PATIENCE_S
+from support.proxied import CHAT
+from support.redis_server import redis_server
+from support.served import Served, start, stop
+from support.serving import bind_free_port, serving_in_thread
+from support.simulated import chat, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+HEADERS = {"authorization": "Bearer sk-test"}
+
+
+class Running:
+    """Servers in front of one provider. ``processes`` are those that answer requests."""
+
+    def __init__(self, servers: list[Served], provider: Simulator) -> None:
+        self.servers = servers
+        self.provider = provider
+
+    @property
+    def calls(self) -> int:
+        return self.provider.stats.snapshot().calls
+
+    def urls(self, number: int) -> str:
+        return f"http://127.0.0.1:{self.servers[number % len(self.servers)].port}"
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(bind_free_port()) for _ in range(count)]
+        return [each.getsockname()[1] for each in bound]
+
+
+def is_ready(server: Served) -> bool:
+    return "headstart is ready" in server.log or server.process.poll() is not None
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, store: str, provider: Simulator, *, count: int = 1, workers: int = 1
+) -> Iterator[Running]:
+    with contextlib.ExitStack() as stack:
+        base = stack.enter_context(serving_in_thread(provider, lifespan="off"))
+        servers = []
+        for number, port in enumerate(free_ports(count)):
+            own = folder / str(number)
+            own.mkdir()
+            server = Served(own, port, base)
+            server.write(store=store)
+            log = stack.enter_context((own / "log").open("wb"))
+            server.process = start(own, log, "--workers", str(workers))
+            stack.callback(stop, server)
+            servers.append(server)
+        for server in servers:
+            server.until(partial(is_ready, server))
+        yield Running(servers, provider)
+
+
+@contextlib.contextmanager
+def nodes(folder: Path, provider: Simulator, count: int) -> Iterator[Running]:
+    """Run nodes that share a Redis."""
+    with redis_server() as redis, running(folder, redis.url, provider, count=count) as found:
+        with contextlib.closing(redis.client()) as client:
+            found.servers[0].until(lambda: len(client.pubsub_channels("*inbox:*")) == count)
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def asked(url: str, **fields: Any) -> Any:
+    """Ask over a connection of its own, and yield the response once its head is there."""
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+        session.post(url + CHAT, json=chat("hello", **fields), headers=HEADERS) as response,
+    ):
+        yield response
+
+
+async def answer(url: str, **fields: Any) -> tuple[str, bytes]:
+    """Return ``Cache-Status`` and body of an answer."""
+    async with asked(url, **fields) as response:
+        return response.headers["cache-status"], await response.read()
+
+
+def text(body: bytes) -> str:
+    """Return the text of a stream, which must be whole."""
+    events = [line.removeprefix("data: ") for line in body.decode().split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+async def of_all(found: Running, count: int, **fields: Any) -> list[tuple[str, bytes]]:
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(answer(found.urls(i), **fields)) for i in range(count)]
+    return [task.result() for task in asking]
+
+
+async def test_three_nodes_ask_once(tmp_path: Path) -> None:
+    with nodes(tmp_path, Simulator("openai"), 3) as found:
+        answers = await of_all(found, 90, stream=True)
+        assert found.calls == 1
+        assert len({body for _, body in answers}) == 1
+        assert sum("joined" in status for status, _ in answers) == 89
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_two_workers_ask_once(tmp_path: Path, stream: bool) -> None:
+    with running(tmp_path, "sqlite:///kept.db", Simulator("openai"), workers=2) as found:
+        await of_all(found, 4, model="another")  # both workers have begun
+        before = found.calls
+        answers = await of_all(found, 60, stream=stream)
+        assert found.calls == before + 1
+        assert len({body for _, body in answers}) == 1
+        stats = json.loads(found.servers[0].admin("stats")[1])
+        assert stats["joined"] >= 59
+
+
+async def test_a_follower_goes_on_when_the_owner_is_killed_in_mid_stream(tmp_path: Path) -> None:
+    with nodes(tmp_path, Simulator("openai", speed=0.5), 2) as found:
+        async with asked(found.urls(0), stream=True) as first:
+            await first.content.readany()
+            async with asked(found.urls(1), stream=True) as second:
+                assert "joined" in second.headers["cache-status"]
+                begun = await second.content.readany()
+                found.servers[0].process.send_signal(signal.SIGKILL)
+                body = begun + await second.content.read()
+        with contextlib.suppress(ProcessLookupError):
+            found.servers[0].process.wait()
+        assert found.calls == 2
+        whole = await answer(found.urls(1), stream=True)
+        assert text(body) == text(whole[1])
+
+
+async def test_a_follower_asks_for_itself_when_the_owner_is_killed_before_any_content(
+    tmp_path: Path,
+) -> None:
+    with nodes(tmp_path, Simulator("openai", speed=0.2), 3) as found:
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(swallowed(answer(found.urls(0))))
+            await until(lambda: found.calls == 1)
+            others = [tasks.create_task(answer(found.urls(i))) for i in (1, 2)]
+            await asyncio.sleep(0.3)
+            found.servers[0].process.send_signal(signal.SIGKILL)
+        await lost
+        assert found.calls == 2  # one of them asks, the other follows it
+        bodies = [json.loads(task.result()[1])["choices"] for task in others]
+        assert bodies[0] == bodies[1]
+
+
+async def test_a_worker_goes_on_when_another_one_is_killed_in_mid_stream(tmp_path: Path) -> None:
+    with running(tmp_path, "sqlite:///kept.db", Simulator("openai", speed=0.5), workers=2) as found:
+        [server] = found.servers
+        async with contextlib.AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(asked(found.urls(0), stream=True)) for _ in range(4)
+            ]
+            begun = [await stream.content.readany() for stream in streams]
+            assert found.calls == 1
+            os.kill(server.workers[0], signal.SIGKILL)
+            ended = []
+            for start_, stream in zip(begun, streams, strict=True):
+                try:
+                    ended.append(start_ + await stream.content.read())
+                except aiohttp.ClientError:
+                    ended.append(b"")
+        whole = [text(body) for body in ended if body]
+        assert 1 <= len(whole) <= 3  # those of the other worker
+        assert len(set(whole)) == 1
+
+
+async def swallowed(asking: Any) -> None:
+    with contextlib.suppress(aiohttp.ClientError):
+        await asking
