@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import anyio
@@ -35,7 +36,7 @@ from headstart.config.loading import load_settings
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.errors import ConfigError, HeadstartError
 from headstart.policies.entry_filter import EntryFilter
-from headstart.settings import masked_url
+from headstart.settings import masked_url, masked_variable
 from headstart.types import Delete, Entry, Frozen, Put, VectorRow
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from headstart.interfaces import Store
+    from headstart.types import Headers
 
 FORMAT = 1
 AT_ONCE = 256
@@ -66,6 +68,14 @@ def _progress(done: int, what: str, *, last: bool = False) -> None:
         click.echo(f"\r{done:,} {what}", nl=last, err=True)
     elif last:
         click.echo(f"{done:,} {what}", err=True)
+
+
+def _key(variable: str) -> str:
+    """Return the key in a variable. Raises ConfigError."""
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(f"the variable {masked_variable(variable)} is not set")
+    return key
 
 
 # --- stats ----------------------------------------------------------------------------------
@@ -242,6 +252,15 @@ class CacheImportOptions:
     """The options of ``headstart cache import``."""
 
     file: Path = argument("FILE", OLD_FILE)
+    answers: bool = flag("FILE is a log of requests: store its answers.")
+    key_env: str | None = option(
+        None,
+        "With --answers, variable with the caller's key: its callers share the answers.",
+        metavar="NAME",
+    )
+    upstream: str | None = option(
+        None, "With --answers, the --upstream of headstart serve.", metavar="URL"
+    )
     config: Path | None = config_field()
     store: str | None = store_field()
 
@@ -254,18 +273,54 @@ def import_(options: CacheImportOptions) -> None:
     store that has another secret nothing is imported, because no caller could find the entries.
     Entries that have expired meanwhile, or that the store has already, are left out.
 
+    With --answers FILE is a log of LiteLLM, Langfuse, Helicone, or in the form of OpenAI's chat
+    completions. Its answers become entries, as if they had come from upstream at their time: under
+    the same keys, with the same rules about what may be stored, and with the rest of their life.
+
     Examples:
       headstart cache import cache.jsonl --store redis://127.0.0.1:6379/0
+      headstart cache import litellm.jsonl --answers --key-env OPENAI_API_KEY
     """
+    if options.answers:
+        return _import_answers(options)
     url = _url(options.store, options.config)
     if url == "memory:":
-        raise ConfigError("cache.store: a store in memory ends with its server")
+        raise ConfigError(NOT_IN_MEMORY)
     with options.file.open("rb") as file:
         entries, known, labels = anyio.run(_import, url, file)
     click.echo(
         f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
         f"{known:,} entries were left out"
     )
+    return None
+
+
+def _import_answers(options: CacheImportOptions) -> None:
+    from headstart.cli.answer_import import import_answers
+    from headstart.cli.serve import ServeOptions, chosen_settings
+
+    chosen = ServeOptions(config=options.config, store=options.store, upstream=options.upstream)
+    settings, _ = chosen_settings(chosen)
+    if settings.cache.store == "memory:":
+        raise ConfigError(NOT_IN_MEMORY)
+    headers: Headers = ((b"content-type", b"application/json"),)
+    if options.key_env is not None:
+        key = f"Bearer {_key(options.key_env)}".encode()
+        headers = (*headers, (b"authorization", key))
+    read = partial(_progress, what="calls")
+    lines = options.file.read_bytes().splitlines()
+    outcomes = anyio.run(import_answers, settings, lines, headers, read)
+    _progress(outcomes.total(), "calls", last=True)
+    stored = outcomes.pop("stored", 0)
+    click.echo(f"{stored:,} answers were stored in {masked_url(settings.cache.store)}")
+    for reason, number in outcomes.most_common():
+        click.echo(f"  {number:,} left out: {reason}")
+
+
+NO_EXPORT = (
+    "the file was not written by: headstart cache export; if it is a log of requests, add --answers"
+)
+NOT_IN_MEMORY = "cache.store: a store in memory ends with its server"
 
 
 async def _import(url: str, file: IO[bytes]) -> tuple[int, int, int]:
@@ -274,7 +329,7 @@ async def _import(url: str, file: IO[bytes]) -> tuple[int, int, int]:
     lines = _read(file)
     head = next(lines, None)
     if not isinstance(head, _Head) or head.format != FORMAT:
-        raise ConfigError("the file was not written by: headstart cache export")
+        raise ConfigError(NO_EXPORT)
     entries = known = labels = 0
     store = open_store(url, new_secret=head.secret)
     await store.open()
@@ -306,6 +361,8 @@ def _read(file: IO[bytes]) -> Iterator[_Line]:
         try:
             yield decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if number == 1:
+                raise ConfigError(NO_EXPORT) from error
             raise ConfigError(f"line {number} of the file cannot be read: {error}") from error
 
 
@@ -475,10 +532,7 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
 
     headers = {"content-type": "application/json"}
     if options.key_env is not None:
-        key = os.environ.get(options.key_env)
-        if not key:
-            raise ConfigError(f"the variable {options.key_env} is not set")
-        headers["authorization"] = f"Bearer {key}"
+        headers["authorization"] = f"Bearer {_key(options.key_env)}"
     timeout = aiohttp.ClientTimeout(total=600.0)
     async with aiohttp.ClientSession(options.url, headers=headers, timeout=timeout) as session:
         yield session

@@ -212,7 +212,8 @@ class SemanticCache:
     ) -> bool:
         """Store an entry and index it under the meaning of ``text``. Exact lookups see it at once.
 
-        Returns whether the store wrote it; a failure is reported. An encoding takes its turn among
+        Returns whether the store wrote it; a failure is reported, and then memory holds the entry
+        no longer than in an outage. An encoding takes its turn among
         those of ``tenant``. An entry without a sketch or an encoding serves exact lookups only.
         ``lease`` is that of the call, if other processes could follow it.
         """
@@ -231,6 +232,7 @@ class SemanticCache:
                 )
             except StageError as error:
                 report_failure(self._observers, error)
+                self._hot.limit(entry)
                 return False
             row = VectorRow(
                 id=entry.id,

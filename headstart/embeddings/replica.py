@@ -108,6 +108,15 @@ class HotTier:
         self._used.add(entry.id)
         return entry
 
+    def limit(self, entry: Entry) -> None:
+        """Keep an entry that the store has not got no longer than in an outage.
+
+        A deletion reads the store, and so would pass it over.
+        """
+        until = self._clock() + self._outage_ttl_s
+        if entry.id in self and (entry.expires is None or entry.expires > until):
+            self.put(msgspec.structs.replace(entry, expires=until))
+
     def doubt(self) -> None:
         """Note that the store's log cannot be read from now on, unless that is known already."""
         if self._confirmed_until == math.inf:

@@ -32,6 +32,7 @@ from headstart.middleware.flights import LOG_BYTES, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
 from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
+from headstart.middleware.logged_answers import AnswerLog
 from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import RequestContext
@@ -223,6 +224,13 @@ class Engine:
                 await leave_to_retry(context, context.flight, context.seat)
         finally:
             self._observer.notify(context.served(self._clock()))
+
+    def answer_log(self) -> AnswerLog | None:
+        """Return what keeps answers that another tool has logged; None: the cache is off."""
+        cache = self._pump.cache
+        if cache is None:
+            return None
+        return AnswerLog(self._preparer, self._admission, cache, self._clock, self._new_id)
 
     def renew(self, secret: bytes) -> bool:
         """Name scopes by the store's secret of now; tell whether it is another one."""

@@ -75,12 +75,17 @@ async def test_a_full_encoder_queue_is_not_lengthened_by_the_tenant_that_filled_
     assert house.encoder.tenants == ["other"]
 
 
-async def test_an_entry_that_the_store_refuses_stays_hot(house: House) -> None:
+async def test_an_entry_that_the_store_refuses_stays_hot_as_long_as_in_an_outage(
+    house: House,
+) -> None:
     house.store.failing = {"append"}
-    await house.cache.put(make_entry("a", exact="x"), "one@0")
+    await house.cache.put(make_entry("a", exact="x", created=house.now), "one@0")
+    house.now += 29.0
     assert house.cache.peek_exact("x") is not None
     assert house.index.size() == 0
     assert house.failures == [("store", "StoreError")]
+    house.now += 1.0
+    assert house.cache.peek_exact("x") is None
 
 
 async def test_new_entries_are_encoded_in_the_background(house: House) -> None:
