@@ -53,6 +53,14 @@ LARGEST_COSINE = 1.0
 """Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
 
 
+def _ranked(
+    similarities: NDArray[np.float32], rows: NDArray[np.int64]
+) -> Iterator[tuple[float, int]]:
+    """Return the similarities and rows that FAISS found for one query, the nearest first."""
+    bounded = np.minimum(similarities[0], LARGEST_COSINE)
+    return zip(bounded.tolist(), rows[0].tolist(), strict=True)
+
+
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
     """Return a vector f32[d] of length 1 in the form of stores and indexes: little-endian fp16.
 
@@ -225,8 +233,8 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
         index.add_sa_codes(self.codec.codes(self.rows))
         similarities, rows = index.search(query, min(k, len(self.ids)))
         return [
-            Neighbor(id=self.ids[row], similarity=min(similarity, LARGEST_COSINE))
-            for similarity, row in zip(similarities[0].tolist(), rows[0].tolist(), strict=True)
+            Neighbor(id=self.ids[row], similarity=similarity)
+            for similarity, row in _ranked(similarities, rows)
             if row >= 0
         ]
 
@@ -276,8 +284,8 @@ class FlatPartition:
             with self._writing:
                 similarities, rows = self._index.search(query, min(fetch, self._index.ntotal))
             found = [
-                Neighbor(id=id, similarity=min(similarity, LARGEST_COSINE))
-                for similarity, row in zip(similarities[0].tolist(), rows[0].tolist(), strict=True)
+                Neighbor(id=id, similarity=similarity)
+                for similarity, row in _ranked(similarities, rows)
                 if row >= 0 and (id := self._ids[row]) is not None
             ]
             if len(found) >= k or fetch >= k + self._dead:

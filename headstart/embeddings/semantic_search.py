@@ -164,8 +164,10 @@ class SemanticSearch(Generic[P]):
         query.add_time("match_s")
         return lookup
 
-    async def _near(self, row: bytes, query: SemanticQuery) -> Sequence[Neighbor]:
-        near = await self.replica.search(query.key.group, row, NEIGHBORS)
+    async def _near(
+        self, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
+    ) -> Sequence[Neighbor]:
+        near = await self.replica.search(query.key.group, row, count)
         query.add_time("lookup_s")
         return near
 
@@ -176,9 +178,10 @@ class SemanticSearch(Generic[P]):
         query.sketch = self.entries.sketch(query.text)
         if query.sketch is None:
             return query.refuse("too-long")
-        near = await self._near(query.sketch, query)
-        if near and not self._passes(near[0], query):
+        nearest = await self._near(query.sketch, query, 1)
+        if nearest and not self._passes(nearest[0], query):
             return miss("below-threshold", veto="threshold")
+        near = await self._near(query.sketch, query) if nearest else nearest
         return near or miss("empty-partition")
 
     def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:

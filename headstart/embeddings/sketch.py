@@ -67,8 +67,9 @@ class Sketcher:
         limit: int,
     ) -> None:
         self._card = card
-        self._rows: NDArray[np.int8] = table["row"]
-        self._scales: NDArray[np.float32] = table["scale"]
+        # A memmap would make an object of its own class at each access.
+        self._rows: NDArray[np.int8] = np.asarray(table["row"])
+        self._scales: NDArray[np.float32] = np.asarray(table["scale"])
         self._tokenizer = tokenizer
         self._most_chars = limit * CHARS_PER_TOKEN
         added = len(tokenizer.encode(encoder.prefix).ids)
