@@ -131,19 +131,27 @@ class SemanticSearch(Generic[P]):
 
     async def _arrives(self, query: SemanticQuery) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
-        if query.refused:
+        expected = [] if query.refused else self._near_arrivals(query)
+        if not expected:
             return False
-        gate = self.policy.gate(query.context)
-        expected = [
-            arrival
-            for arrival, sketch in self._expected.get(query.key.group, {}).items()
-            if sketch is None or query.sketch is None or _cosine(sketch, query.sketch) >= gate
-        ]
         with anyio.CancelScope(deadline=query.entries_by):
             for arrival in expected:
                 await arrival.wait()
         query.add_time("encode_s")
         return any(arrival.is_set() for arrival in expected)
+
+    def _near_arrivals(self, query: SemanticQuery) -> list[asyncio.Event]:
+        """Return the entries on their way whose sketches reach the gate, or that have none."""
+        waiting, own = self._expected.get(query.key.group), query.sketch
+        if not waiting or own is None:
+            return [*(waiting or ())]
+        gate = self.policy.gate(query.context)
+        similarities = _cosines([own if each is None else each for each in waiting.values()], own)
+        return [
+            arrival
+            for (arrival, sketch), similarity in zip(waiting.items(), similarities, strict=True)
+            if sketch is None or similarity >= gate
+        ]
 
     async def _search(self, query: SemanticQuery) -> Lookup:
         near = None if self.replica.table is None else await self._near_sketches(query)
@@ -465,9 +473,13 @@ class ReadAhead:
         return self._read.get(id)
 
 
-def _cosine(one: bytes, other: bytes) -> float:
-    rows = np.frombuffer(one + other, "<f2").astype(np.float32).reshape(2, -1)
-    return float(rows[0] @ rows[1])
+def _cosines(rows: Sequence[bytes], own: bytes) -> list[float]:
+    """Return the similarity of each row to ``own``."""
+    vectors = np.frombuffer(b"".join((*rows, own)), "<f2").astype(np.float32)
+    vectors = vectors.reshape(len(rows) + 1, -1)
+    # No product of matrices: its threads would spin for so little work.
+    similarities: list[float] = np.sum(vectors[:-1] * vectors[-1], axis=1).tolist()
+    return similarities
 
 
 class _VetoedNeighbor(NamedTuple, Generic[P]):
