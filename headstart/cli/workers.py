@@ -23,7 +23,7 @@ import click
 import msgspec
 
 from headstart.cli.acceptor import GONE
-from headstart.cli.reloads import Reloads
+from headstart.cli.sighup import Reloads
 from headstart.cli.worker_channel import Channel, ChannelClosed
 from headstart.cli.worker_exchange import LeaseTable, Mail
 from headstart.config.checks import refuse_fixed
