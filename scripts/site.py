@@ -2,13 +2,14 @@
 
 The pages are the Markdown files of ``docs/`` and of the root, so that they can be read in the
 repository as well. This program adds what is made of other files (the help of the commands, the
-code of the examples, the list of decisions), lets Zensical build the site, and then checks the
-built pages: each link and each anchor leads somewhere, and no page loads anything from another
-host.
+code of the examples, the lists of benchmarks and decisions), lets Zensical build the site, and
+then checks the built pages: each link and each anchor leads somewhere, and no page loads anything
+from another host.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "build/docs"
 SITE = ROOT / "build/site"
-ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+BENCHMARKS = ROOT / "benchmarks"
+ROOT_PAGES = {"README.md": "index.md"} | {
+    name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+}
+"""Pages of the repository's root, and their names on the site."""
 HELP_WIDTH = 100
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml"}
 _LINK = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
@@ -44,11 +49,12 @@ def write_sources() -> None:
     for path in SOURCES.rglob("*.md"):
         there = Path("docs") / path.relative_to(SOURCES)
         path.write_text(linked(path.read_text("utf-8"), there), "utf-8")
-    for name in ROOT_PAGES:
-        (SOURCES / name).write_text(linked((ROOT / name).read_text("utf-8"), Path(name)), "utf-8")
+    for name, new in ROOT_PAGES.items():
+        (SOURCES / new).write_text(linked((ROOT / name).read_text("utf-8"), Path(name)), "utf-8")
     for name, marker, made in (
         ("commands.md", "<!-- help -->", commands),
         ("examples.md", "<!-- code -->", examples),
+        ("benchmarks.md", "<!-- programs -->", programs),
     ):
         path = SOURCES / name
         path.write_text(path.read_text("utf-8").replace(marker, made()), "utf-8")
@@ -73,12 +79,10 @@ def linked(text: str, page: Path) -> str:
             new = f"examples.md#{file.name.replace('.', '')}" if file.suffix else "examples.md"
         elif file.as_posix() == "docs/decisions":
             new = "decisions/index.md"
-        elif file.as_posix() == "README.md":
-            new = "index.md"
         elif file.parts[0] == "docs":
             new = file.relative_to("docs").as_posix() + (f"#{anchor}" if anchor else "")
         elif file.as_posix() in ROOT_PAGES:
-            new = file.as_posix() + (f"#{anchor}" if anchor else "")
+            new = ROOT_PAGES[file.as_posix()] + (f"#{anchor}" if anchor else "")
         else:
             return f"{label} (`{file.as_posix()}`)"
         return f"[{label}]({'../' * depth}{new})"
@@ -121,6 +125,18 @@ def examples() -> str:
         for path in sorted((ROOT / "examples").iterdir())
         if path.suffix in LANGUAGES
     )
+
+
+def programs() -> str:
+    """Return a table of the benchmarks, with the first line of each docstring."""
+    texts = [(path.stem, path.read_text("utf-8")) for path in sorted(BENCHMARKS.glob("*.py"))]
+    rows = [
+        (name, (ast.get_docstring(ast.parse(text)) or "").splitlines()[0].replace("``", "`"))
+        for name, text in texts
+        if "__main__" in text
+    ]
+    head = "| `python -m benchmarks.…` | what it measures |\n|---|---|\n"
+    return head + "".join(f"| `{name}` | {line} |\n" for name, line in rows)
 
 
 def decisions() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from examples import openai_client
+from examples import agent, openai_client, retrieval
 from headstart.lab.simulator import Simulator
 from support.django_site import django_settings
 from support.proxied import Reply, reply_of
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+RETRIEVED = (
+    "How many days do I have to return something?",
+    "How many days do I have to return anything?",
+    "How many days does a delivery take?",
+)
 ASK = {"question": "What is a semantic cache?"}
 
 
@@ -130,3 +135,42 @@ async def test_the_openai_client_sees_a_miss_then_a_hit_then_a_reworded_hit() ->
             assert answer == missed
             assert verdict.startswith("headstart; hit;")
             assert verdict.endswith(f"detail={kind}")
+
+
+async def test_langchain_sees_a_miss_then_a_hit() -> None:
+    langchain = pytest.importorskip("examples.langchain_chat")
+    async with sidecar() as running_sidecar:
+        question = "How can I sign up for ChatGPT?"
+        asked = [
+            await asyncio.to_thread(langchain.ask, running_sidecar.url + "/v1", question)
+            for _ in range(2)
+        ]
+    (missed, first), (answer, second) = asked
+    assert "fwd=miss" in first
+    assert second.endswith("detail=exact")
+    assert answer == missed
+
+
+async def test_a_reworded_question_about_the_same_document_is_a_hit() -> None:
+    async with sidecar() as running_sidecar:
+        base_url = running_sidecar.url + "/v1"
+        first, second, other = RETRIEVED
+        missed, verdict = await asyncio.to_thread(retrieval.ask, base_url, first)
+        assert "fwd=miss" in verdict
+        await running_sidecar.indexed(1)
+        answer, verdict = await asyncio.to_thread(retrieval.ask, base_url, second)
+        assert verdict.endswith("detail=semantic")
+        assert answer == missed
+        _, verdict = await asyncio.to_thread(retrieval.ask, base_url, other)
+        assert "fwd=miss" in verdict
+
+
+async def test_an_agent_that_does_its_task_again_gets_hits() -> None:
+    task = "What is the weather in Paris?"
+    async with sidecar(cache={"cached_tools": ["get_weather"]}) as running_sidecar:
+        first, asked = await asyncio.to_thread(agent.run, running_sidecar.url + "/v1", task)
+        again, repeated = await asyncio.to_thread(agent.run, running_sidecar.url + "/v1", task)
+    assert len(asked) == len(repeated) == 2
+    assert all("fwd=miss" in verdict for verdict in asked)
+    assert all(verdict.endswith("detail=exact") for verdict in repeated)
+    assert first == again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from headstart.cli import FIRST, MORE
 from scripts import site
-from support.repository import ROOT
+from support.repository import PACKAGE, ROOT
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,40 @@ def test_faults_of_built_pages_are_found(tmp_path: Path) -> None:
         "/index.html: no page at gone.svg",
         "/index.html loads https://example.com/x.js",
     ]
+
+
+VALUE = r"""'[^']*'|"[^"]*"|…|\d+|\b[A-Z]+_[A-Z_]+\b|\b(?:groq|openai)\b|[][:;,()]"""
+"""What may stand for a value in a message, and what may be at its edge."""
+
+
+def _said_by_the_code() -> str:
+    """Return all texts of the package, with a gap where a value stands in them."""
+    texts = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "…"
+                        for part in node.values
+                    )
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_the_messages_of_the_page_of_troubles_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
+    chapters = [
+        each
+        for each in page.split("\n## ")
+        if each.startswith(("It does not start", "Errors that", "Lines in"))
+    ]
+    rows = [row for chapter in chapters for row in chapter.splitlines() if re.match(r"\| .*`", row)]
+    said, unknown = _said_by_the_code(), []
+    for message in (each for row in rows for each in re.findall(r"`([^`]+)`", row.split(" | ")[0])):
+        pieces = re.split(VALUE, message)
+        unknown += [piece for piece in pieces if len(piece) >= 12 and piece.strip() not in said]
+    assert len(rows) > 30
+    assert not unknown
