@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -12,6 +13,7 @@ from headstart.decisions import Outcome
 from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import Frozen
+from headstart.usual_calls import AskedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,10 @@ LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
 MOST_MODELS = 64
 """Models that have labels of their own. Callers may name any; all further ones are ``other``."""
 OTHER = "other"
+MOST_CALLS = 200
+"""Calls of a kind with which hits are compared."""
+MOST_UNSETTLED = 1000
+"""Requests that wait for the next reading of the metrics."""
 
 _SAVING = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED)
 _JUDGED = {True: "same", False: "different", None: "unsure"}
@@ -71,28 +77,6 @@ class _Bound(NamedTuple):
     total: Callable[[float], None]
     gap: Callable[[float], None]
     failed: Callable[[], None]
-    spent: Callable[[float], None]
-    saved: _BoundSavings | None
-    """None: such requests save nothing."""
-
-
-class _BoundSavings(NamedTuple):
-    """The metrics of what requests of one kind save. A counter never falls: losses have theirs."""
-
-    seconds: Callable[[float], None]
-    slower_seconds: Callable[[float], None]
-    tokens: Callable[[float], None]
-    usd: Callable[[float], None]
-
-    def add(self, row: Served) -> None:
-        """Add what one request saved."""
-        if row.saved_total_s >= 0:
-            self.seconds(row.saved_total_s)
-        else:
-            self.slower_seconds(-row.saved_total_s)
-        self.tokens(row.saved_tokens)
-        if row.saved_usd:
-            self.usd(row.saved_usd)
 
 
 class _BoundAttempt(NamedTuple):
@@ -102,6 +86,80 @@ class _BoundAttempt(NamedTuple):
     cost: Callable[[float], None]
     ttft: Callable[[float], None]
     speed: Callable[[float], None]
+
+
+_Labels: TypeAlias = tuple[str, ...]
+
+
+class Savings:
+    """Counts what requests cost and saved, with the sums of the report.
+
+    Requests are compared with the calls around them, which takes time: not when they are served,
+    but in ``settle``, before the metrics are read.
+    """
+
+    def __init__(self, counter: Callable[..., Counter]) -> None:
+        """``counter`` makes a counter of a name, a text and labels. A counter never falls."""
+        self.models: frozenset[str] | set[str] = frozenset()
+        """The models that have labels of their own."""
+        self._rows: list[Served] = []
+        self._usual = UsualCalls(MOST_CALLS)
+        of_hits, of_requests = ("kind", "route", "model"), ("route", "model")
+        self._seconds = counter(
+            "saved_seconds", "Seconds that were saved beside what such calls usually take.",
+            *of_hits,
+        )  # fmt: skip
+        self._slower_seconds = counter(
+            "slower_seconds", "Seconds that were lost beside what such calls usually take.",
+            *of_hits,
+        )  # fmt: skip
+        self._tokens = counter("saved_tokens", "Tokens of the calls that were not made.", *of_hits)
+        self._usd = counter(
+            "saved_usd", "Dollars that the calls would have cost that were not made.", *of_hits
+        )
+        self._would_have = counter(
+            "would_have_cost_usd", "Dollars that requests would have cost without Headstart.",
+            *of_requests,
+        )  # fmt: skip
+        self._spent = counter(
+            "spent_usd", "Dollars that requests and their audits cost.", *of_requests
+        )
+
+    def note(self, row: Served) -> None:
+        """Take a request, or an audit."""
+        self._rows.append(row)
+        if len(self._rows) >= MOST_UNSETTLED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count the requests that were taken since the last time."""
+        rows, self._rows = self._rows, []
+        asked: defaultdict[Outcome, AskedCalls] = defaultdict(AskedCalls)
+        sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
+        for row in rows:
+            if row.outcome is Outcome.RELAY:
+                continue
+            place = (row.route, self._label(row.model))
+            sums[self._spent, place] += row.cost_usd or 0.0
+            sums[self._would_have, place] += max(0.0, row.would_have_cost_usd)
+            self._usual.add(row)
+            if row.outcome in _SAVING and row.succeeded:
+                asked[row.outcome].add(row)
+                kind = (row.outcome.value, *place)
+                sums[self._tokens, kind] += row.saved_tokens
+                sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd
+        for outcome, calls in asked.items():
+            for call, minutes in calls.items():
+                usual = self._usual.usual(call)
+                saved_s = 0.0 if usual is None else usual.expected(minutes).saved_s
+                kind = (outcome.value, call.route or "", self._label(call.model))
+                sums[self._seconds, kind] += max(0.0, saved_s)
+                sums[self._slower_seconds, kind] += max(0.0, -saved_s)
+        for (counter, labels), value in sums.items():
+            counter.labels(*labels).inc(max(0.0, value))
+
+    def _label(self, model: str) -> str:
+        return model if model in self.models else OTHER
 
 
 class PrometheusObserver:
@@ -114,6 +172,7 @@ class PrometheusObserver:
         """The models that have labels of their own."""
         self._bound_attempts: dict[tuple[str, AttemptRole, AttemptOutcome], _BoundAttempt] = {}
         self._define_counters(registry)
+        self._savings.models = self._models
         self._define_histograms(registry)
         self._define_gauges(registry)
 
@@ -152,7 +211,7 @@ class PrometheusObserver:
         self._cost = counter(
             "cost_usd", "Dollars that calls to providers cost.", "upstream", "outcome"
         )
-        self._define_savings(counter)
+        self._savings = Savings(counter)
         self._removed = counter(
             "tokens_removed", "Tokens that were removed from prompts and answers.", "kind"
         )
@@ -173,27 +232,6 @@ class PrometheusObserver:
         )
         self._stored = counter("stored_entries", "Answers that the store has written.")
         self._stored_bytes = counter("stored_bytes", "Bytes of the answers that it has written.")
-
-    def _define_savings(self, counter: Callable[..., Counter]) -> None:
-        labels = ("kind", "route", "model")
-        self._saved_seconds = counter(
-            "saved_seconds", "Seconds by which hits were faster than the calls they replaced.",
-            *labels,
-        )  # fmt: skip
-        self._slower_seconds = counter(
-            "slower_seconds", "Seconds by which hits were slower than the calls they replaced.",
-            *labels,
-        )  # fmt: skip
-        self._saved_tokens = counter(
-            "saved_tokens", "Tokens of the calls that were not made.", *labels
-        )
-        self._saved_usd = counter(
-            "saved_usd", "Dollars that the calls would have cost that were not made.", *labels
-        )
-        self._spent = counter(
-            "spent_usd", "Dollars that requests cost: all their calls to providers.",
-            "route", "model",
-        )  # fmt: skip
 
     def _define_histograms(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
@@ -258,6 +296,7 @@ class PrometheusObserver:
         if isinstance(observation, Served):
             for attempt in observation.attempts:
                 self._attempted(attempt)
+            self._savings.note(observation)
             if observation.outcome is Outcome.AUDIT:
                 self._audits.labels(observation.reason or "").inc()
             else:
@@ -310,10 +349,6 @@ class PrometheusObserver:
             self._lookup.observe(row.lookup_s)
         if row.error is not None:
             bound.failed()
-        if row.cost_usd:
-            bound.spent(row.cost_usd)
-        if bound.saved is not None and row.error is None:
-            bound.saved.add(row)
         for shaped in row.shaped:
             self._shaped(shaped)
 
@@ -379,19 +414,6 @@ class PrometheusObserver:
             total=self._total.labels(outcome.value, upstream).observe,
             gap=self._gap.labels(outcome.value, upstream).observe,
             failed=self._failed.labels(upstream).inc,
-            spent=self._spent.labels(route, model).inc,
-            saved=self._bind_savings(outcome, route, model)
-            if outcome in _SAVING and status == 2
-            else None,
-        )
-
-    def _bind_savings(self, outcome: Outcome, route: str, model: str) -> _BoundSavings:
-        labels = (outcome.value, route, model)
-        return _BoundSavings(
-            seconds=self._saved_seconds.labels(*labels).inc,
-            slower_seconds=self._slower_seconds.labels(*labels).inc,
-            tokens=self._saved_tokens.labels(*labels).inc,
-            usd=self._saved_usd.labels(*labels).inc,
         )
 
     def requests_by_outcome(self) -> dict[str, int]:
@@ -402,6 +424,10 @@ class PrometheusObserver:
                 if sample.name.endswith("_total"):
                     found[sample.labels["outcome"]] += int(sample.value)
         return found
+
+    def settle(self) -> None:
+        """Count what requests saved, before ``expose``: in the thread that notifies."""
+        self._savings.settle()
 
     def expose(self, levels: Levels) -> bytes:
         """Return all metrics as Prometheus text. Reads the process's figures: call off the loop."""

@@ -168,6 +168,7 @@ async def gathered(admin: AdminState, engine: EngineParts, what: str) -> Gathere
 async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> bytes:
     """Return this process's answer."""
     if what == METRICS:
+        admin.metrics.settle()
         return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
     if what == COUNTS:
         outcomes = admin.metrics.requests_by_outcome()

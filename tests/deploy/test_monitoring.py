@@ -53,6 +53,7 @@ def scraped() -> dict[str, dict[str, set[str]]]:
     observer = PrometheusObserver(CollectorRegistry())
     for observation in _traffic():
         observer.notify(observation)
+    observer.settle()
     hedging = Hedging(
         route="r", strategy="hedge", extra_calls=0.1, extra_calls_allowed=0.2, extra_cost=0.1,
         extra_cost_allowed=0.2,

@@ -11,7 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.attempts import Shaped
 from headstart.decisions import Outcome
-from headstart.middleware.metrics import MOST_MODELS, Hedging, Levels, PrometheusObserver
+from headstart.middleware.metrics import (
+    MOST_MODELS,
+    MOST_UNSETTLED,
+    Hedging,
+    Levels,
+    PrometheusObserver,
+)
 from headstart.middleware.observers import RecentRequests
 from headstart.observe import Committed, Encoded, Observation, Served, SocketTraffic, StageFailed
 
@@ -41,6 +47,7 @@ def counted(*observations: Observation, levels: Levels = LEVELS) -> dict[Any, fl
     observer = PrometheusObserver(CollectorRegistry())
     for observation in observations:
         observer.notify(observation)
+    observer.settle()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(observer.expose(levels).decode())
@@ -74,18 +81,52 @@ def test_only_so_many_models_have_labels_and_none_that_never_answered() -> None:
     assert (samples[*place, "4xx"], samples[*place, "2xx"]) == (3, 3)
 
 
-def test_what_hits_saved_is_counted_and_what_they_lost_apart() -> None:
-    faster = changed(saved_total_s=2.0, saved_tokens=50, saved_usd=0.25, route="voice")
-    slower = changed(saved_total_s=-0.5, saved_tokens=50, saved_usd=None, route="voice")
-    miss = changed(outcome=Outcome.MISS, cost_usd=0.5, route="voice")
-    broken = changed(saved_total_s=9.0, saved_usd=9.0, error="client-gone")
-    samples = counted(faster, slower, miss, broken)
-    place = ("exact", "a-model", "voice")
-    assert samples["headstart_saved_seconds_total", *place] == 2.0
-    assert samples["headstart_slower_seconds_total", *place] == 0.5
-    assert samples["headstart_saved_tokens_total", *place] == 100
-    assert samples["headstart_saved_usd_total", *place] == 0.25
-    assert samples["headstart_spent_usd_total", "a-model", "voice"] == 0.5
+def called(seconds: float, number: int) -> Served:
+    return changed(
+        id=f"m{number}", outcome=Outcome.MISS, total_s=seconds, ttft_s=seconds, cost_usd=0.5,
+        route="voice",
+    )  # fmt: skip
+
+
+def test_hits_are_compared_with_the_calls_around_them_and_what_they_lose_is_apart() -> None:
+    """One slow call made the answer; such calls usually take two seconds."""
+    calls = [called(2.0, number) for number in range(30)]
+    faster = changed(total_s=0.5, saved_total_s=60.0, saved_tokens=50, saved_usd=0.25,
+                     saved_extra_usd=0.05, route="voice")  # fmt: skip
+    slower = changed(outcome=Outcome.SEMANTIC, total_s=3.0, saved_total_s=57.5, route="voice")
+    broken = changed(saved_total_s=9.0, saved_usd=9.0, error="client-gone", route="voice")
+    samples = counted(*calls, faster, slower, broken)
+    exact, semantic = ("exact", "a-model", "voice"), ("semantic", "a-model", "voice")
+    assert samples["headstart_saved_seconds_total", *exact] == pytest.approx(1.5)
+    assert samples["headstart_slower_seconds_total", *exact] == 0.0
+    assert samples["headstart_saved_seconds_total", *semantic] == 0.0
+    assert samples["headstart_slower_seconds_total", *semantic] == pytest.approx(1.0)
+    assert samples["headstart_saved_tokens_total", *exact] == 50
+    assert samples["headstart_saved_usd_total", *exact] == pytest.approx(0.2)
+    assert samples["headstart_spent_usd_total", "a-model", "voice"] == 15.0
+    assert samples["headstart_would_have_cost_usd_total", "a-model", "voice"] == pytest.approx(15.2)
+
+
+def test_audits_are_spent_and_would_not_have_been() -> None:
+    audit = changed(outcome=Outcome.AUDIT, reason="audit", cost_usd=0.5, audit_of="1")
+    samples = counted(HIT, audit)
+    assert samples["headstart_spent_usd_total", "a-model", ""] == 0.5
+    assert samples["headstart_would_have_cost_usd_total", "a-model", ""] == 0.0
+
+
+def test_savings_are_settled_also_if_nobody_reads_the_metrics() -> None:
+    rows = [changed(id=str(number), saved_tokens=1) for number in range(3 * MOST_UNSETTLED)]
+    observer = PrometheusObserver(CollectorRegistry())
+    for row in rows:
+        observer.notify(row)
+    text = observer.expose(LEVELS).decode()
+    (counted_tokens,) = [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "headstart_saved_tokens_total"
+    ]
+    assert counted_tokens == 3 * MOST_UNSETTLED
 
 
 def test_each_help_text_is_a_sentence() -> None:
