@@ -147,7 +147,9 @@ async def start_engine(
         observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
         if settings.server.access_log != "off":
-            observers.add(AccessLog(as_json=settings.server.access_log == "json"))
+            trace_id = None if tracing is None else tracing.trace_id
+            as_json = settings.server.access_log == "json"
+            observers.add(AccessLog(as_json=as_json, trace_id=trace_id))
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server

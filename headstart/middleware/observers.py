@@ -210,17 +210,21 @@ class UnpricedModels:
 class AccessLog:
     """Logs one line for each request that was answered or failed, without texts and keys.
 
-    ``as_json`` chooses JSON; otherwise a line holds words of the form ``name=value``.
+    ``as_json`` chooses JSON; otherwise a line holds words of the form ``name=value``. ``trace_id``
+    returns the id of the request's trace, "" if it has none.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, trace_id: Callable[[], str] | None = None) -> None:
         self._as_json = as_json
+        self._trace_id = trace_id
 
     def notify(self, observation: Observation) -> None:
         """Log a served request."""
         if type(observation) is not Served:
             return
         fields = access_fields(observation)
+        if self._trace_id is not None and (trace := self._trace_id()):
+            fields["trace_id"] = trace
         if self._as_json:
             access_logger.info("%s", msgspec.json.encode(fields).decode())
         else:

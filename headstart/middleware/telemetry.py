@@ -140,6 +140,15 @@ class Tracing:
             self._open.popitem(last=False)
         return msgspec.structs.replace(call, headers=headers, span=id)
 
+    @staticmethod
+    def trace_id() -> str:
+        """Return the id of the trace of the request that is handled now; "": it is not traced."""
+        trace = get_value(_REQUEST)
+        if not isinstance(trace, _RequestTrace):
+            return ""
+        context = trace.span.get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+
     def notify(self, observation: Observation) -> None:
         """End the spans of a booked request, and of its attempts."""
         if type(observation) is not Served:
@@ -247,7 +256,14 @@ class OpenTelemetryObserver:
             "gen_ai.client.token.usage", "{token}", "Tokens that were paid for"
         )
         self._saved = meter.create_counter(
-            "headstart.saved.tokens", "{token}", "Tokens that hits saved"
+            "headstart.saved.tokens", "{token}", "Tokens of the calls that were not made"
+        )
+
+        self._spent = meter.create_counter(
+            "headstart.cost", "{USD}", "Dollars that requests and their audits cost"
+        )
+        self._would_have = meter.create_counter(
+            "headstart.cost.without", "{USD}", "Dollars that requests would have cost without it"
         )
 
     def notify(self, observation: Observation) -> None:
@@ -255,6 +271,11 @@ class OpenTelemetryObserver:
         if not isinstance(observation, Served) or observation.outcome is Outcome.RELAY:
             return
         row = observation
+        route = {"headstart.route": row.route}
+        self._spent.add(row.cost_usd or 0.0, route)
+        self._would_have.add(max(0.0, row.would_have_cost_usd), route)
+        if row.outcome is Outcome.AUDIT:
+            return  # no client waited for it
         attributes = {
             "gen_ai.operation.name": operation_of(row.endpoint),
             "gen_ai.request.model": row.model,

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from typing import Any
 
@@ -17,8 +18,16 @@ import yaml
 
 from headstart import __version__
 from headstart.config.loading import load_settings
-from headstart.settings import DRAIN_S, ServerSettings
+from headstart.settings import (
+    DRAIN_S,
+    CacheSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
+from headstart.sidecar import build_sidecar
 from support.repository import ROOT
+from support.serving import serving_in_thread
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headstart"
@@ -66,6 +75,18 @@ def test_the_image_runs_as_a_user_of_its_own_and_serves_the_default_port() -> No
     assert f"http://127.0.0.1:{SERVER.port}/_headstart/health" in last
     assert 'ENTRYPOINT ["headstart"]' in last
     assert "pip install" not in last, "the last stage holds no tools of the build"
+
+
+def test_the_health_check_passes_while_a_server_runs_and_fails_without_one() -> None:
+    (code,) = re.findall(r'CMD \["python", "-c", "(.+)"\]', CONTAINERFILE)
+    settings = Settings(
+        cache=CacheSettings(store="memory:", mode="exact-only"),
+        upstream=(UpstreamSettings(base_url="http://127.0.0.1:9/v1", name="one"),),
+    )
+    with serving_in_thread(build_sidecar(settings)) as url:
+        check = [sys.executable, "-c", code.replace(f"http://127.0.0.1:{SERVER.port}", url)]
+        assert subprocess.run(check, check=False, capture_output=True).returncode == 0
+    assert subprocess.run(check, check=False, capture_output=True).returncode == 1
 
 
 def test_the_images_variables_are_settings() -> None:

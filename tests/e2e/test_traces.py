@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -202,6 +203,16 @@ async def test_a_caller_that_does_not_sample_is_not_traced_and_its_header_goes_o
     (parent,) = provider.parents
     assert parent.startswith(f"00-{TRACE}-")
     assert parent.endswith("-00")
+
+
+async def test_the_access_log_names_the_trace(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headstart.access")
+    async with traced(Collector(), server={"access_log": "json"}) as proxy:
+        await proxy.ask(headers=CONTINUED)
+        await proxy.ask(headers={"traceparent": f"00-{TRACE}-{CALLER}-00"})
+        await proxy.finished(2)
+    lines = [json.loads(each.message) for each in caplog.records if "access" in each.name]
+    assert [line.get("trace_id") for line in lines] == [TRACE, None]
 
 
 async def test_no_share_of_the_traces_sends_none() -> None:

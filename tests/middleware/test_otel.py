@@ -72,3 +72,15 @@ def test_a_failure_names_its_type() -> None:
     (duration,) = found["gen_ai.client.operation.duration"]
     assert duration.attributes["error.type"] == "upstream_unreachable"
     assert "gen_ai.server.time_to_first_token" not in found
+
+
+def test_the_bill_is_counted_with_and_without_headstart_by_route() -> None:
+    miss = row(Outcome.MISS, cost_usd=0.5, route="voice")
+    hit = row(Outcome.EXACT, saved_usd=0.5, cost_usd=0.0, route="voice")
+    audit = row(Outcome.AUDIT, cost_usd=0.25, route="voice", audit_of="r")
+    found = measured(miss, hit, audit)
+    (spent,) = found["headstart.cost"]
+    (without,) = found["headstart.cost.without"]
+    assert (spent.value, without.value) == (0.75, 1.0)
+    assert dict(spent.attributes) == {"headstart.route": "voice"}
+    assert sum(each.count for each in found["gen_ai.client.operation.duration"]) == 2
