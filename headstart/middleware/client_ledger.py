@@ -7,6 +7,7 @@ restart or a reload forgets nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
@@ -73,7 +74,7 @@ class _Caller(NamedTuple):
 class Reservation:
     """What one upstream call may use, until ``settle`` says what it has used."""
 
-    __slots__ = ("_counted", "_ledger", "allowances", "caller", "charges")
+    __slots__ = ("_counted", "_holds", "_ledger", "allowances", "caller", "charges")
 
     def __init__(
         self,
@@ -87,6 +88,12 @@ class Reservation:
         self.allowances = allowances
         self.charges = charges
         self._counted = [each.amount for each in charges]
+        self._holds = False
+
+    def hold(self) -> None:
+        """Note that the charges were added: they are reserved until the call is settled."""
+        self._holds = True
+        self._ledger.hold(self.charges)
 
     def settle(self, attempt: Attempt) -> None:
         """Count what a call has used, as it is booked. The last word counts."""
@@ -98,6 +105,9 @@ class Reservation:
         self._count(Usage(0.0, 0))
 
     def _count(self, usage: Usage) -> None:
+        if self._holds:
+            self._holds = False
+            self._ledger.let_go(self.charges)
         for place, allowance in enumerate(self.allowances):
             amount, counted = usage.amount(allowance), self._counted[place]
             if amount != counted:
@@ -149,6 +159,8 @@ class ClientLedger:
         """What is to be settled, by counter."""
         self._settling: asyncio.Task[None] | None = None
         self._closing = False
+        self._held: Counter[str] = Counter()
+        """What calls of this process have reserved, by counter."""
         self._said: set[tuple[str, str]] = set()
 
     def allows(self, caller: str, model: str) -> bool:
@@ -239,8 +251,9 @@ class ClientLedger:
         except StoreError as error:
             raise LimitsUnavailable(_AWAY) from error
         if charged.added:
+            reservation.hold()
             return reservation
-        refused = refusal(allowances, charges, charged, now)
+        refused = refusal(allowances, charges, charged, now, self._held.__getitem__)
         self._say_refused(call.caller, refused)
         raise refused
 
@@ -293,6 +306,18 @@ class ClientLedger:
                 raise refusal([allowance], [charge], charged, now)
         lease.left = max(0, lease.left - 1)
         lease.admitted += 1
+
+    def hold(self, charges: Sequence[Charge]) -> None:
+        """Note what a call in flight has reserved."""
+        for each in charges:
+            self._held[each.counter] += each.amount
+
+    def let_go(self, charges: Sequence[Charge]) -> None:
+        """Note that a call holds its reservation no longer."""
+        for each in charges:
+            self._held[each.counter] -= each.amount
+            if not self._held[each.counter]:
+                del self._held[each.counter]
 
     def correct(self, correction: _Correction) -> None:
         """Add to a counter, in the background."""

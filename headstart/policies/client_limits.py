@@ -14,7 +14,7 @@ from headstart.errors import OverLimit
 from headstart.types import Charge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
@@ -31,6 +31,8 @@ KEPT_S = 86_400.0
 PROMPT_MARGIN = 2
 """Factor on estimates of prompts, which count 4 bytes for a token. Nearly no text has less than 2:
 Chinese has 3, as numbers have."""
+HELD_S = 5.0
+"""Time after which a caller may try again if calls in flight hold what is left."""
 LEASES = 20
 """The requests of a minute are leased from the store in so many parts."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
@@ -148,31 +150,65 @@ def reservations(
 
 
 def refusal(
-    allowances: Sequence[Allowance], charges: Sequence[Charge], charged: Charged, now: float
+    allowances: Sequence[Allowance],
+    charges: Sequence[Charge],
+    charged: Charged,
+    now: float,
+    held: Callable[[str], int] = lambda _: 0,
 ) -> OverLimit:
-    """Return the error for charges that were not added: the limit that lasts longest."""
+    """Return the error for charges that were not added: the limit that is in the way longest.
+
+    ``held`` returns the part of a counter that calls in flight have reserved. They give back what
+    they do not use, so what is full of reservations is not used up.
+    """
     over = [
-        (window(allowance.period, now).ends, allowance, charge.amount, used)
+        _Excess(
+            window(allowance.period, now).ends, allowance, allowance.most, charge.amount, used,
+            is_held=used - held(charge.counter) + charge.amount <= allowance.most,
+        )
         for allowance, charge, used in zip(allowances, charges, charged.values, strict=True)
         if allowance.most is not None and used + charge.amount > allowance.most
-    ]
+    ]  # fmt: skip
     if not over:  # what was in the way has just been given back
         return OverLimit("a limit of this API key was reached; try again", code=_TOO_FAST)
-    ends, allowance, amount, used = max(over)
-    assert allowance.most is not None
-    name, most = allowance.setting, shown(allowance, allowance.most).partition(" ")[0]
-    if amount > allowance.most:
-        why = f"this call may use {shown(allowance, amount)}: ask for fewer tokens"
-    elif allowance.measure == "requests":
-        why = "try again in the next minute"
-    else:
-        why = f"{shown(allowance, used)} are used, and this call may use {shown(allowance, amount)}"
-    return OverLimit(
-        f"this API key is limited to {name} = {most}; {why}. It begins anew at {clock_time(ends)}",
-        code=_TOO_FAST if allowance.period == "minute" else _EXHAUSTED,
-        retry_after_s=ends - now,
-        lasts=allowance.period != "minute",
-    )
+    return max(over, key=lambda each: (not each.is_held, each.ends)).error(now)
+
+
+class _Excess(NamedTuple):
+    """A limit that a call would pass."""
+
+    ends: float
+    allowance: Allowance
+    most: int
+    amount: int
+    used: int
+    is_held: bool
+    """Calls in flight have reserved what is missing."""
+
+    def error(self, now: float) -> OverLimit:
+        """Return what the caller hears."""
+        allowance, waits_s = self.allowance, self.ends - now
+        limit = f"{allowance.setting} = {shown(allowance, self.most).partition(' ')[0]}"
+        if self.is_held:
+            return OverLimit(
+                f"this API key is limited to {limit}, and calls in flight have reserved the rest; "
+                "try again when they have ended",
+                code=_TOO_FAST,
+                retry_after_s=min(HELD_S, waits_s),
+            )
+        asked = shown(allowance, self.amount)
+        if self.amount > self.most:
+            why = f"this call may use {asked}: ask for fewer tokens"
+        elif allowance.measure == "requests":
+            why = "try again in the next minute"
+        else:
+            why = f"{shown(allowance, self.used)} are used, and this call may use {asked}"
+        return OverLimit(
+            f"this API key is limited to {limit}; {why}. It begins anew at {clock_time(self.ends)}",
+            code=_TOO_FAST if allowance.period == "minute" else _EXHAUSTED,
+            retry_after_s=waits_s,
+            lasts=allowance.period != "minute",
+        )
 
 
 def shown(allowance: Allowance, units: int) -> str:

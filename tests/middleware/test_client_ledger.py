@@ -130,12 +130,18 @@ def attempt(usd: float | None, tokens: int = 0) -> Attempt:
 async def test_what_a_call_may_cost_is_reserved_until_it_is_settled() -> None:
     async with running(usd_per_day=10.0) as case:
         first = await case.reserve(6)
-        with pytest.raises(OverLimit, match=r"\$6 are used, and this call may use \$6"):
+        with pytest.raises(OverLimit, match="calls in flight have reserved the rest") as soon:
             await case.reserve(6)
+        assert (soon.value.code, soon.value.retry_after_s) == ("rate_limit_exceeded", 5.0)
         assert first is not None
         first.settle(attempt(1.5, tokens=2))
         assert await case.used() == {"usd_per_day": 1.5}
-        assert await case.reserve(6) is not None
+        second = await case.reserve(6)
+        assert second is not None
+        second.settle(attempt(6.0))
+        with pytest.raises(OverLimit, match=r"\$7.5 are used, and this call may use \$6") as used:
+            await case.reserve(6)
+        assert (used.value.code, used.value.retry_after_s) == ("insufficient_quota", 43_200.0)
 
 
 async def test_calls_at_the_same_time_do_not_overrun() -> None:
@@ -227,7 +233,9 @@ async def test_a_new_day_and_a_new_month_begin_at_midnight_in_utc() -> None:
 
 async def test_tokens_of_a_minute_are_free_again_in_the_next() -> None:
     async with running(tokens_per_minute=100) as case:
-        await case.reserve(1, prompt=99)
+        first = await case.reserve(1, prompt=99)
+        assert first is not None
+        first.settle(attempt(0.0, tokens=100))
         with pytest.raises(OverLimit) as refused:
             await case.reserve(1)
         assert (refused.value.code, refused.value.retry_after_s) == ("rate_limit_exceeded", 60.0)
